@@ -1,0 +1,34 @@
+# The two commands of the README: `make demo` and `make test`. Both set themselves up.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: install demo test lint types check clean
+
+install: .venv/.installed
+
+# Rebuilt whenever what is to be installed changes.
+.venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "sphereface2 needs Python 3.11 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: install
+	$(BIN)/sphereface2 train quickstart --overwrite
+	$(BIN)/sphereface2 evaluate runs/quickstart
+
+test: install
+	$(BIN)/python -m pytest -n 2
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+check: lint types test
+
+clean:
+	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,96 @@
+"""Heads: from embeddings and labels to a loss. One line in `HEADS` makes a head known."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sphereface2.heads.circle import Circle
+from sphereface2.heads.curricularface import CurricularFace
+from sphereface2.heads.head import UNKNOWN, Head
+from sphereface2.heads.hybrids import DeepID2, Ring
+from sphereface2.heads.margin_softmax import ArcFace, CosFace, SphereFace
+from sphereface2.heads.pairs import Contrastive, Triplet
+from sphereface2.heads.quality import AdaFace, MagFace
+from sphereface2.heads.simple import SimPLE
+from sphereface2.heads.softmax import NormFace, PlainSoftmax
+from sphereface2.heads.sphereface2 import SphereFace2, SphereFace2A, SphereFace2M
+from sphereface2.tables import build, look_up, resolve_options
+
+HEADS: dict[str, Callable[..., Head]] = {
+    "sphereface2-c": SphereFace2,
+    "sphereface2-a": SphereFace2A,
+    "sphereface2-m": SphereFace2M,
+    "softmax": PlainSoftmax,
+    "normface": NormFace,
+    "sphereface": SphereFace,
+    "cosface": CosFace,
+    "arcface": ArcFace,
+    "curricularface": CurricularFace,
+    "circle": Circle,
+    "magface": MagFace,
+    "adaface": AdaFace,
+    "contrastive": Contrastive,
+    "triplet": Triplet,
+    "simple": SimPLE,
+    "deepid2": DeepID2,
+    "ring": Ring,
+}
+
+# What OpenSphere, InsightFace, wespeaker and the paper call our options.
+OPTION_ALIASES: dict[str, tuple[str, ...]] = {
+    "alpha": ("balance",),
+    "lam": ("balance",),
+    "r": ("radius", "scale"),
+    "s": ("scale", "radius"),
+    "gamma": ("scale",),
+    "scale": ("radius",),
+    "m": ("margin",),
+    "t": ("sharpness",),
+    "h": ("concentration",),
+    "lw": ("loss_weight",),
+    "b_theta": ("angular_bias",),
+    "init_bias": ("bias_start",),
+    "t_alpha": ("ema",),
+    "l_a": ("norm_low",),
+    "u_a": ("norm_high",),
+    "l_margin": ("margin_low",),
+    "u_margin": ("margin_high",),
+    "lambda_g": ("norm_weight",),
+}
+
+
+def build_head(name: str, dim: int, num_classes: int, **options: Any) -> Head:
+    """The head called `name`, for embeddings of `dim` numbers and `num_classes` people."""
+    return build("head", HEADS, name, dim, num_classes, aliases=OPTION_ALIASES, **options)
+
+
+def head_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """All options of a head under our own names, defaults filled in."""
+    factory = look_up("head", HEADS, name)
+    return resolve_options("head", name, factory, options, aliases=OPTION_ALIASES)
+
+
+__all__ = [
+    "HEADS",
+    "OPTION_ALIASES",
+    "UNKNOWN",
+    "AdaFace",
+    "ArcFace",
+    "Circle",
+    "Contrastive",
+    "CosFace",
+    "CurricularFace",
+    "DeepID2",
+    "Head",
+    "MagFace",
+    "NormFace",
+    "PlainSoftmax",
+    "Ring",
+    "SimPLE",
+    "SphereFace",
+    "SphereFace2",
+    "SphereFace2A",
+    "SphereFace2M",
+    "Triplet",
+    "build_head",
+    "head_options",
+]

@@ -1,0 +1,68 @@
+"""Maths on cosines that several heads share: similarity adjustment, margins, gradient modes."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+GradientMode = Literal["exact", "straight-through"]
+"""How a margin logit passes gradients to the cosine.
+
+`exact`: the formula is differentiated as written (detached parts excepted).
+`straight-through`: d logit / d cosine is the scale alone, as published checkpoints were trained.
+"""
+
+
+def adjust(cosine: Tensor, sharpness: float) -> Tensor:
+    """Similarity adjustment g(c) = 2((c+1)/2)^t - 1, increasing in c, from [-1,1] onto [-1,1]."""
+    if sharpness == 1.0:
+        return cosine
+    # Rounding can push c below -1, where a non-integer power is NaN.
+    return 2.0 * ((cosine + 1.0) / 2.0).clamp(0.0, 1.0).pow(sharpness) - 1.0
+
+
+def adjust_slope(cosine: Tensor, sharpness: float) -> Tensor:
+    """g'(c) = t((c+1)/2)^(t-1); for t < 1 it is kept finite at c = -1."""
+    half = ((cosine + 1.0) / 2.0).clamp(1e-6 if sharpness < 1.0 else 0.0, 1.0)
+    return half.pow_(sharpness - 1.0).mul_(sharpness)
+
+
+def straight_through(value: Tensor, like: Tensor) -> Tensor:
+    """The value of `value` with the gradient of `like`."""
+    return like + (value - like).detach()  # detached: only `like` is to be differentiated
+
+
+def adjust_for_gradient(cosine: Tensor, sharpness: float, gradient: GradientMode) -> Tensor:
+    """g(c) in an autograd graph, with the slope that the gradient mode asks for."""
+    if sharpness == 1.0:
+        return cosine
+    if gradient == "straight-through":
+        return straight_through(adjust(cosine, sharpness), cosine)
+    half = ((cosine + 1.0) / 2.0).clamp(1e-6 if sharpness < 1.0 else 0.0, 1.0)
+    return 2.0 * half.pow(sharpness) - 1.0
+
+
+def sine(cosine: Tensor) -> Tensor:
+    """sin θ ≥ 0 from cos θ, kept off zero so that its gradient stays finite at c = ±1."""
+    return (1.0 - cosine * cosine).clamp_min(1e-7).sqrt()
+
+
+def add_angle(cosine: Tensor, margin: Tensor | float) -> Tensor:
+    """cos(θ + m) while θ + m ≤ π, and c - m sin(π - m) beyond, so that it keeps falling in θ."""
+    margin = torch.as_tensor(margin, dtype=cosine.dtype, device=cosine.device)
+    turned = cosine * margin.cos() - sine(cosine) * margin.sin()
+    beyond = cosine - margin * (math.pi - margin).sin()
+    return torch.where(cosine > (math.pi - margin).cos(), turned, beyond)
+
+
+def add_angle_saturating(cosine: Tensor, margin: float) -> Tensor:
+    """cos(min(π, θ + m)): the ArcFace-type margin of SphereFace2, -1 once θ + m reaches π."""
+    angle = cosine.clamp(-1.0, 1.0).arccos()
+    return (angle + margin).clamp_max(math.pi).cos()
+
+
+def multiply_angle(cosine: Tensor, margin: float) -> Tensor:
+    """cos(min(m, π/θ)·θ): the multiplicative margin, -1 once mθ reaches π."""
+    angle = cosine.clamp(-1.0, 1.0).arccos()
+    return (angle * margin).clamp_max(math.pi).cos()

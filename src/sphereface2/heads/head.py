@@ -1,0 +1,123 @@
+"""What every head is: a module that turns embeddings and labels into a loss."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+UNKNOWN = -1
+"""The label of a sample that belongs to no known class."""
+
+
+class Head(nn.Module):
+    """A loss over a batch of embeddings; it owns the class weights, and nothing of the network.
+
+    The trainer knows no particular head. It reads `images_per_person` to compose the batches,
+    calls `advance` before each step, and logs `statistics()` of steps for which
+    `collect_statistics` is set.
+    """
+
+    images_per_person: int = 1
+    """How many images of one person the loss needs in a batch; 1 if it does not compare samples."""
+
+    def __init__(self, dim: int, num_classes: int) -> None:
+        super().__init__()
+        require(dim >= 1, f"dim must be at least 1, got {dim}")
+        require(num_classes >= 2, f"num_classes must be at least 2, got {num_classes}")
+        self.dim = dim
+        self.num_classes = num_classes
+        self.collect_statistics = False
+        self._statistics: dict[str, Tensor] = {}
+
+    def advance(self, epoch: float) -> None:
+        """Tell the head how far training is; margin schedules follow it."""
+
+    def statistics(self) -> dict[str, float]:
+        """What the last forward pass with `collect_statistics` saw, as plain numbers."""
+        return {name: float(value) for name, value in self._statistics.items()}
+
+    def check_batch(self, embeddings: Tensor, labels: Tensor) -> None:
+        """Refuse a batch that does not fit this head, in one sentence."""
+        if embeddings.ndim != 2 or embeddings.shape[1] != self.dim:
+            raise ValueError(
+                f"embeddings must have the shape (batch, {self.dim}), got {tuple(embeddings.shape)}"
+            )
+        if labels.shape != embeddings.shape[:1]:
+            raise ValueError(
+                f"labels must have the shape ({len(embeddings)},), got {tuple(labels.shape)}"
+            )
+        if labels.dtype.is_floating_point or labels.dtype == torch.bool:
+            raise ValueError(f"labels must be integers, got {labels.dtype}")
+        if len(labels) == 0:
+            raise ValueError("the batch is empty: a loss needs at least one sample")
+        wrong = (labels >= self.num_classes) | (labels < UNKNOWN)
+        if bool(wrong.any()):
+            row = int(wrong.nonzero()[0, 0])
+            raise ValueError(
+                f"label {int(labels[row])} of row {row} is outside 0..{self.num_classes - 1} "
+                f"(num_classes = {self.num_classes}; -1 marks a sample of no known class)"
+            )
+
+
+class MarginHead:
+    """A head with a margin that may follow a schedule (mix-in beside `Head`).
+
+    A schedule is a list of (epoch, margin) points, straight lines in between, constant outside.
+    """
+
+    margin: float
+    _margin_schedule: list[tuple[float, float]] | None
+
+    def set_margin(
+        self, margin: float, schedule: Sequence[tuple[float, float]] | None, *, low: float = 0.0
+    ) -> None:
+        """Keep the margin and its schedule; `low` is the least margin that means anything."""
+        points = None if schedule is None else [(float(e), float(m)) for e, m in schedule]
+        if points is not None:
+            require(len(points) > 0, "margin_schedule must name at least one (epoch, margin) point")
+            epochs = [epoch for epoch, _ in points]
+            require(
+                epochs == sorted(set(epochs)), f"margin_schedule must have rising epochs: {points}"
+            )
+        for value in [margin] if points is None else [m for _, m in points]:
+            require(
+                math.isfinite(value) and value >= low,
+                f"margin must be at least {low:g}, got {value}",
+            )
+        self.margin = float(margin)
+        self._margin_schedule = points
+        self.advance(0.0)
+
+    def advance(self, epoch: float) -> None:
+        """Set the margin that the schedule gives for this epoch (a fraction counts)."""
+        points = self._margin_schedule
+        if points is None:
+            return
+        before = [point for point in points if point[0] <= epoch]
+        after = [point for point in points if point[0] > epoch]
+        if not before:
+            self.margin = points[0][1]
+        elif not after:
+            self.margin = points[-1][1]
+        else:
+            (start, low), (end, high) = before[-1], after[0]
+            self.margin = low + (high - low) * (epoch - start) / (end - start)
+
+
+def require(condition: bool, sentence: str) -> None:
+    """Raise a ValueError with `sentence` unless the condition holds."""
+    if not condition:
+        raise ValueError(sentence)
+
+
+def require_positive(**values: float) -> None:
+    """Every value must be a finite number above zero."""
+    for name, value in values.items():
+        require(math.isfinite(value) and value > 0, f"{name} must be above 0, got {value}")
+
+
+def require_share(**values: float) -> None:
+    """Every value must lie in [0, 1]."""
+    for name, value in values.items():
+        require(0.0 <= value <= 1.0, f"{name} must lie in [0, 1], got {value}")

@@ -1,0 +1,148 @@
+"""Softmax heads with a fixed margin on the target: SphereFace, CosFace, ArcFace.
+
+CosFace and ArcFace take similarity adjustment (`sharpness` above 1), as a table of the paper does.
+"""
+
+from torch import Tensor
+
+from sphereface2.heads.cosine import (
+    GradientMode,
+    add_angle,
+    adjust,
+    adjust_for_gradient,
+    adjust_slope,
+    multiply_angle,
+    straight_through,
+)
+from sphereface2.heads.engine import Rows
+from sphereface2.heads.head import MarginHead, require_positive
+from sphereface2.heads.softmax import NormFace
+
+
+class MarginSoftmax(MarginHead, NormFace):
+    """Softmax on s·g(cos θ) with a margin on the target; a subclass says which."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        scale: float,
+        margin: float,
+        sharpness: float,
+        gradient: GradientMode,
+        margin_schedule: list[tuple[float, float]] | None,
+        least_margin: float = 0.0,
+    ) -> None:
+        super().__init__(dim, num_classes, scale=scale)
+        require_positive(sharpness=sharpness)
+        self.sharpness = float(sharpness)
+        self.gradient: GradientMode = gradient
+        self.set_margin(margin, margin_schedule, low=least_margin)
+
+    def other_logit(self, cosine_bc: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
+        logit = self.scale * adjust(cosine_bc, self.sharpness)
+        if self.sharpness == 1.0 or self.gradient == "straight-through":
+            return logit, self.scale
+        return logit, adjust_slope(cosine_bc, self.sharpness).mul_(self.scale)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, scale={self.scale:g}, margin={self.margin:g}"
+
+
+class SphereFace(MarginSoftmax):
+    """SphereFace in its R v1 form with hard feature norm: s·cos(min(m, π/θ)·θ) on the target.
+
+    The margin's own gradient is detached, so both gradient modes are the same.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        scale: float = 30.0,
+        margin: float = 1.5,
+        gradient: GradientMode = "exact",
+        margin_schedule: list[tuple[float, float]] | None = None,
+    ) -> None:
+        super().__init__(
+            dim,
+            num_classes,
+            scale=scale,
+            margin=margin,
+            sharpness=1.0,
+            gradient=gradient,
+            margin_schedule=margin_schedule,
+            least_margin=1.0,
+        )
+
+    def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
+        # characteristic gradient detachment: d logit / d cos θ = s
+        with_margin = multiply_angle(cosine_b.detach(), self.margin)
+        return self.scale * straight_through(with_margin, cosine_b)
+
+
+class CosFace(MarginSoftmax):
+    """CosFace: s(cos θ - m) on the target. InsightFace trains it with m = 0.4."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        scale: float = 64.0,
+        margin: float = 0.35,
+        sharpness: float = 1.0,
+        gradient: GradientMode = "exact",
+        margin_schedule: list[tuple[float, float]] | None = None,
+    ) -> None:
+        super().__init__(
+            dim,
+            num_classes,
+            scale=scale,
+            margin=margin,
+            sharpness=sharpness,
+            gradient=gradient,
+            margin_schedule=margin_schedule,
+        )
+
+    def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
+        score = adjust_for_gradient(cosine_b, self.sharpness, self.gradient)
+        return self.scale * (score - self.margin)
+
+
+class ArcFace(MarginSoftmax):
+    """ArcFace: s·cos(θ + m) on the target, and s(c - m sin(π - m)) once θ + m passes π.
+
+    gradient="exact" differentiates cos(θ + m); "straight-through" takes the slope s, as
+    InsightFace does.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        scale: float = 64.0,
+        margin: float = 0.5,
+        sharpness: float = 1.0,
+        gradient: GradientMode = "exact",
+        margin_schedule: list[tuple[float, float]] | None = None,
+    ) -> None:
+        super().__init__(
+            dim,
+            num_classes,
+            scale=scale,
+            margin=margin,
+            sharpness=sharpness,
+            gradient=gradient,
+            margin_schedule=margin_schedule,
+        )
+
+    def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
+        if self.gradient == "straight-through":
+            with_margin = adjust(add_angle(cosine_b.detach(), self.margin), self.sharpness)
+            return self.scale * straight_through(with_margin, cosine_b)
+        with_margin = add_angle(cosine_b, self.margin)
+        return self.scale * adjust_for_gradient(with_margin, self.sharpness, "exact")

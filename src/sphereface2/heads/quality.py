@@ -1,0 +1,133 @@
+"""Softmax heads that read the quality of an image from the length of its embedding."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from sphereface2.heads.cosine import GradientMode, add_angle, straight_through
+from sphereface2.heads.engine import Rows
+from sphereface2.heads.head import MarginHead, require, require_positive, require_share
+from sphereface2.heads.softmax import NormFace
+
+
+class MagFace(NormFace):
+    """MagFace (CVPR 2021): an ArcFace margin that grows with the embedding's length a.
+
+    m(a) runs from `margin_low` at a = `norm_low` to `margin_high` at a = `norm_high`; a is clamped
+    in between, and λ_g·(1/a + a/u_a²), `norm_weight` being λ_g, rewards a long embedding. The
+    gradient reaches the length through the margin and through that term.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        scale: float = 64.0,
+        norm_low: float = 10.0,
+        norm_high: float = 110.0,
+        margin_low: float = 0.45,
+        margin_high: float = 0.8,
+        norm_weight: float = 35.0,
+        gradient: GradientMode = "exact",
+    ) -> None:
+        super().__init__(dim, num_classes, scale=scale)
+        require_positive(norm_low=norm_low)
+        require(
+            norm_high > norm_low, f"norm_high must be above norm_low = {norm_low}, got {norm_high}"
+        )
+        require(
+            0.0 <= margin_low <= margin_high <= math.pi,
+            f"margin_low and margin_high must rise within [0, π], got {margin_low}, {margin_high}",
+        )
+        require(norm_weight >= 0.0, f"norm_weight must be at least 0, got {norm_weight}")
+        self.norm_low, self.norm_high = float(norm_low), float(norm_high)
+        self.margin_low, self.margin_high = float(margin_low), float(margin_high)
+        self.norm_weight = float(norm_weight)
+        self.gradient: GradientMode = gradient
+
+    def margin_of(self, norm_b: Tensor) -> Tensor:
+        """m(a), linear in the clamped length."""
+        share = (self._clamp(norm_b) - self.norm_low) / (self.norm_high - self.norm_low)
+        return self.margin_low + share * (self.margin_high - self.margin_low)
+
+    def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
+        if self.gradient == "straight-through":
+            with_margin = add_angle(cosine_b.detach(), self.margin_of(rows.norm.detach()))
+            return self.scale * straight_through(with_margin, cosine_b)
+        return self.scale * add_angle(cosine_b, self.margin_of(rows.norm))
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        loss = super().forward(embeddings, labels)
+        known = embeddings[labels >= 0]
+        if len(known) == 0:
+            return loss
+        length = self._clamp(torch.linalg.vector_norm(known.to(self.weight.dtype), dim=1))
+        if self.collect_statistics:
+            self._statistics["mean_norm"] = length.detach().mean()
+        reward = 1.0 / length + length / self.norm_high**2
+        return loss + self.norm_weight * reward.mean()
+
+    def _clamp(self, norm_b: Tensor) -> Tensor:
+        return norm_b.clamp(self.norm_low, self.norm_high)
+
+
+class AdaFace(MarginHead, NormFace):
+    """AdaFace (CVPR 2022): the margin's kind follows the embedding's length.
+
+    With z the length, standardised by running statistics, times `concentration` (h), cut to
+    [-1, 1]: s(cos(θ - m·z) - m - m·z) on the target. The length is detached.
+    """
+
+    mean_norm: Tensor
+    norm_deviation: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        scale: float = 64.0,
+        margin: float = 0.4,
+        concentration: float = 0.333,
+        ema: float = 0.01,
+        gradient: GradientMode = "exact",
+        margin_schedule: list[tuple[float, float]] | None = None,
+    ) -> None:
+        super().__init__(dim, num_classes, scale=scale)
+        require_positive(concentration=concentration)
+        require_share(ema=ema)
+        self.concentration = float(concentration)
+        self.ema = float(ema)
+        self.gradient: GradientMode = gradient
+        self.set_margin(margin, margin_schedule)
+        # The authors' start, from which the running mean and deviation depart.
+        self.register_buffer("mean_norm", torch.tensor(20.0))
+        self.register_buffer("norm_deviation", torch.tensor(100.0))
+
+    def prepare(self, cosine_b: Tensor, norm_b: Tensor, known_b: Tensor) -> Rows:
+        length = norm_b.clamp(0.001, 100.0)
+        if self.training:
+            self.mean_norm.lerp_(length.mean().to(self.mean_norm.dtype), self.ema)
+            if len(length) > 1:  # one sample has no deviation
+                self.norm_deviation.lerp_(length.std().to(self.norm_deviation.dtype), self.ema)
+        standard = (length - self.mean_norm) / (self.norm_deviation + 1e-3)
+        quality = (standard * self.concentration).clamp(-1.0, 1.0).to(cosine_b.dtype)
+        return Rows(norm=norm_b, known=known_b, context=quality)
+
+    def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
+        assert rows.context is not None
+        angular = -self.margin * rows.context
+        additive = self.margin * (1.0 + rows.context)
+        if self.gradient == "straight-through":
+            turned = self._turn(cosine_b.detach(), angular)
+            return self.scale * (straight_through(turned, cosine_b) - additive)
+        return self.scale * (self._turn(cosine_b, angular) - additive)
+
+    @staticmethod
+    def _turn(cosine_b: Tensor, angle_b: Tensor) -> Tensor:
+        """cos(θ + angle), θ + angle kept within (0, π)."""
+        limit = 1.0 - 1e-6  # arccos has no finite slope at ±1
+        theta = cosine_b.clamp(-limit, limit).arccos()
+        return (theta + angle_b).clamp(1e-3, math.pi - 1e-3).cos()

@@ -1,0 +1,137 @@
+"""What only SphereFace2 has: the start of its bias, its schedule, its balance."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from sphereface2.heads import SphereFace2, SphereFace2A, SphereFace2M, build_head
+
+# K = 8631 (VGGFace2), λ = 0.7, t = 3 unless it says otherwise
+PUBLISHED = [
+    (SphereFace2, {"radius": 30.0, "margin": 0.4}, 2.285),
+    (SphereFace2, {"radius": 40.0, "margin": 0.4}, 5.785),
+    (SphereFace2, {"radius": 40.0, "margin": 0.4, "sharpness": 1.0}, -24.215),
+    (SphereFace2A, {"radius": 40.0}, 21.785),
+    (SphereFace2M, {"radius": 40.0}, 21.785),
+]
+
+
+@pytest.mark.parametrize(("head_class", "options", "bias"), PUBLISHED)
+def test_bias_starts_at_the_published_values(
+    head_class: type[SphereFace2], options: dict[str, Any], bias: float
+) -> None:
+    head = head_class(4, 8631, balance=0.7, **options)
+    assert head.bias is not None
+    assert float(head.bias) == pytest.approx(bias, abs=5e-4)
+
+
+@pytest.mark.parametrize("name", ["sphereface2-c", "sphereface2-a", "sphereface2-m"])
+@pytest.mark.parametrize("balance", [0.05, 0.7, 0.99])
+@pytest.mark.parametrize("classes", [2, 50])
+def test_bias_starts_where_the_loss_is_flat_in_it(name: str, balance: float, classes: int) -> None:
+    """Appendix G: dL/db = 0 when every embedding is at right angles to every class weight."""
+    head: Any = build_head(name, 8, classes, balance=balance, radius=5.0).double()
+    with torch.no_grad():
+        head.weight.zero_()
+        head.weight[:, 0] = 1.0
+    x = torch.zeros(3, 8, dtype=torch.float64)
+    x[:, 1] = 1.0
+    head(x, torch.tensor([0, 1, 1])).backward()
+    assert float(head.bias.grad) == pytest.approx(0.0, abs=1e-6)  # it is kept in float32
+
+
+def test_bias_start_is_finite_at_the_ends_of_the_balance() -> None:
+    for balance in (0.0, 1.0, None, "class-fraction"):
+        for classes in (2, 10_000_000):
+            head = SphereFace2.__new__(SphereFace2)  # ten million classes without their weights
+            torch.nn.Module.__init__(head)
+            head.num_classes = classes
+            head.balance = (classes - 1) / classes if isinstance(balance, str) else balance
+            head.radius, head.sharpness, head.gradient = 30.0, 3.0, "exact"
+            head.margin, head.margin_negative, head._margin_schedule = 0.4, None, None
+            assert math.isfinite(head.minimising_bias())
+
+
+def test_default_margins_of_the_three_types() -> None:
+    margins = [head(4, 10).margin for head in (SphereFace2, SphereFace2A, SphereFace2M)]
+    assert margins == [0.4, 0.5, 1.7]
+
+
+def test_class_fraction_weighs_one_positive_like_all_negatives() -> None:
+    reduction = SphereFace2(4, 10, balance="class-fraction").reduction()
+    assert reduction.positive_weight == pytest.approx(9 * reduction.negative_weight)
+
+
+def test_unknown_samples_are_negatives_for_every_class() -> None:
+    """A batch of one known and one unknown sample: the unknown has no positive term."""
+    head = SphereFace2(6, 4).double()
+    x = torch.randn(2, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    cosine = torch.nn.functional.normalize(x) @ torch.nn.functional.normalize(head.weight).T
+    score = 2 * ((cosine + 1) / 2) ** 3 - 1
+    assert head.bias is not None
+    negative = torch.nn.functional.softplus(30 * (score + 0.4) + head.bias) * 0.3 / 30
+    positive = torch.nn.functional.softplus(-30 * (score - 0.4) - head.bias) * 0.7 / 30
+    expected = (positive[0, 2] + negative[0].sum() - negative[0, 2] + negative[1].sum()) / 2
+    torch.testing.assert_close(head(x, torch.tensor([2, -1])), expected)
+
+
+def test_margin_schedule_is_a_line_between_its_points() -> None:
+    head = SphereFace2(4, 10, margin_schedule=[(20, 0.0), (40, 0.2)])
+    seen = []
+    for epoch in (0, 20, 25, 30, 40, 100):
+        head.advance(epoch)
+        seen.append(head.margin)
+    assert seen == pytest.approx([0.0, 0.0, 0.05, 0.1, 0.2, 0.2])
+
+
+def test_bias_starts_for_the_first_margin_of_a_schedule() -> None:
+    scheduled = SphereFace2(4, 100, margin=0.3, margin_schedule=[(1, 0.1), (2, 0.3)])
+    plain = SphereFace2(4, 100, margin=0.1)
+    assert scheduled.bias is not None
+    assert plain.bias is not None
+    assert float(scheduled.bias) == float(plain.bias)
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("sphereface2-c", {"balance": 1.2}, r"balance must lie in \[0, 1\], got 1.2"),
+    ("sphereface2-c", {"balance": -0.1}, "balance"),
+    ("sphereface2-c", {"radius": 0.0}, "radius must be above 0, got 0.0"),
+    ("sphereface2-c", {"radius": math.nan}, "radius must be above 0"),
+    ("sphereface2-c", {"sharpness": -1.0}, "sharpness must be above 0"),
+    ("sphereface2-c", {"loss_weight": 0.0}, "loss_weight must be above 0"),
+    ("sphereface2-c", {"margin": -0.4}, "margin must be at least 0, got -0.4"),
+    ("sphereface2-m", {"margin": 0.4}, "margin must be at least 1, got 0.4"),
+    ("sphereface2-a", {"margin_negative": 0.1}, "margin_negative goes with the C-type margin"),
+    ("sphereface2-c", {"normalize": False}, "sharpness=1 only"),
+    ("sphereface2-c", {"bias_start": math.inf}, "bias_start must be a finite number"),
+    ("sphereface2-c", {"margin_schedule": []}, "at least one"),
+    ("sphereface2-c", {"margin_schedule": [(2, 0.1), (1, 0.2)]}, "rising epochs"),
+    ("sphereface2-c", {"radis": 30}, r"no option 'radis'; did you mean 'radius'\?"),
+    ("sphereface2-c", {"radius": "wide"}, r"head\.radius: .*valid number.*'wide'"),
+    ("sphereface2-c", {"bias": "some"}, r"head\.bias: .*'shared', 'per-class' or 'none'"),
+    ("sphereface2-c", {"r": 3, "radius": 4}, "mean the same option"),
+    ("sphreface2-c", {}, r"unknown head 'sphreface2-c'; did you mean 'sphereface2-c'\? \(known:"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "sentence"), WRONG)
+def test_a_wrong_option_gets_one_sentence(
+    name: str, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence) as caught:
+        build_head(name, 8, 10, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_peers_names_mean_the_same() -> None:
+    theirs = build_head("sphereface2-c", 8, 10, alpha=0.6, r=40, m=0.3, t=2, lw=10)
+    assert isinstance(theirs, SphereFace2)
+    assert (theirs.balance, theirs.radius, theirs.margin) == (0.6, 40.0, 0.3)
+    assert (theirs.sharpness, theirs.loss_weight) == (2.0, 10.0)
+    lam = build_head("sphereface2-a", 8, 10, lam=0.6, scale=32)
+    assert isinstance(lam, SphereFace2)
+    assert (lam.balance, lam.radius) == (0.6, 32.0)
+    assert build_head("cosface", 8, 10, s=30, m=0.4).scale == 30.0
+    assert build_head("arcface", 8, 10, r=40).scale == 40.0
