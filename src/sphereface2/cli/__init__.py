@@ -1,0 +1,50 @@
+"""The command line: each command parses, calls one function and prints.
+
+A user's mistake is one sentence on stderr and exit code 2. Nothing heavy is imported before a
+command needs it, so that `--help` answers at once.
+"""
+
+import os
+import sys
+
+import typer
+
+from sphereface2.cli import listing, running
+
+app = typer.Typer(
+    help="Train and evaluate face recognition with SphereFace2 and the losses it is compared with.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train")(running.train)
+app.command("resume")(running.resume)
+app.command("evaluate")(running.evaluate)
+app.command("recipes")(listing.recipes)
+app.command("heads")(listing.heads)
+app.command("backbones")(listing.backbones)
+
+
+def main() -> None:
+    """Run the command line and turn a user's mistakes into one sentence."""
+    try:
+        app(prog_name="sphereface2")
+    except KeyboardInterrupt:
+        print("sphereface2: stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of a pipe went away (`sphereface2 recipes | head`): nothing to tell anyone.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except (ValueError, OSError) as error:
+        if os.environ.get("SPHEREFACE2_TRACEBACK"):
+            raise
+        print(f"sphereface2: {_sentence(error)}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror.lower()}"
+    return " ".join(str(error).split())

@@ -1,0 +1,121 @@
+"""Commands that make and judge a run: train, resume, evaluate."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sphereface2.data.source import Progress
+    from sphereface2.training.result import TrainingResult
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the config: head.name=cosface ..."),
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+
+
+def train(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe's name, a YAML file, or a run folder to run again.")
+    ],
+    overrides: Overrides = None,
+    output: Annotated[
+        Path | None, typer.Option(help="The run folder; runs/RECIPE if not given.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a run that is already in the folder.")
+    ] = False,
+) -> None:
+    """Train a model: sphereface2 train quickstart head.name=cosface --output runs/cosface"""
+    from sphereface2 import runs
+    from sphereface2.config import load_config
+    from sphereface2.training.progress import ProgressDisplay
+
+    config = load_config(recipe, overrides or [])
+    folder = output or Path("runs") / Path(recipe).stem
+    console = _console()
+    result = runs.train(
+        config,
+        folder,
+        overwrite=overwrite,
+        events=ProgressDisplay(console),
+        watch=_Watch(console),
+    )
+    _tell(console, folder, result)
+
+
+def resume(run: RunFolder) -> None:
+    """Go on with a run that was interrupted, from its last checkpoint."""
+    from sphereface2 import runs
+    from sphereface2.training.progress import ProgressDisplay
+
+    console = _console()
+    result = runs.resume(run, events=ProgressDisplay(console), watch=_Watch(console))
+    _tell(console, run, result)
+
+
+def evaluate(run: RunFolder, overrides: Overrides = None) -> None:
+    """Verify people the model has never seen: print a table, write an HTML report."""
+    from rich.console import Console
+
+    from sphereface2 import runs
+    from sphereface2.reporting.tables import accuracy_table, detail_table
+
+    evaluated = runs.evaluate(run, overrides=overrides or [], watch=_Watch(_console()))
+    console = Console()
+    console.print(accuracy_table(evaluated.result))
+    console.print(detail_table(evaluated.result))
+    console.print(f"report: {evaluated.report}", highlight=False, soft_wrap=True)
+
+
+def _console() -> "Console":
+    """Progress goes to stderr: what a command prints on stdout is its result."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def _tell(console: "Console", folder: Path, result: "TrainingResult") -> None:
+    """Say how the training ended and what to do next."""
+    if result.interrupted:
+        text = (
+            f"stopped at step {result.steps} of {result.total_steps}; "
+            f"go on with: sphereface2 resume {folder}"
+        )
+        console.print(text, highlight=False, soft_wrap=True)
+        raise typer.Exit(130)
+    minutes, seconds = divmod(round(result.seconds), 60)
+    text = f"trained {result.steps} steps in {minutes} min {seconds} s"
+    if result.best_metric is not None:
+        text += f"; best accuracy {result.best_metric:.2%} at step {result.best_step}"
+    console.print(f"{text}\nmodel: {folder / 'model'}", highlight=False, soft_wrap=True)
+    console.print(f"next: sphereface2 evaluate {folder}", highlight=False, soft_wrap=True)
+
+
+class _Watch:
+    """Shows a bar for each piece of work on a terminal, and a plain line elsewhere."""
+
+    def __init__(self, console: "Console") -> None:
+        self.console = console
+
+    @contextmanager
+    def __call__(self, title: str) -> "Iterator[Progress | None]":
+        if not self.console.is_terminal:
+            self.console.print(title, highlight=False)
+            yield None
+            return
+        from rich.progress import Progress
+
+        with Progress(console=self.console, transient=True) as bar:
+            task = bar.add_task(title, total=None)
+
+            def progress(done: int, total: int) -> None:
+                bar.update(task, completed=done, total=total)
+
+            yield progress
