@@ -51,6 +51,7 @@ def resolve_options(
     """
     known = option_names(factory)
     given: dict[str, Any] = {}
+    words: dict[str, str] = {}
     for key, value in options.items():
         ours = key
         if key not in known and aliases and key in aliases:
@@ -62,9 +63,10 @@ def resolve_options(
             )
         if ours in given:
             raise ValueError(
-                f"{kind} '{name}': '{key}' and '{ours}' mean the same option; give one of them"
+                f"{kind} '{name}': '{words[ours]}' and '{key}' mean the same option; "
+                "give one of them"
             )
-        given[ours] = value
+        given[ours], words[ours] = value, key
     # The types stand on __init__ for a class, on the function itself otherwise.
     hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
     parameters = inspect.signature(factory).parameters
@@ -99,8 +101,8 @@ _EXPECTED = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
+    "float_type": "a valid number",
+    "float_parsing": "a valid number",
     "finite_number": "a finite number",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
@@ -123,7 +125,7 @@ def mistake(key: str, detail: Mapping[str, Any]) -> str:
     value = detail["input"]
     expected = _EXPECTED.get(detail["type"])
     if expected is None:
-        return f"{key}: {detail['msg'].lower()}, got {shown(value)}"
+        return f"{key} is wrong ({detail['msg'].lower()}), got {shown(value)}"
     hint = ""
     if detail["type"] == "literal_error" and isinstance(value, str):
         hint = nearest(value, re.findall(r"'([^']+)'", context["expected"]))
@@ -142,13 +144,13 @@ def shown(value: Any) -> str:
 
 def _checked(key: str, hint: Any, value: Any) -> Any:
     """The value as the type that the signature asks for."""
-    config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
+    config = ConfigDict(arbitrary_types_allowed=True)
     try:
         checked = TypeAdapter(hint, config=config).validate_python(value)
     except ValidationError as error:
         # An option of several types has an error for each of them; the first says enough.
-        raise ValueError(mistake(key, error.errors()[0])) from None
+        raise ValueError(mistake(f"{key}:", error.errors()[0])) from None
     if isinstance(value, bool) and isinstance(checked, int | float) and checked is not value:
         # In Python true is also 1, but nobody who writes `radius: true` means that.
-        raise ValueError(f"{key} must be a number, got {shown(value)}")
+        raise ValueError(f"{key}: must be a number, got {shown(value)}")
     return checked

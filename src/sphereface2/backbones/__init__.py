@@ -1,0 +1,48 @@
+"""Backbones: the networks from an image to its embedding, by name.
+
+A new backbone is one file and one line in `BACKBONES`; its keyword arguments are its options.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from sphereface2.backbones.backbone import Backbone
+from sphereface2.backbones.iresnet import IResNet18, IResNet34, IResNet50, IResNet100
+from sphereface2.backbones.mobilefacenet import MobileFaceNet
+from sphereface2.backbones.sfnet import SFNet4, SFNet10, SFNet20, SFNet36, SFNet64
+from sphereface2.tables import build, look_up, resolve_options
+
+__all__ = ["BACKBONES", "Backbone", "backbone_options", "build_backbone"]
+
+BACKBONES: dict[str, type[Backbone]] = {
+    "sfnet4": SFNet4,
+    "sfnet10": SFNet10,
+    "sfnet20": SFNet20,
+    "sfnet36": SFNet36,
+    "sfnet64": SFNet64,
+    "iresnet18": IResNet18,
+    "iresnet34": IResNet34,
+    "iresnet50": IResNet50,
+    "iresnet100": IResNet100,
+    "mobilefacenet": MobileFaceNet,
+}
+
+
+def build_backbone(name: str, *, seed: int | None = None, **options: Any) -> Backbone:
+    """The backbone called `name`, with fresh weights.
+
+    With a `seed` the weights depend on it alone and torch's global generator is left as it was;
+    without one they come from that generator, as for any torch module.
+    """
+    if seed is None:
+        return build("backbone", BACKBONES, name, **options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build("backbone", BACKBONES, name, **options)
+
+
+def backbone_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options of the backbone called `name`: `options` over its defaults, checked."""
+    return resolve_options("backbone", name, look_up("backbone", BACKBONES, name), options)

@@ -1,0 +1,47 @@
+"""What every backbone is: a network from square RGB images to embeddings of one size."""
+
+from torch import Tensor, nn
+
+
+class Backbone(nn.Module):
+    """Maps (B, 3, S, S) in [-1, 1] to (B, D); the embeddings are not normalised.
+
+    A subclass builds its layers and embeds in `embed`. Its keyword arguments are the options that
+    a config may set; `width` is the channels of the first layer, to which all others keep their
+    proportion.
+    """
+
+    def __init__(self, *, width: int, input_size: int, embedding_dim: int) -> None:
+        super().__init__()
+        require("width", width, at_least=1)
+        # Every network here halves the image four times.
+        require("input_size", input_size, at_least=16)
+        require("embedding_dim", embedding_dim, at_least=1)
+        self.input_size = input_size
+        self.embedding_dim = embedding_dim
+
+    def forward(self, images: Tensor) -> Tensor:
+        expected = (3, self.input_size, self.input_size)
+        if images.ndim != 4 or tuple(images.shape[1:]) != expected:
+            raise ValueError(
+                f"this backbone takes images of shape (B, 3, {expected[1]}, {expected[2]}), "
+                f"got {tuple(images.shape)}"
+            )
+        return self.embed(images)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """The embeddings of images that have the right shape."""
+        raise NotImplementedError
+
+
+def require(option: str, value: int, *, at_least: int) -> None:
+    """Refuse an option that is too small."""
+    if value < at_least:
+        raise ValueError(f"backbone.{option} must be at least {at_least}, got {value}")
+
+
+def halved(size: int, times: int) -> int:
+    """The side of a feature map after that many layers of stride 2 (3×3 with padding, or 1×1)."""
+    for _ in range(times):
+        size = (size + 1) // 2
+    return size

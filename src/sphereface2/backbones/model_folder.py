@@ -1,0 +1,244 @@
+"""A model folder: model.safetensors and config.json, all that is needed to use a trained model.
+
+Reading one runs no code from it: the weights are plain tensors and the config is plain JSON.
+"""
+
+import json
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+
+from sphereface2.backbones import backbone_options, build_backbone
+from sphereface2.backbones.backbone import Backbone
+
+FORMAT = "sphereface2-model"
+VERSION = 1
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What a model expects of an image: its size, its channel order and the range of its values."""
+
+    input_size: int
+    channels: str = "RGB"
+    mean: float = 127.5
+    scale: float = 127.5
+
+    def __post_init__(self) -> None:
+        if self.input_size < 1:
+            raise ValueError(f"preprocessing.input_size must be at least 1, got {self.input_size}")
+        if self.channels not in ("RGB", "BGR"):
+            raise ValueError(f"preprocessing.channels must be RGB or BGR, got {self.channels!r}")
+        if not self.scale > 0:
+            raise ValueError(f"preprocessing.scale must be above 0, got {self.scale}")
+
+    def to_tensor(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, S, S, 3) uint8 RGB to (B, 3, S, S) float in the model's range, on the same device."""
+        expected = (self.input_size, self.input_size, 3)
+        if images.dtype != torch.uint8 or images.ndim != 4 or tuple(images.shape[1:]) != expected:
+            raise ValueError(
+                f"images must be uint8 of shape (B, {self.input_size}, {self.input_size}, 3), "
+                f"got {images.dtype} of shape {tuple(images.shape)}"
+            )
+        if self.channels == "BGR":
+            images = images.flip(3)
+        return (images.permute(0, 3, 1, 2).float() - self.mean) / self.scale
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model from its folder: the backbone in evaluation mode, and all that was said about it."""
+
+    backbone: Backbone
+    name: str
+    options: dict[str, Any]
+    preprocessing: Preprocessing
+    config: dict[str, Any]
+
+
+def save_model(
+    folder: Path | str,
+    backbone: Backbone,
+    *,
+    name: str,
+    options: Mapping[str, Any],
+    preprocessing: Preprocessing,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model folder, whole or not at all; a model folder that is there is replaced.
+
+    `name` and `options` are those the backbone was built with. `extra` is any more that should be
+    known of the model, such as its head and the training; it is kept in config.json.
+    """
+    # Not the path itself: replacing a symbolic link would leave the model behind it as it was.
+    folder = Path(folder).resolve()
+    _check_replaceable(folder)
+    resolved = backbone_options(name, options)
+    state = {key: value.detach().cpu().contiguous() for key, value in backbone.state_dict().items()}
+    difference = _difference(
+        {key: tuple(value.shape) for key, value in state.items()}, _shapes(name, resolved)
+    )
+    if difference:
+        raise ValueError(f"the network to save is no {name} with the given options: {difference}")
+    _check_input_size(preprocessing, backbone)
+    config = {
+        "format": FORMAT,
+        "version": VERSION,
+        "backbone": {"name": name, "options": resolved},
+        "embedding_dim": backbone.embedding_dim,
+        "preprocessing": asdict(preprocessing),
+        "extra": dict(extra or {}),
+    }
+    try:
+        text = json.dumps(config, indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the config of a model must be plain JSON: {error}") from None
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    mark = uuid.uuid4().hex[:8]
+    writing = folder.with_name(f".{folder.name}.writing-{mark}")
+    replaced = folder.with_name(f".{folder.name}.replaced-{mark}")
+    try:
+        writing.mkdir()
+        save_file(state, writing / WEIGHTS)
+        (writing / CONFIG).write_text(text, encoding="utf-8")
+        if folder.exists():
+            folder.rename(replaced)
+        try:
+            writing.rename(folder)
+        except OSError:
+            if replaced.exists():
+                replaced.rename(folder)
+            raise
+    finally:
+        shutil.rmtree(writing, ignore_errors=True)
+        # Only what has been replaced may go: without a model in its place the old one stays.
+        if folder.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
+
+
+def load_model(folder: Path | str) -> LoadedModel:
+    """The model in a folder that `save_model` wrote; a ValueError says what is wrong with it."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no model folder {folder}")
+    for file in (CONFIG, WEIGHTS):
+        if not (folder / file).is_file():
+            raise FileNotFoundError(f"{folder} is no model folder: it holds no {file}")
+    path = folder / CONFIG
+    config = _read_config(path)
+    try:
+        name = config["backbone"]["name"]
+        options = backbone_options(name, config["backbone"]["options"])
+        expected = _shapes(name, options)
+        preprocessing = _preprocessing(config["preprocessing"])
+    except KeyError as error:
+        raise ValueError(f"{path} lacks the key {error}") from None
+    except (TypeError, AttributeError):
+        raise ValueError(f"{path} is damaged: its sections have the wrong form") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+    # On meta nothing is allocated, so the file's shapes are checked before any memory is taken.
+    weights = folder / WEIGHTS
+    try:
+        with safe_open(weights, framework="pt") as file:
+            found = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+        difference = _difference(found, expected)
+        if difference:
+            raise ValueError(
+                f"{weights} does not fit the backbone {name} of {CONFIG}: {difference}"
+            )
+        state = load_file(weights)
+    except SafetensorError as error:
+        raise ValueError(f"{weights} is damaged or cut short: {error}") from None
+    with torch.device("meta"):
+        backbone = build_backbone(name, **options)
+    backbone.to_empty(device="cpu")
+    backbone.load_state_dict(state)
+    backbone.eval()
+    try:
+        _check_input_size(preprocessing, backbone)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return LoadedModel(backbone, name, options, preprocessing, config)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise ValueError(f"{path} does not describe a sphereface2 model (no format {FORMAT!r})")
+    if config.get("version") != VERSION:
+        raise ValueError(
+            f"{path} has version {config.get('version')!r} of the model format, this sphereface2 "
+            f"reads version {VERSION}; use the sphereface2 that wrote it, or a newer one"
+        )
+    return config
+
+
+def _preprocessing(values: Mapping[str, Any]) -> Preprocessing:
+    number = (int, float)
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "input_size": int,
+        "channels": str,
+        "mean": number,
+        "scale": number,
+    }
+    for field in fields(Preprocessing):
+        value = values[field.name]
+        if not isinstance(value, kinds[field.name]) or isinstance(value, bool):
+            raise ValueError(f"preprocessing.{field.name} has the wrong type, got {value!r}")
+    return Preprocessing(**{field.name: values[field.name] for field in fields(Preprocessing)})
+
+
+def _check_input_size(preprocessing: Preprocessing, backbone: Backbone) -> None:
+    if preprocessing.input_size != backbone.input_size:
+        raise ValueError(
+            f"preprocessing.input_size ({preprocessing.input_size}) is not the backbone's "
+            f"({backbone.input_size})"
+        )
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Saving replaces the whole folder, so it must hold nothing but a model."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ValueError(f"cannot save a model to {folder}: it is a file, not a folder")
+    others = sorted({entry.name for entry in folder.iterdir()} - {WEIGHTS, CONFIG})
+    if others:
+        raise ValueError(
+            f"cannot save a model to {folder}: it holds other things ({others[0]}); "
+            "give a new folder"
+        )
+
+
+def _shapes(name: str, options: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        backbone = build_backbone(name, **options)
+    return {key: tuple(value.shape) for key, value in backbone.state_dict().items()}
+
+
+def _difference(
+    found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
+) -> str:
+    """The first difference between two sets of tensors in words, or nothing."""
+    for key, shape in expected.items():
+        if key not in found:
+            return f"the tensor {key} is missing"
+        if found[key] != shape:
+            return f"the tensor {key} has shape {found[key]}, not {shape}"
+    surplus = [key for key in found if key not in expected]
+    return f"the tensor {surplus[0]} is not part of it" if surplus else ""

@@ -1,0 +1,306 @@
+"""The schema of a run: typed and strict, read from recipes and YAML files, with dotted overrides.
+
+`load_config("quickstart", ["head.name=cosface", "training.epochs=5"])` reads, merges and checks;
+`dump_config` writes YAML that loads to an equal config, which is how a run can be started again.
+"""
+
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from sphereface2.recipes import Recipe, named, read_run, recipes
+from sphereface2.recipes.yaml_text import dump_yaml
+from sphereface2.tables import mistake, nearest, shown
+
+__all__ = [
+    "Choice",
+    "EvaluationConfig",
+    "OptimizerConfig",
+    "Recipe",
+    "RunConfig",
+    "ScheduleConfig",
+    "TrainingConfig",
+    "config_from_mapping",
+    "dump_config",
+    "load_config",
+    "recipes",
+]
+
+REQUIRED = "???"  # stands in a recipe where only the user can know the value
+
+
+def _whole(value: Any) -> Any:
+    """1e5 is a float in YAML, and a fine number of steps."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _yes_or_no(value: Any) -> Any:
+    """The words of YAML 1.1 for true and false, where true or false is expected."""
+    words = {"yes": True, "on": True, "no": False, "off": False}
+    return words.get(value.lower(), value) if isinstance(value, str) else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Switch = Annotated[bool, BeforeValidator(_yes_or_no)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True
+    )
+
+
+class Choice(BaseModel):
+    """A named choice and its options, which are checked when the choice is built."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
+
+    name: str = Field(min_length=1, description="which entry of the table")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return named(value)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options as given, without the name: a copy."""
+        return copy.deepcopy(self.model_extra or {})
+
+
+class TrainingConfig(_Section):
+    """How long, in which batches, and what is done along the way."""
+
+    epochs: Whole | None = Field(
+        default=None, ge=1, description="passes over the data; or give steps"
+    )
+    steps: Whole | None = Field(default=None, ge=1, description="optimiser steps; or give epochs")
+    batch_size: Whole = Field(default=128, ge=1, description="images per optimiser step")
+    accumulate: Whole = Field(
+        default=1, ge=1, description="micro-batches that one step is split into"
+    )
+    workers: Whole = Field(default=2, ge=0, description="processes that read images; 0: none")
+    flip: Switch = Field(default=True, description="mirror every other image, at random")
+    clip_norm: float | None = Field(
+        default=None, gt=0, description="largest gradient norm; null: any"
+    )
+    evaluate_every: Whole = Field(
+        default=1, ge=0, description="epochs between evaluations; 0: at the end"
+    )
+    checkpoint_every: Whole = Field(default=1, ge=1, description="epochs between checkpoints")
+    log_every: Whole = Field(default=20, ge=1, description="steps between lines of metrics.jsonl")
+    tensorboard: Switch = Field(default=False, description="write TensorBoard files as well")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.epochs is None) == (self.steps is None):
+            given = "neither is given" if self.epochs is None else "both are given"
+            raise ValueError(f"give one of training.epochs and training.steps; {given}")
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"training.batch_size ({self.batch_size}) must be a multiple of "
+                f"training.accumulate ({self.accumulate})"
+            )
+        return self
+
+
+class OptimizerConfig(_Section):
+    """Stochastic gradient descent with momentum."""
+
+    learning_rate: float = Field(default=0.1, gt=0, description="the peak, after the warm-up")
+    momentum: float = Field(
+        default=0.9, ge=0, lt=1, description="share of the last update that is kept"
+    )
+    weight_decay: float = Field(
+        default=5e-4, ge=0, description="of the backbone, and of the head if unset"
+    )
+    nesterov: Switch = Field(default=False, description="look ahead by one momentum step")
+    head_weight_decay: float | None = Field(
+        default=None, ge=0, description="of the head; null: the same"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("optimizer.nesterov needs optimizer.momentum above 0, got 0")
+        return self
+
+
+class ScheduleConfig(_Section):
+    """The learning rate over time."""
+
+    name: Literal["step", "cosine", "polynomial", "constant"] = Field(
+        default="cosine", description="the shape after the warm-up"
+    )
+    unit: Literal["epochs", "steps"] = Field(
+        default="epochs", description="what warmup and milestones are counted in"
+    )
+    warmup: float = Field(default=0.0, ge=0, description="linear rise from zero, in units")
+    milestones: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        default=(), strict=False, description="when the rate drops, in units; for step only"
+    )
+    decay: float = Field(
+        default=0.1, gt=0, lt=1, description="factor at each milestone; for step only"
+    )
+    power: float = Field(
+        default=2.0, gt=0, description="of the remaining share; for polynomial only"
+    )
+    final: float = Field(
+        default=0.0, ge=0, le=1, description="last rate over peak rate; for cosine and polynomial"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if any(a >= b for a, b in zip(self.milestones, self.milestones[1:], strict=False)):
+            raise ValueError(f"schedule.milestones must ascend, got {shown(self.milestones)}")
+        if self.name == "step" and not self.milestones:
+            raise ValueError(
+                "schedule 'step' needs schedule.milestones, such as "
+                f"schedule.milestones=[10,16] (in {self.unit})"
+            )
+        return self
+
+
+class EvaluationConfig(_Section):
+    """What is verified during and after the training."""
+
+    sets: tuple[Choice, ...] = Field(default=(), strict=False, description="the verification sets")
+    flip: Switch = Field(default=True, description="sum with the embedding of the mirror image")
+    batch_size: Whole = Field(default=256, ge=1, description="images embedded at a time")
+
+
+class RunConfig(_Section):
+    """Everything that determines a run."""
+
+    seed: Whole = Field(default=0, ge=0, lt=2**63, description="of every random choice of the run")
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:N or mps")
+    precision: Literal["auto", "float32", "bf16", "fp16"] = Field(
+        default="auto", description="auto: bf16 on a CUDA device that has it, float32 elsewhere"
+    )
+    data: Choice = Field(description="the training images")
+    backbone: Choice = Field(description="the network")
+    head: Choice = Field(description="the loss")
+    training: TrainingConfig = Field(description="length, batches, logging")
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="SGD")
+    schedule: ScheduleConfig = Field(
+        default_factory=ScheduleConfig, description="learning rate over time"
+    )
+    evaluation: EvaluationConfig = Field(
+        default_factory=EvaluationConfig, description="verification"
+    )
+
+    @field_validator("device")
+    @classmethod
+    def _check_device(cls, value: str) -> str:
+        known = ("auto", "cpu", "cuda", "mps")
+        if value not in known and not re.fullmatch(r"cuda:\d+", value):
+            raise ValueError(
+                f"device must be auto, cpu, cuda, cuda:N or mps, got {shown(value)}"
+                f"{nearest(value, known)}"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        # The length is known here only in its own unit; steps per epoch depend on the data.
+        length = getattr(self.training, self.schedule.unit)
+        if length is None:
+            return self
+        unit = self.schedule.unit
+        if self.schedule.warmup >= length:
+            raise ValueError(
+                f"schedule.warmup ({self.schedule.warmup:g} {unit}) must be shorter than the "
+                f"training ({length} {unit})"
+            )
+        if self.schedule.name == "step" and self.schedule.milestones[-1] >= length:
+            raise ValueError(
+                f"schedule.milestones: {self.schedule.milestones[-1]:g} is not before the end of "
+                f"the training ({length} {unit})"
+            )
+        return self
+
+
+def load_config(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config of a recipe's name, a YAML file or a run folder, with `a.b=value` overrides.
+
+    Of two overrides the more specific one wins, else the later one. A new name for the data, the
+    backbone, the head or a set drops the options that the file gives for the old name.
+    """
+    return config_from_mapping(read_run(source, overrides))
+
+
+def config_from_mapping(values: Mapping[str, Any]) -> RunConfig:
+    """The checked config; a ValueError says in one sentence what is wrong."""
+    for key, value in _leaves(values, ()):
+        if value == REQUIRED:
+            dotted = ".".join(key)
+            raise ValueError(f"{dotted} has no value yet; give it as {dotted}=VALUE")
+    try:
+        return RunConfig.model_validate(dict(values))
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    # An unknown key is often the cause of what else is wrong, such as a missing one.
+    unknown = [detail for detail in details if detail["type"] == "extra_forbidden"]
+    raise ValueError(_sentence(cast("dict[str, Any]", (unknown or details)[0])))
+
+
+def dump_config(config: RunConfig) -> str:
+    """YAML that loads to an equal config, every default written out."""
+    return dump_yaml(config.model_dump())
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _leaves(inner, (*path, str(index)))
+    else:
+        yield path, value
+
+
+def _sentence(detail: dict[str, Any]) -> str:
+    """One of pydantic's error details in a sentence with the dotted key and the value."""
+    key = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "value_error":
+        return str(detail["ctx"]["error"])
+    if detail["type"] == "extra_forbidden":
+        return f"unknown key '{key}'{_nearest_key(key)}"
+    if detail["type"] == "missing":
+        return f"the key '{key}' is missing"
+    return mistake(key, detail)
+
+
+def _nearest_key(key: str) -> str:
+    """A hint at the same word in another section, else at the nearest word in the same one."""
+    known = list(_keys(RunConfig))
+    section, _, word = key.rpartition(".")
+    words = {other: other.rpartition(".")[2] for other in known}
+    initials = {other: "".join(part[0] for part in words[other].split("_")) for other in known}
+    # lr and bs are what half the world writes for learning_rate and batch_size.
+    same = [other for other in known if word == words[other]]
+    same += [other for other in known if len(word) > 1 and word == initials[other]]
+    if same:
+        return f"; did you mean '{same[0]}'?"
+    siblings = [other for other in known if other.rpartition(".")[0] == section]
+    return nearest(key, siblings) or nearest(key, known)
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        if isinstance(field.annotation, type) and issubclass(field.annotation, _Section):
+            yield from _keys(field.annotation, f"{prefix}{name}.")

@@ -1,0 +1,239 @@
+"""Renders one picture of a synthetic person: hair over the head, light, background, camera."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from sphereface2.data.synthetic_person import Colour, Conditions, Person
+from sphereface2.data.synthetic_surface import (
+    BOTTOM,
+    CELLS,
+    EYE_Y,
+    FACE_RADIUS,
+    SIZE,
+    TOP,
+    Map,
+    ageing,
+    bare_radius,
+    cast,
+    grid,
+    illuminate,
+    rotation,
+)
+from sphereface2.data.synthetic_texture import TEXELS, Picture, face_texture, hair_strands
+
+
+def render(person: Person, conditions: Conditions) -> Picture:
+    """A 112×112 RGB crop with the eyes and the mouth where alignment puts them."""
+    rng = np.random.Generator(np.random.PCG64(conditions.nuisance_seed))
+    hair = hair_colour(person, conditions)
+    texture = face_texture(person, conditions, hair)
+    share, radius = _hair(person, conditions, bare_radius(person, conditions))
+    camera = rotation(conditions)
+    light = illuminate(radius, camera, conditions)
+    hits = cast(radius, camera, conditions)
+
+    # Colours are planes, (3, 112, 112), from here on: numpy is slow over a last axis of three.
+    fine = TEXELS / CELLS
+    fine_column, fine_row = hits.column * fine + (fine - 1) / 2, hits.row * fine + (fine - 1) / 2
+    colour = np.array(cv2.split(_sample(texture, fine_column, fine_row)), dtype=np.float32)
+    strands = _sample(hair_strands(person), fine_column, fine_row).astype(np.float32)
+    hairy = _sample(share, hits.column, hits.row)
+    colour += (_covering(conditions, hair, strands, hits.row, rng) - colour) * hairy
+
+    facing = _sample(light.facing, hits.column, hits.row)
+    lamp = _sample(light.lamp, hits.column, hits.row) * np.float32(conditions.light_strength)
+    sky = _sample(light.sky, hits.column, hits.row) * np.float32(conditions.ambient)
+    # Light goes further round in red than in blue: skin lets it through.
+    wrap = np.array([0.34, 0.22, 0.18], dtype=np.float32)[:, None, None]
+    shade = np.maximum((facing + wrap) / (1 + wrap), 0) * lamp + sky
+    colour *= shade * np.array(conditions.tint, dtype=np.float32)[:, None, None]
+    highlight = _sample(light.highlight, hits.column, hits.row) * lamp
+    colour += highlight * (np.float32(36) + np.float32(50) * hairy)
+    picture = _background(rng)
+    picture += (colour - picture) * hits.cover
+    if conditions.accessory == "hand":
+        _hand(picture, rng)
+    return _camera(picture, conditions, rng)
+
+
+def _sample(source: NDArray[Any], column: Map, row: Map) -> NDArray[Any]:
+    return np.asarray(
+        cv2.remap(source, column, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    )
+
+
+def hair_colour(person: Person, conditions: Conditions) -> Colour:
+    """The person's colour, dyed, then grey with age."""
+    base = np.array(person.hair)
+    base = base * (1 + 0.3 * conditions.hair_dye)
+    if conditions.hair_dye > 0.3:
+        base = base + (200 * (conditions.hair_dye - 0.3)) * np.array([1.0, 0.72, 0.45])
+    grey = np.clip((conditions.age - 46) / 26, 0, 1) ** 1.2
+    base = base + (np.array([186, 184, 182]) - base) * (0.85 * grey)
+    red, green, blue = np.clip(base, 8, 235)
+    return float(red), float(green), float(blue)
+
+
+@lru_cache(maxsize=4)
+def _locks(person: Person) -> tuple[Map, Map]:
+    """How ragged the edge of a person's hair is, by column, and the bumps of its curls."""
+    rng = np.random.Generator(np.random.PCG64(person.skin_seed + 2))
+    jag = rng.normal(0, 1, CELLS).astype(np.float32)
+    curls = cv2.resize(hair_strands(person), (CELLS, CELLS)).astype(np.float32) / 128 - 1
+    return jag, curls
+
+
+def _hair(person: Person, conditions: Conditions, radius: Map) -> tuple[Map, Map]:
+    """How much of each cell is hair (or hat), and the radius with it."""
+    cells, old = grid(), ageing(conditions)
+    side = np.abs(cells.azimuth)
+    length = conditions.hair_length
+    recede = person.balding * (0.25 + 1.1 * old)
+    line = EYE_Y - 31 - 1.8 * person.hairline - 14 * recede
+    temples = (2.5 + 6.0 * recede) * np.exp(-(((side - 0.55) / 0.25) ** 2))
+    peak = (1.0 + 1.6 * person.widows_peak) * np.exp(-((side / 0.18) ** 2))
+    # A full fringe covers the forehead; a swept one hangs on one side of the parting.
+    fringe = max(conditions.hair_fringe - 0.45, 0) * (length > 0.2) * (recede < 0.5)
+    parting = cells.azimuth - 0.6 * conditions.hair_parting
+    if fringe < 0.3:
+        away = np.clip(np.abs(parting) / 0.8, 0, 1) * np.exp(-((side / 0.75) ** 4))
+        sweep = ((10 + 30 * fringe) * away - 3.5) * (length > 0.2)
+    else:
+        sweep = (13 + 14 * (fringe - 0.3)) * np.exp(-((side / 0.95) ** 6))
+    hairline = line - temples + peak + sweep
+    jag, curls = _locks(person)
+    hairline += (0.4 + 4.0 * fringe + 0.9 * person.hair_texture) * jag
+    # Behind the temples the hair hangs down: to the ear when short, past the chin when long.
+    hang = float(np.interp(length, [0, 0.3, 0.5, 0.7, 1], [-8, 0, 16, 42, 90]))
+    start = 1.2 if length < 0.5 else 1.0
+    below = hang + 16 * (side - 1.5) + jag
+    behind = (side - start) * FACE_RADIUS
+    hat = conditions.accessory == "hat"
+    if hat:
+        hairline = np.maximum(hairline, _brim(cells.azimuth))
+    # How far a cell lies inside the hair, in pixels: below the hairline, or behind the cheek.
+    height = cells.y[:, None]
+    inside = np.minimum(below - height, behind)
+    inside = np.maximum(inside, hairline - height).astype(np.float32)
+    density = float(np.interp(length, [0, 0.12, 0.2], [0.4, 0.85, 1.0]))
+    thick = float(np.interp(length, [0, 0.15, 0.4, 1], [0.4, 2.4, 5.2, 6.0]))
+    thick *= conditions.hair_volume * (1 + 0.9 * person.hair_texture)
+    if hat:
+        thick, density = max(thick, 4.5), 1.0
+    share = np.clip(inside * (1 / 3.4) + 0.5, 0, 1)
+    # Hair grows out of the skin gradually, else the rays would tear at a wall beside the cheek.
+    outward = np.clip((side - start) / 0.5, 0, 1)
+    if length < 0.5:
+        thickness = thick * np.clip(0.25 - height / 28, 0.25, 1)
+    else:
+        thickness = np.full_like(height, thick)
+    # Long hair keeps its width below the ears, where the neck is thin.
+    low = np.clip((cells.y + 20) / 20, 0, 1)
+    grown = np.maximum(np.outer(low, 36 * outward), radius).astype(np.float32) - radius
+    grown += thickness * np.clip(inside * (1 / 11) + np.float32(0.2), 0, 1)
+    if person.hair_texture > 0.35 and not hat:
+        grown += curls * np.float32(2.2 * person.hair_texture * min(thick / 4, 1.3))
+    grown *= share
+    grown = cv2.blur(grown, (3, 3))
+    grown += radius
+    # The top of the head is a dome, whatever grows on it.
+    grown *= np.sqrt(np.clip((height - TOP - 2) / 9, 0, 1))
+    return share * np.float32(density), grown
+
+
+def _brim(azimuth: Map) -> Map:
+    return np.asarray(EYE_Y - 22 + 2.0 * np.cos(azimuth), dtype=np.float32)
+
+
+def _covering(
+    conditions: Conditions, hair: Colour, strands: Map, row: Map, rng: np.random.Generator
+) -> Map:
+    """What covers the scalp: strands of hair, or the knit of a hat above them."""
+    covering = (strands * np.float32(0.7 / 255) + np.float32(0.6)) * _plane(hair)
+    if conditions.accessory == "hat":
+        knit = np.float32(0.9) + np.float32(0.1) * np.sin(row * np.float32(3.1))
+        brim = np.float32((EYE_Y - 21 - TOP) / (BOTTOM - TOP) * CELLS + 1)
+        covering += (knit * _plane(_muted(rng)) - covering) * np.clip(brim - row, 0, 1)
+    return covering
+
+
+def _plane(colour: Colour) -> Map:
+    return np.array(colour, dtype=np.float32)[:, None, None]
+
+
+def _muted(rng: np.random.Generator) -> Colour:
+    """A colour of a wall or of clothes: any lightness, mostly not garish."""
+    red, green, blue = np.clip(rng.uniform(30, 225) + rng.normal(0, 22, 3), 5, 250)
+    return float(red), float(green), float(blue)
+
+
+@lru_cache(maxsize=1)
+def _spread() -> Map:
+    """(112, 5): how five values spread smoothly over a side of the picture."""
+    return np.asarray(cv2.resize(np.eye(5, dtype=np.float32), (5, SIZE), interpolation=cv2.INTER_CUBIC))
+
+
+def _background(rng: np.random.Generator) -> Map:
+    """A soft room or street, and shoulders; nothing of it depends on the person."""
+    light = rng.normal(0, rng.uniform(4, 30), (5, 5)) + rng.normal(0, 9, (3, 5, 5))
+    scene = _spread() @ (light.astype(np.float32) + _plane(_muted(rng))) @ _spread().T
+    shoulders = np.zeros((SIZE, SIZE), np.uint8)
+    neck = (56 + int(rng.integers(-6, 7)), int(rng.integers(127, 137)))
+    cv2.ellipse(shoulders, neck, (74, 30), 0, 180, 360, 255, -1, cv2.LINE_AA)
+    scene += (_plane(_muted(rng)) - scene) * (shoulders * np.float32(1 / 255))
+    return np.clip(scene, 0, 255)
+
+
+def _hand(picture: Map, rng: np.random.Generator) -> None:
+    """A hand, or some object, in front of a part of the face."""
+    angle = rng.uniform(0, 2 * np.pi)
+    out = np.array([np.cos(angle), np.sin(angle)])
+    layer = np.zeros((SIZE, SIZE), np.uint8)
+    if rng.random() < 0.6:
+        tone = rng.uniform(0.4, 1.08)
+        colour = (226 * tone, 172 * tone, 142 * tone)
+        for finger in range(4):
+            beside = np.array([-out[1], out[0]]) * (finger - 1.5) * 9 + rng.normal(0, 1, 2)
+            tip = np.array([56, 66]) + beside + out * rng.uniform(20, 24)
+            (x, y), (far_x, far_y) = tip.astype(int).tolist(), (tip + out * 46).astype(int).tolist()
+            cv2.line(layer, (x, y), (far_x, far_y), 255, 8, cv2.LINE_AA)
+            cv2.circle(layer, (x, y), 4, 255, -1, cv2.LINE_AA)
+    else:
+        colour = _muted(rng)
+        corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * rng.uniform(11, 23, 2)
+        turn = rng.uniform(0, np.pi)
+        turned = corners @ [[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]
+        centre = np.array([56, 66]) + out * (40, 38)
+        cv2.fillConvexPoly(layer, (turned + centre).astype(np.int32), 255, cv2.LINE_AA)
+    share = layer.astype(np.float32) / 255
+    relief = np.float32(0.62) + np.float32(0.45) * cv2.GaussianBlur(share, (0, 0), 2.2)
+    picture += (_plane(colour) * relief - picture) * share
+
+
+@lru_cache(maxsize=1)
+def _grain() -> Map:
+    """Noise of the sensor; a picture takes a window of it."""
+    return np.random.Generator(np.random.PCG64(7)).standard_normal((3, 256, 256), np.float32)
+
+
+def _camera(picture: Map, conditions: Conditions, rng: np.random.Generator) -> Picture:
+    """Contrast, blur, noise and compression."""
+    picture *= np.float32(conditions.contrast)
+    picture += np.float32(122 - 118 * conditions.contrast)
+    if conditions.blur > 0.4:
+        picture = np.array([cv2.GaussianBlur(p, (0, 0), conditions.blur) for p in picture])
+    left, top = rng.integers(0, 256 - SIZE, 2)
+    grain = _grain()[:, top : top + SIZE, left : left + SIZE]
+    picture += np.float32(conditions.noise) * grain
+    sharp = np.asarray(cv2.merge(list(np.clip(picture, 0, 255).astype(np.uint8))))
+    if conditions.jpeg_quality >= 25:
+        setting = [cv2.IMWRITE_JPEG_QUALITY, conditions.jpeg_quality]
+        _, encoded = cv2.imencode(".jpg", sharp, setting)
+        sharp = np.asarray(cv2.imdecode(encoded, cv2.IMREAD_COLOR), dtype=np.uint8)
+    return sharp

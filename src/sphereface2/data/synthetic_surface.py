@@ -1,0 +1,290 @@
+"""The head as a surface: its radius around a vertical axis, its light, and rays cast at it.
+
+Lengths are pixels of the 112×112 crop seen from the front; x points right, y down, z to the
+camera; the origin lies on the axis of the head at the height of the nose bridge. The surface is
+the radius ρ over (azimuth, y), stored as a square map. Its columns are sin(azimuth/2): this gives
+the face more room than the back of the head and needs no arctangent to look up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from sphereface2.data.synthetic_person import Conditions, Person
+
+Map = NDArray[np.float32]
+
+SIZE = 112
+CELLS = 112
+TOP, BOTTOM = -72.0, 72.0
+FACE_RADIUS = 38.0
+EYE_X, EYE_Y, NOSE_Y, MOUTH_Y, CHIN_Y = 17.6, -10.0, 10.0, 30.0, 46.0
+CENTRE_X, CENTRE_Y = 56.0, 62.0
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The coordinates of the cells of a surface map."""
+
+    y: Map
+    azimuth: Map
+    sine: Map
+    cosine: Map
+    arc: Map
+    """Distance from the middle of the face along the skin, as if the head were round."""
+    turn: Map
+    """d sin(azimuth/2) / d azimuth, in cells."""
+
+
+@lru_cache(maxsize=1)
+def grid() -> Grid:
+    half = ((np.arange(CELLS) + 0.5) / CELLS * 2 - 1).astype(np.float32)
+    y = ((np.arange(CELLS) + 0.5) / CELLS * (BOTTOM - TOP) + TOP).astype(np.float32)
+    azimuth = (2 * np.arcsin(half)).astype(np.float32)
+    return Grid(
+        y=y,
+        azimuth=azimuth,
+        sine=np.sin(azimuth),
+        cosine=np.cos(azimuth),
+        arc=(azimuth * FACE_RADIUS).astype(np.float32),
+        turn=(np.cos(azimuth / 2) / 2 * CELLS / 2).astype(np.float32),
+    )
+
+
+def ageing(conditions: Conditions) -> float:
+    """How old the face looks, 0 at 25 to 1 at 75."""
+    return float(np.clip((conditions.age - 25) / 50, 0, 1.1))
+
+
+def _profile(points: list[tuple[float, float]], smooth: float) -> Map:
+    heights, values = zip(*points, strict=True)
+    curve = np.interp(grid().y, heights, values).astype(np.float32)
+    return cv2.GaussianBlur(curve[:, None], (1, 0), sigmaX=0.1, sigmaY=smooth)[:, 0]
+
+
+def bare_radius(person: Person, conditions: Conditions) -> Map:
+    """The radius map of the head without hair."""
+    cells, p = grid(), person
+    old = ageing(conditions)
+    width = 37.5 + 1.5 * p.face_width
+    forehead = width * (0.93 + 0.022 * p.forehead_width)
+    cheek = width * (0.97 + 0.02 * p.cheek - 0.01 * old)
+    jaw = width * (0.77 + 0.04 * p.jaw + 0.035 * old)
+    chin = width * (0.47 + 0.05 * p.chin_width + 0.02 * old)
+    chin_y = CHIN_Y + 1.8 * p.chin_length + 1.2 * conditions.mouth_open * 2
+    side = _profile(
+        [(-66, 0), (-63, 14), (-56, 25), (-44, 0.94 * forehead), (-28, forehead), (-12, width)]
+        + [(8, cheek), (28, jaw), (chin_y - 5, chin), (chin_y + 2, 17), (80, 19)],
+        2.2,
+    )
+    depth = 38.5 + 1.2 * p.depth
+    front = _profile(
+        [(-66, 0), (-63, 14), (-55, 26), (-44, depth - 4), (-30, depth - 0.5), (-18, depth + 0.6)]
+        + [(-8, depth - 1.5), (10, depth), (30, depth - 0.5)]
+        + [(chin_y - 4, depth - 2 + 1.2 * p.chin_forward), (chin_y + 1, depth - 7)]
+        + [(chin_y + 5, 21), (80, 15)],
+        1.6,
+    )
+    back = _profile([(-66, 0), (-62, 20), (-50, 36), (-20, 48), (10, 42), (34, 24), (80, 22)], 3)
+    ahead = cells.cosine > 0
+    across = (cells.sine[None, :] / side[:, None]) ** 2
+    along = np.where(ahead[None, :], front[:, None], back[:, None])
+    radius = 1 / np.sqrt(across + (cells.cosine[None, :] / along) ** 2)
+    return np.asarray(radius + _bumps(person, conditions, old), dtype=np.float32)
+
+
+def _bumps(person: Person, conditions: Conditions, old: float) -> Map:
+    """Nose, sockets, brows, cheeks, lips, chin and ears as a sum of separable Gaussians."""
+    p, cells = person, grid()
+    eye_x, eye_y = eye_position(person)
+    tip = 11.5 + 1.3 * p.nose_tip
+    bridge = 4.6 + 1.1 * p.nose_bridge
+    nose_y = nose_height(person, old)
+    wing = 5.6 + 0.9 * p.nose_width
+    mouth_y = mouth_height(person)
+    smile = conditions.smile
+    # (x, y, x spread, y spread, height); x ≠ 0 stands for both sides
+    spots = [
+        (0.0, eye_y + 3, 3.0, 5.0, bridge),
+        (0.0, (eye_y + nose_y) / 2 + 2, 3.1, 5.0, bridge * 0.85 + 0.9 * p.nose_hook),
+        (0.0, nose_y - 4.5, 3.6, 4.2, tip * 0.50),
+        (0.0, nose_y - 0.5, 4.2 + 0.4 * p.nose_width, 2.7, tip * 0.62),
+        (wing, nose_y + 0.5, 2.3, 2.4, 3.2 + 0.4 * p.nose_width),
+        (eye_x, eye_y, 7.5, 5.0, -3.4 - 0.7 * p.eye_depth - 0.8 * old),
+        (eye_x, eye_y, 4.5, 3.0, 1.6),
+        (eye_x + 1, eye_y - 8.5, 8.0, 2.8, 1.0 + 0.55 * p.brow_ridge),
+        (22.0, 8.0, 8.0, 7.0, 1.4 + 0.6 * p.cheek + 1.3 * max(smile, 0) - 0.9 * old),
+        (26.0, 25.0, 7.0, 8.0, -0.8 + 0.3 * p.jaw - 0.8 * old),
+        (0.0, mouth_y - 2.6, 9.5, 2.2, 1.7 + 0.3 * p.upper_lip),
+        (0.0, mouth_y + 3.4, 8.5, 2.3, 1.9 + 0.35 * p.lower_lip),
+        (0.0, mouth_y + 0.2, 10.0, 0.9, -0.9),
+        (0.0, mouth_y + 8.6, 7.0, 2.4, -1.3),
+        (0.0, mouth_y - 7.5, 1.8, 3.0, -0.6),
+        (0.0, CHIN_Y - 3.5 + 1.5 * p.chin_length, 7.0, 4.0, 1.3 + 0.5 * p.chin_forward),
+        (13.5 + 2 * max(smile, 0), nose_y + 8, 2.4, 7.0, -0.5 - 0.7 * max(smile, 0) - 0.7 * old),
+        (1.55 * FACE_RADIUS, -3.0, 3.6, 7.6, 5.4 + 1.1 * p.ears),
+        (1.5 * FACE_RADIUS, 6.0, 2.8, 4.0, 1.5 + 0.5 * p.ears),
+    ]
+    table = np.array(spots + [(-x, y, sx, sy, h) for x, y, sx, sy, h in spots if x], np.float32)
+    x, y, spread_x, spread_y, height = table.T[:, :, None]
+    columns = height * np.exp(-(((cells.arc - x) / spread_x) ** 2) / 2)
+    rows = np.exp(-(((cells.y - y) / spread_y) ** 2) / 2)
+    return np.asarray(rows.T @ columns, dtype=np.float32)
+
+
+def eye_position(person: Person) -> tuple[float, float]:
+    """Arc distance and height of the right eye's middle."""
+    return EYE_X + 1.0 + 1.0 * person.eye_spacing, EYE_Y + 0.9 * person.eye_height
+
+
+def nose_height(person: Person, old: float) -> float:
+    return NOSE_Y + 1.3 * person.nose_length + 0.9 * old
+
+
+def mouth_height(person: Person) -> float:
+    return MOUTH_Y - 1.0 + 1.0 * person.mouth_height
+
+
+def rotation(conditions: Conditions) -> NDArray[np.float32]:
+    """Rows are the camera's axes in the coordinates of the head."""
+    yaw, pitch, roll = np.deg2rad([conditions.yaw, conditions.pitch, conditions.roll])
+    turn = np.array([[np.cos(yaw), 0, np.sin(yaw)], [0, 1, 0], [-np.sin(yaw), 0, np.cos(yaw)]])
+    nod = np.array(
+        [[1, 0, 0], [0, np.cos(pitch), np.sin(pitch)]] + [[0, -np.sin(pitch), np.cos(pitch)]]
+    )
+    tilt = np.array([[np.cos(roll), -np.sin(roll), 0], [np.sin(roll), np.cos(roll), 0], [0, 0, 1]])
+    return (tilt @ nod @ turn).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Hits:
+    """Where the rays of an image meet the surface."""
+
+    column: Map
+    """Continuous column of the surface map, in cells."""
+    row: Map
+    cover: Map
+    """0 beside the head to 1 on it."""
+
+
+def cast(radius: Map, camera: NDArray[np.float32], conditions: Conditions) -> Hits:
+    """Cast one ray a pixel: first coarsely, then from close to the surface at full size."""
+    # The crop follows eyes, nose and mouth, as alignment by landmarks does.
+    marks = np.array([[-EYE_X, EYE_Y, 31], [EYE_X, EYE_Y, 31], [0, NOSE_Y, 46], [0, MOUTH_Y, 38]])
+    weights = np.array([0.25, 0.25, 0.1, 0.4])
+    middle = weights @ marks
+    centre = camera @ middle
+    scale = conditions.scale
+    offset_x = float(CENTRE_X + conditions.shift_x - scale * centre[0])
+    offset_y = float(CENTRE_Y + middle[1] + conditions.shift_y - scale * centre[1])
+
+    to_row = CELLS / (BOTTOM - TOP)
+    # Camera axes in the units of the look-up: x and z in pixels, y in rows of the map.
+    right, down, ahead = (camera * np.array([1, to_row, 1])).tolist()
+    first_row = -TOP * to_row - 0.5
+    square = np.float32((CELLS / 2) ** 2 / 2)
+    middle_column = np.float32(CELLS / 2 - 0.5)
+
+    def starts(step: int) -> list[Map]:
+        """Where the rays of every `step`-th pixel cross the plane through the head's axis."""
+        pixel = (np.arange(SIZE // step, dtype=np.float32) + 0.5) * step - 0.5
+        across = ((pixel - offset_x) / scale)[None, :]
+        along = ((pixel - offset_y) / scale)[:, None]
+        x, row, z = (across * right[k] + along * down[k] for k in range(3))
+        return [x, row + np.float32(first_row), z]
+
+    def locate(start: list[Map], depth: Map) -> tuple[Map, Map, Map]:
+        x = cv2.scaleAdd(depth, ahead[0], start[0])
+        row = cv2.scaleAdd(depth, ahead[1], start[1])
+        z = cv2.scaleAdd(depth, ahead[2], start[2])
+        distance = cv2.magnitude(x, z)
+        # sin(azimuth/2) = ±√((1 − cos azimuth)/2)
+        z /= distance
+        z *= -square
+        z += square
+        column = np.copysign(cv2.sqrt(np.maximum(z, 0, out=z)), x)
+        column += middle_column
+        distance -= cv2.remap(
+            radius, column, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
+        )
+        return distance, column, row
+
+    depth = np.full((SIZE // 4, SIZE // 4), 62, dtype=np.float32)
+    for step, rounds in ((4, 8), (2, 5)):
+        start = starts(step)
+        if step < 4:
+            depth = cv2.resize(depth, (SIZE // step, SIZE // step)) + np.float32(2)
+        closest = np.full_like(depth, 1e3)
+        silhouette = depth
+        for _ in range(rounds):
+            gap, _, _ = locate(start, depth)
+            # A ray that misses keeps the depth where it came closest: that is its silhouette.
+            silhouette = np.where(gap < closest, depth, silhouette)
+            closest = np.minimum(gap, closest)
+            depth = np.maximum(depth - np.float32(0.85) * gap, np.float32(-34))
+        depth = silhouette
+    start = starts(1)
+    depth = cv2.resize(depth, (SIZE, SIZE)) + np.float32(0.8)
+    for _ in range(2):
+        gap, _, _ = locate(start, depth)
+        depth -= np.float32(0.8) * gap
+    gap, column, row = locate(start, depth)
+    # The coarse rays know how near each ray came; the fine ones may hang beside the nose.
+    gap = np.minimum(gap, cv2.resize(closest, (SIZE, SIZE)))
+    cover = np.float32(1.12) - np.float32(0.8) * gap
+    return Hits(column=column, row=row, cover=np.clip(cover, 0, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Light:
+    """What the light does to each cell of the surface."""
+
+    facing: Map
+    """Cosine between the surface and the lamp."""
+    sky: Map
+    """Light from all around."""
+    lamp: Map
+    """How much of the lamp reaches the cell."""
+    highlight: Map
+
+
+def illuminate(radius: Map, camera: NDArray[np.float32], conditions: Conditions) -> Light:
+    """Light the surface by a lamp that stands still beside the camera, and by the sky."""
+    cells = grid()
+    slope_y = cv2.Sobel(radius, cv2.CV_32F, 0, 1, ksize=3, scale=CELLS / (BOTTOM - TOP) / 8)
+    slope_x = cv2.Sobel(radius, cv2.CV_32F, 1, 0, ksize=3, scale=1 / 8)
+    slope_x *= cells.turn
+    slope_x /= radius + np.float32(4)
+    length = cv2.sqrt(slope_x * slope_x + slope_y * slope_y + np.float32(1))
+    slope_y /= length
+    normal_x = (cells.sine - cells.cosine * slope_x) / length
+    normal_z = (cells.cosine + cells.sine * slope_x) / length
+
+    azimuth, elevation = np.deg2rad([conditions.light_azimuth, conditions.light_elevation])
+    level = np.cos(elevation)
+    lamp = np.array([np.sin(azimuth) * level, -np.sin(elevation), np.cos(azimuth) * level])
+    half_way = (lamp + (0, 0, 1)) / np.linalg.norm(lamp + (0, 0, 1))
+
+    def towards(direction: NDArray[np.float64]) -> Map:
+        x, y, z = (direction @ camera).astype(np.float32)
+        return np.asarray(normal_x * x - slope_y * y + normal_z * z)
+
+    # Hollows see less of the sky: sockets, the sides of the nose, below lip, chin and hair.
+    hollow = cv2.blur(radius, (9, 9)) + np.float32(0.5) * cv2.blur(radius, (25, 25))
+    hollow -= np.float32(1.5) * radius
+    openness = cv2.exp(np.float32(-0.10) * np.clip(hollow, -1.5, 12))
+    highlight = np.maximum(towards(half_way), 0)
+    for _ in range(4):
+        highlight *= highlight
+    highlight *= openness
+    return Light(
+        facing=towards(lamp),
+        sky=(np.float32(0.22) * slope_y + np.float32(1)) * openness,
+        lamp=np.float32(0.35) + np.float32(0.65) * openness,
+        highlight=highlight,
+    )

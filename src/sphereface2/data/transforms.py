@@ -1,0 +1,32 @@
+"""What happens to an image between its source and the network: its size, and its mirror image."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+
+def resize(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """The image at `size` × `size` pixels, averaged over areas; the same object if it has them."""
+    if image.shape[:2] == (size, size):
+        return image
+    return np.asarray(cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def mirrored(indices: NDArray[np.int64], *, seed: int, epoch: int) -> NDArray[np.bool_]:
+    """Which images are shown mirrored in an epoch: half of them, another half each epoch.
+
+    A hash of (seed, epoch, index), so that it depends neither on the order in which images are
+    read nor on how many threads read them, and a resumed run makes the same choice.
+    """
+    key = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)
+    return (_mix(indices.astype(np.uint64) ^ key) >> np.uint64(63)).astype(np.bool_)
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """An avalanche over 64 bits: multiply by large odd numbers, fold the upper half down."""
+    for multiplier in (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93):
+        values = values * np.uint64(multiplier)
+        values = values ^ (values >> np.uint64(32))
+    return values * np.uint64(0xD6E8FEB86659FD93)

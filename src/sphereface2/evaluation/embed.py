@@ -1,0 +1,129 @@
+"""Embeddings of images: by a network, with the mirror image added, or by the pixels themselves."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+ImageArray = npt.NDArray[np.uint8]
+Progress = Callable[[int, int], None]  # images done, images in all
+
+
+class Images(Protocol):
+    """Anything that is indexed from 0 and gives uint8 images, height × width × RGB."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> ImageArray: ...
+
+
+class Preprocessing(Protocol):
+    """What the model folder says about its input."""
+
+    @property
+    def input_size(self) -> int: ...
+
+    def to_tensor(self, images: torch.Tensor, /) -> torch.Tensor:
+        """(B, S, S, 3) uint8 to (B, 3, S, S) float, on the same device."""
+        ...
+
+
+def embed(
+    backbone: nn.Module,
+    images: Images,
+    *,
+    preprocessing: Preprocessing,
+    batch_size: int = 256,
+    flip: bool = True,
+    device: torch.device | str | None = None,
+    progress: Progress | None = None,
+) -> npt.NDArray[np.float32]:
+    """The (N, D) embeddings of `images`.
+
+    With `flip`, the embedding of an image is the plain sum of its own and its mirror image's raw
+    embedding; neither summand is normalised first. `score_pairs` brings the sum to unit norm.
+    `device` is where the backbone is; by default it is asked. The backbone runs in evaluation mode
+    and gets its modes back afterwards, whatever happens.
+    """
+    if len(images) == 0:
+        raise ValueError("there are no images to embed")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    place = device if device is not None else _device_of(backbone)
+    # Each module's own mode: a part may be frozen in evaluation mode while the rest trains.
+    modes = [(module, module.training) for module in backbone.modules()]
+    backbone.eval()
+    parts: list[npt.NDArray[np.float32]] = []
+    try:
+        with torch.inference_mode():
+            for start in range(0, len(images), batch_size):
+                stop = min(start + batch_size, len(images))
+                batch = _batch(images, range(start, stop), preprocessing.input_size)
+                inputs = preprocessing.to_tensor(torch.from_numpy(batch).to(place))
+                embeddings = backbone(inputs).float()
+                if flip:
+                    embeddings = embeddings + backbone(inputs.flip(3)).float()
+                parts.append(embeddings.cpu().numpy())
+                if progress is not None:
+                    progress(stop, len(images))
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    return np.concatenate(parts)
+
+
+def raw_pixel_embedding(
+    images: Images, *, input_size: int | None = None
+) -> npt.NDArray[np.float32]:
+    """The baseline without a network: the pixels as a vector, less the image's own mean.
+
+    `input_size` scales the images as `embed` does; without it all must have one size. One image of
+    112×112 takes 150 kB as an embedding, so give it for long lists.
+    """
+    if len(images) == 0:
+        raise ValueError("there are no images to embed")
+    first = _image(images, 0)
+    size = (input_size, input_size) if input_size else first.shape[:2]
+    flat = np.empty((len(images), size[0] * size[1] * 3), dtype=np.float32)
+    for index in range(len(images)):
+        image = _image(images, index)
+        if input_size:
+            image = _scaled(image, input_size)
+        elif image.shape != first.shape:
+            raise ValueError(
+                f"image {index} has the shape {image.shape} and image 0 {first.shape}; "
+                "give input_size to bring them to one size"
+            )
+        flat[index] = image.reshape(-1)
+        flat[index] -= flat[index].mean()
+    return flat
+
+
+def _device_of(backbone: nn.Module) -> torch.device:
+    parameter = next(backbone.parameters(), None)
+    return parameter.device if parameter is not None else torch.device("cpu")
+
+
+def _batch(images: Images, numbers: range, size: int) -> ImageArray:
+    return np.stack([_scaled(_image(images, number), size) for number in numbers])
+
+
+def _image(images: Images, index: int) -> ImageArray:
+    image = np.asarray(images[index])
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+        raise ValueError(
+            f"image {index} must be uint8 of the shape (height, width, 3), got {image.dtype} of "
+            f"the shape {image.shape}"
+        )
+    return image
+
+
+def _scaled(image: ImageArray, size: int) -> ImageArray:
+    if image.shape[:2] == (size, size):
+        return image
+    scaled = cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA)
+    return np.asarray(scaled, dtype=np.uint8)

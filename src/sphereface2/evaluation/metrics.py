@@ -1,0 +1,251 @@
+"""The numbers of 1:1 verification, as pure functions of (scores, same).
+
+`scores` (n,) says how alike the two images of each pair are, `same` (n,) whether they show one
+person. One convention everywhere: a pair is accepted if score >= threshold. Pairs with equal
+scores can only be accepted together, so every curve and rate moves over whole groups of ties.
+Each function sorts once: O(n log n).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class RocCurve:
+    """Every operating point there is, from "accept none" to "accept all".
+
+    thresholds: (p,) falling; the first lies just above the highest score and accepts nothing
+    false_accepts, true_accepts: (p,) counts of impostor and genuine pairs accepted there
+    """
+
+    thresholds: FloatArray
+    false_accepts: IntArray
+    true_accepts: IntArray
+
+    @property
+    def impostors(self) -> int:
+        return int(self.false_accepts[-1])
+
+    @property
+    def genuine(self) -> int:
+        return int(self.true_accepts[-1])
+
+    @property
+    def far(self) -> FloatArray:
+        """Share of the impostor pairs that are accepted."""
+        return self.false_accepts / self.impostors
+
+    @property
+    def tar(self) -> FloatArray:
+        """Share of the genuine pairs that are accepted."""
+        return self.true_accepts / self.genuine
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """TAR at a target FAR, with the FAR truly reached and the evidence behind it.
+
+    `resolved` is False if the target lies below 1 / impostors: then only FAR 0 satisfies it, and
+    the pairs at hand cannot tell the target from any smaller one.
+    """
+
+    target_far: float
+    far: float
+    tar: float
+    threshold: float
+    impostors: int
+    resolved: bool
+
+
+@dataclass(frozen=True)
+class ThresholdAccuracy:
+    """The highest accuracy that one threshold reaches, and that threshold."""
+
+    accuracy: float
+    threshold: float
+
+
+@dataclass(frozen=True)
+class FoldAccuracy:
+    """Accuracy on each fold, at the threshold chosen on all the others."""
+
+    accuracies: tuple[float, ...]
+    thresholds: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.accuracies))
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation over the folds (divisor k).
+
+        This is what published tables print after "±". The LFW authors' own "standard error of the
+        mean" is the sample deviation over sqrt(k), about a third of it at ten folds.
+        """
+        return float(np.std(self.accuracies))
+
+    @property
+    def mean_threshold(self) -> float:
+        return float(np.mean(self.thresholds))
+
+
+def roc_curve(scores: npt.ArrayLike, same: npt.ArrayLike) -> RocCurve:
+    """The exact ROC: one point for each distinct score, and one that accepts nothing."""
+    values, kinds = _checked(scores, same)
+    order = np.argsort(-values, kind="stable")
+    values, kinds = values[order], kinds[order]
+    # The last pair of each group of equal scores: only there may a threshold cut.
+    last = np.flatnonzero(np.append(np.diff(values) != 0, True))
+    true_accepts = np.cumsum(kinds, dtype=np.int64)[last]
+    false_accepts = last + 1 - true_accepts
+    above = np.nextafter(values[0], np.inf)  # finite, so that every threshold fits into JSON
+    return RocCurve(
+        thresholds=np.concatenate([[above], values[last]]),
+        false_accepts=np.concatenate([[0], false_accepts]).astype(np.int64),
+        true_accepts=np.concatenate([[0], true_accepts]).astype(np.int64),
+    )
+
+
+def area_under_curve(scores: npt.ArrayLike, same: npt.ArrayLike) -> float:
+    """The chance that a genuine pair scores above an impostor pair; a tie counts half."""
+    roc = roc_curve(scores, same)
+    # Twice the area in whole pairs, so the sum is exact: trapezia over the groups of ties.
+    doubled = np.diff(roc.false_accepts) * (roc.true_accepts[1:] + roc.true_accepts[:-1])
+    return float(np.sum(doubled)) / (2.0 * roc.genuine * roc.impostors)
+
+
+def equal_error_rate(scores: npt.ArrayLike, same: npt.ArrayLike) -> float:
+    """The rate at which FAR equals FRR = 1 - TAR.
+
+    The two rarely meet at an operating point. Between the last point with FAR < FRR and the next
+    one both are taken to run linearly, and the value where these lines cross is returned.
+    """
+    roc = roc_curve(scores, same)
+    far, frr = roc.far, 1.0 - roc.tar
+    after = int(np.argmax(far >= frr))  # exists: "accept all" has FAR 1 and FRR 0
+    before = after - 1  # exists: "accept none" has FAR 0 and FRR 1
+    gap_before = frr[before] - far[before]
+    gap_after = far[after] - frr[after]
+    share = gap_before / (gap_before + gap_after)
+    return float(far[before] + share * (far[after] - far[before]))
+
+
+def tar_at_far(scores: npt.ArrayLike, same: npt.ArrayLike, target: float) -> OperatingPoint:
+    """The highest TAR among the operating points whose FAR does not exceed `target`."""
+    return tar_at_fars(scores, same, [target])[0]
+
+
+def tar_at_fars(
+    scores: npt.ArrayLike, same: npt.ArrayLike, targets: Sequence[float]
+) -> tuple[OperatingPoint, ...]:
+    """`tar_at_far` for several targets, over one sort.
+
+    Of the thresholds that reach the same TAR the highest is taken: it accepts fewer impostors.
+    """
+    roc = roc_curve(scores, same)
+    far, tar = roc.far, roc.tar
+    points = []
+    for target in targets:
+        if not 0.0 <= target <= 1.0:
+            raise ValueError(f"a target FAR must lie between 0 and 1, got {target}")
+        last = int(np.searchsorted(far, target, side="right")) - 1
+        chosen = int(np.searchsorted(roc.true_accepts, roc.true_accepts[last], side="left"))
+        points.append(
+            OperatingPoint(
+                target_far=float(target),
+                far=float(far[chosen]),
+                tar=float(tar[chosen]),
+                threshold=float(roc.thresholds[chosen]),
+                impostors=roc.impostors,
+                resolved=1.0 / roc.impostors <= target,
+            )
+        )
+    return tuple(points)
+
+
+def best_threshold_accuracy(scores: npt.ArrayLike, same: npt.ArrayLike) -> ThresholdAccuracy:
+    """The highest accuracy that any one threshold reaches on all pairs at once.
+
+    It looks at the answers it is judged by, so it reads higher than `fold_accuracy`; never quote
+    the one under the name of the other. Thresholds and ties as in `fold_accuracy`.
+    """
+    values, kinds = _checked(scores, same)
+    order = np.argsort(values, kind="stable")
+    threshold = _best_threshold(values[order], kinds[order])
+    return ThresholdAccuracy(float(np.mean((values >= threshold) == kinds)), threshold)
+
+
+def fold_accuracy(scores: npt.ArrayLike, same: npt.ArrayLike, folds: npt.ArrayLike) -> FoldAccuracy:
+    """The LFW protocol: the threshold of each fold is chosen on all the other folds.
+
+    Chosen is the threshold of highest accuracy among the midpoints between neighbouring scores,
+    "accept all" (the lowest score) and "accept none" (just above the highest score); of several
+    that are equally good, the lowest.
+    """
+    values, kinds = _checked(scores, same)
+    numbers = np.asarray(folds)
+    if numbers.shape != values.shape:
+        raise ValueError(f"{values.size} scores but folds of shape {numbers.shape}; give one each")
+    names = np.unique(numbers)
+    if names.size < 2:
+        raise ValueError(f"fold accuracy needs at least two folds, got {names.size}")
+    order = np.argsort(values, kind="stable")
+    values, kinds, numbers = values[order], kinds[order], numbers[order]
+    accuracies, thresholds = [], []
+    for name in names:
+        held_out = numbers == name
+        # Sorted once: leaving a fold out keeps the others in order.
+        threshold = _best_threshold(values[~held_out], kinds[~held_out])
+        right = (values[held_out] >= threshold) == kinds[held_out]
+        thresholds.append(threshold)
+        accuracies.append(float(np.mean(right)))
+    return FoldAccuracy(tuple(accuracies), tuple(thresholds))
+
+
+def _best_threshold(values: FloatArray, kinds: BoolArray) -> float:
+    """The lowest of the most accurate thresholds; `values` come in rising order."""
+    # Cut c rejects the first `rejected[c]` pairs and accepts the rest; never inside a tie.
+    rejected = np.concatenate([[0], np.flatnonzero(np.diff(values) != 0) + 1, [values.size]])
+    genuine_below = np.concatenate([[0], np.cumsum(kinds)])
+    impostors_below = np.arange(values.size + 1) - genuine_below
+    right = impostors_below[rejected] + genuine_below[-1] - genuine_below[rejected]
+    cut = int(rejected[np.argmax(right)])  # argmax takes the first, that is the lowest
+    if cut == 0:
+        return float(values[0])
+    if cut == values.size:
+        return float(np.nextafter(values[-1], np.inf))
+    below, above = float(values[cut - 1]), float(values[cut])
+    midpoint = below + (above - below) / 2.0
+    # Between two neighbouring floats the midpoint rounds onto one of them.
+    return midpoint if midpoint > below else above
+
+
+def _checked(scores: npt.ArrayLike, same: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:
+    values = np.asarray(scores, dtype=np.float64)
+    kinds = np.asarray(same, dtype=np.bool_)
+    if values.ndim != 1 or values.shape != kinds.shape:
+        raise ValueError(
+            f"scores and same must be two lists of one length, got shapes {values.shape} "
+            f"and {kinds.shape}"
+        )
+    genuine = int(np.count_nonzero(kinds))
+    if genuine in (0, kinds.size):
+        raise ValueError(
+            f"verification needs pairs of both kinds, got {genuine} genuine and "
+            f"{kinds.size - genuine} impostor pairs"
+        )
+    unusable = np.flatnonzero(~np.isfinite(values))
+    if unusable.size:
+        raise ValueError(
+            f"{unusable.size} of {values.size} scores are not finite; the first is that of "
+            f"pair {unusable[0]}"
+        )
+    return values, kinds

@@ -1,0 +1,167 @@
+"""The results of an evaluation: frozen dataclasses that round-trip through JSON.
+
+Plots, tables and reports read these and nothing else.
+"""
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from sphereface2.evaluation.metrics import OperatingPoint
+
+# Names with a meaning: the pooled set, and the two baselines that every report shows.
+COMBINED = "combined"
+RAW_PIXELS = "raw pixels"
+UNTRAINED = "untrained network"
+
+
+@dataclass(frozen=True)
+class RocPoints:
+    """A ROC thinned for drawing: exact operating points, dense in log FAR and in TAR."""
+
+    far: tuple[float, ...]
+    tar: tuple[float, ...]
+    threshold: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ScoreHistogram:
+    """How many genuine and impostor pairs score in each bin; bin i is edges[i] to edges[i+1]."""
+
+    edges: tuple[float, ...]
+    genuine: tuple[int, ...]
+    impostor: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ScoredPair:
+    """One pair of one set: its number in the pair list, its two image numbers, its score."""
+
+    set_name: str
+    pair: int
+    left: int
+    right: int
+    same: bool
+    score: float
+
+
+@dataclass(frozen=True)
+class VerificationResult:
+    """What one model reached on one verification set; rates are shares between 0 and 1.
+
+    accuracy, accuracy_std: LFW protocol, mean and population deviation of `fold_accuracies`
+    threshold: mean of `fold_thresholds`
+    best_threshold_accuracy: one threshold for all pairs, chosen on these very pairs
+    hardest_genuine, hardest_impostor: the lowest genuine and highest impostor scores, worst first
+    """
+
+    set_name: str
+    model: str
+    pairs: int
+    genuine: int
+    impostor: int
+    accuracy: float
+    accuracy_std: float
+    fold_accuracies: tuple[float, ...]
+    fold_thresholds: tuple[float, ...]
+    threshold: float
+    best_threshold_accuracy: float
+    best_threshold: float
+    eer: float
+    auc: float
+    tar_at_far: tuple[OperatingPoint, ...]
+    roc: RocPoints
+    histogram: ScoreHistogram
+    hardest_genuine: tuple[ScoredPair, ...]
+    hardest_impostor: tuple[ScoredPair, ...]
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The results of every (model, set) of one evaluation; the first row's model is its subject."""
+
+    title: str
+    rows: tuple[VerificationResult, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.rows:
+            raise ValueError("an evaluation needs the result of at least one verification set")
+
+    @property
+    def model(self) -> str:
+        return self.rows[0].model
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(row.model for row in self.rows))
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The names of the sets in order, the combined one last."""
+        names = dict.fromkeys(row.set_name for row in self.rows)
+        return tuple(sorted(names, key=lambda name: name == COMBINED))
+
+    def find(self, model: str, set_name: str) -> VerificationResult | None:
+        matches = (r for r in self.rows if r.model == model and r.set_name == set_name)
+        return next(matches, None)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        return TypeAdapter(cls).validate_json(text)
+
+    def save(self, path: Path) -> None:
+        write_atomically(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path} does not exist; `sphereface2 evaluate` on the run folder writes it"
+            )
+        try:
+            return cls.from_json(path.read_bytes())
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the file"
+            raise ValueError(
+                f"{path} is not an evaluation result ({where}: {first['msg'].lower()}); "
+                "evaluate the run again"
+            ) from None
+
+
+def installed_versions() -> dict[str, str]:
+    """What a result was made with: Python and the packages that touch the numbers."""
+    versions = {"python": platform.python_version()}
+    for package in ("sphereface2", "torch", "numpy", "opencv-python-headless"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "unknown"
+    return versions
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write to a file beside `path`, then rename: a reader finds the old text or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).chmod(0o644)  # mkstemp gives 0600, unlike every other file of a run
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

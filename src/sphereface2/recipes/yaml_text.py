@@ -1,0 +1,119 @@
+"""The YAML that configs are written in: YAML 1.2's numbers and words, mistakes with their place."""
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+def read_yaml_file(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; a ValueError names the place of whatever is wrong with it."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not a text file in UTF-8 (byte {error.start}); save it as UTF-8"
+        ) from None
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {path}") from None
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    return parse_mapping(text, origin=str(path))
+
+
+def parse_mapping(text: str, *, origin: str) -> dict[str, Any]:
+    """The mapping that a YAML text holds."""
+    value = parse_yaml(text, origin=origin)
+    if value is None:
+        raise ValueError(f"{origin} is empty; it should hold lines such as 'seed: 0'")
+    if not isinstance(value, dict):
+        raise ValueError(f"{origin} holds no 'key: value' lines but a {_kind(value)}")
+    return value
+
+
+def parse_yaml(text: str, *, origin: str) -> Any:
+    """The value that a YAML text holds; a ValueError gives line and column of a mistake."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        reason = " ".join(filter(None, (error.context, error.problem)))
+        raise ValueError(f"{origin}{place}: not valid YAML: {reason}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{origin}: not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ValueError(f"{origin}: not valid YAML: nested too deeply") from None
+
+
+def dump_yaml(value: dict[str, Any]) -> str:
+    """YAML text that `parse_yaml` reads back to an equal value, keys in their given order."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's plain words and numbers, and no key twice.
+
+    PyYAML follows YAML 1.1, where 1e-1 is a text, 010 is eight, 1:30 is ninety, and `no` is false.
+    """
+
+    # Not inherited: PyYAML's table of YAML 1.1 patterns.
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        lines: dict[str, int] = {}
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} is not a word", key_node.start_mark
+                )
+            if key in lines:
+                raise yaml.constructor.ConstructorError(
+                    None,
+                    None,
+                    f"the key '{key}' stands twice, first in line {lines[key]}",
+                    key_node.start_mark,
+                )
+            lines[key] = key_node.start_mark.line + 1
+        return super().construct_mapping(node, deep=deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes tuples as lists, lists of plain values in one line, and quotes what might mislead."""
+
+    # PyYAML's own patterns stay beside ours, so a text such as `no` or 1e5 is quoted for both.
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: list(resolvers)
+        for first, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()
+    }
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_list(dumper: yaml.SafeDumper, value: list[Any] | tuple[Any, ...]) -> yaml.Node:
+    plain = not any(isinstance(item, list | tuple | dict) for item in value)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=plain)
+
+
+_FLOAT = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?"
+    r"|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))$|\.(?:nan|NaN|NAN)$"
+)
+for _tag, _pattern, _first in (
+    ("bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), "tTfF"),
+    ("null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
+    ("int", re.compile(r"[-+]?(?:0|[1-9][0-9_]*)$"), "-+0123456789"),
+    ("float", _FLOAT, "-+.0123456789"),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, list(_first))
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+_Dumper.add_representer(list, _represent_list)
+_Dumper.add_representer(tuple, _represent_list)
+
+
+def _kind(value: object) -> str:
+    return {list: "list", str: "text", bool: "true/false value"}.get(type(value), "single value")

@@ -1,0 +1,22 @@
+"""Training: from a backbone, a head and images to checkpoints."""
+
+from sphereface2.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sphereface2.training.events import EvaluationRecord, EventGroup, Events, TrainingRecord
+from sphereface2.training.progress import ProgressDisplay
+from sphereface2.training.result import TrainingResult
+from sphereface2.training.stopping import DivergedError
+from sphereface2.training.trainer import Trainer
+
+__all__ = [
+    "Checkpoint",
+    "DivergedError",
+    "EvaluationRecord",
+    "EventGroup",
+    "Events",
+    "ProgressDisplay",
+    "Trainer",
+    "TrainingRecord",
+    "TrainingResult",
+    "load_checkpoint",
+    "save_checkpoint",
+]

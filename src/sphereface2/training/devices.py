@@ -1,0 +1,69 @@
+"""Where a network computes: the device, its precision, and its random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+def choose_device(name: str) -> torch.device:
+    """The device called `name`; "auto" is CUDA, or else MPS, or else the CPU."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got '{name}'") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={name}: this machine offers no CUDA device; use device=auto")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device={name}: this machine has {torch.cuda.device_count()} CUDA devices, "
+            "numbered from cuda:0"
+        )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("device=mps: this machine offers no MPS device; use device=auto")
+    return device
+
+
+def choose_precision(name: str, device: torch.device) -> torch.dtype | None:
+    """The type that matrix products and convolutions run in; None leaves them as they are.
+
+    "auto" is bf16 on a CUDA device that has it in hardware and float32 elsewhere. bf16 may be
+    asked for on any CPU, where it is often slower; fp16 needs CUDA, since its loss scaling does.
+    """
+    cuda_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    if name == "auto":
+        return torch.bfloat16 if cuda_bf16 else None
+    if name == "float32":
+        return None
+    if name == "bf16" and (cuda_bf16 or device.type == "cpu"):
+        return torch.bfloat16
+    if name == "fp16" and device.type == "cuda":
+        return torch.float16
+    raise ValueError(
+        f"precision={name} is not available on the device '{device}'; use precision=auto"
+    )
+
+
+@contextmanager
+def own_random_numbers(device: torch.device) -> Iterator[None]:
+    """Seeding and drawing inside leave the random numbers outside as they were."""
+    mps_state = torch.mps.get_rng_state() if device.type == "mps" else None
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices, device_type="cuda"):
+        try:
+            yield
+        finally:
+            if mps_state is not None:
+                torch.mps.set_rng_state(mps_state)
+
+
+def seed_random_numbers(*numbers: int) -> None:
+    """Start torch's random numbers from these numbers; to be called in `own_random_numbers`."""
+    torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]))

@@ -1,0 +1,186 @@
+"""What happens in a training run, and where it is written: JSON lines and TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """The training since the record before."""
+
+    step: int
+    """Updates done so far."""
+    epoch: float
+    loss: float
+    """Mean over the steps since the record before."""
+    learning_rate: float
+    images_per_second: float
+    data_wait: float
+    """Share of the time that was spent waiting for images."""
+    gradient_norm: float
+    """Of the last step, before clipping."""
+    head: Mapping[str, float] = field(default_factory=dict)
+    """What the head says of the last step."""
+
+
+@dataclass(frozen=True)
+class EvaluationRecord:
+    """An evaluation during the training."""
+
+    step: int
+    epoch: float
+    metrics: Mapping[str, float]
+
+    @property
+    def headline(self) -> float:
+        """The one number a run is judged by: `combined` if it is there, else the mean."""
+        if "combined" in self.metrics:
+            return self.metrics["combined"]
+        return sum(self.metrics.values()) / len(self.metrics) if self.metrics else math.nan
+
+
+class Events:
+    """What wants to hear of a run; by itself it does nothing with what it hears."""
+
+    def started(self, *, step: int, total_steps: int) -> None:
+        """The run starts, or goes on, after `step` updates."""
+
+    def stepped(self, step: int, *, loss: float, learning_rate: float, rate: float) -> None:
+        """An update is done; `rate` is in images a second."""
+
+    def trained(self, record: TrainingRecord) -> None:
+        """Some steps are done."""
+
+    def evaluated(self, record: EvaluationRecord) -> None:
+        """The network was evaluated."""
+
+    def finished(self) -> None:
+        """The run is over, by success, by a stop or by an error."""
+
+
+class EventGroup(Events):
+    """Passes all that happens on to each of its members."""
+
+    def __init__(self, members: Sequence[Events]) -> None:
+        self.members = list(members)
+
+    def started(self, *, step: int, total_steps: int) -> None:
+        for member in self.members:
+            member.started(step=step, total_steps=total_steps)
+
+    def stepped(self, step: int, *, loss: float, learning_rate: float, rate: float) -> None:
+        for member in self.members:
+            member.stepped(step, loss=loss, learning_rate=learning_rate, rate=rate)
+
+    def trained(self, record: TrainingRecord) -> None:
+        for member in self.members:
+            member.trained(record)
+
+    def evaluated(self, record: EvaluationRecord) -> None:
+        for member in self.members:
+            member.evaluated(record)
+
+    def finished(self) -> None:
+        for member in self.members:
+            member.finished()
+
+
+class JsonLines(Events):
+    """Writes every record as a line of JSON, each step once, also over interruptions."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[str] | None = None
+
+    def started(self, *, step: int, total_steps: int) -> None:
+        # What an interrupted run wrote after its last checkpoint will be done and written again.
+        kept = [line for line in self._lines() if _step_of(line) <= step]
+        partial = self.path.with_suffix(".partial")
+        partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        partial.replace(self.path)
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def trained(self, record: TrainingRecord) -> None:
+        self._write("train", record)
+
+    def evaluated(self, record: EvaluationRecord) -> None:
+        self._write("evaluation", record)
+
+    def finished(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _lines(self) -> list[str]:
+        return self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+
+    def _write(self, kind: str, record: TrainingRecord | EvaluationRecord) -> None:
+        assert self._file is not None
+        self._file.write(json.dumps(_plain({"kind": kind, **asdict(record)})) + "\n")
+        self._file.flush()
+
+
+class TensorBoard(Events):
+    """Writes every record for TensorBoard."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard.writer import SummaryWriter
+        except ImportError:
+            raise ValueError(
+                "training.tensorboard needs a package that is not installed: "
+                "pip install 'sphereface2[tensorboard]'"
+            ) from None
+        self.folder = folder
+        self._open = SummaryWriter
+        self._writer: SummaryWriter | None = None
+
+    def started(self, *, step: int, total_steps: int) -> None:
+        self._writer = self._open(str(self.folder), purge_step=step + 1)
+
+    def trained(self, record: TrainingRecord) -> None:
+        values = asdict(record)
+        for name in ("loss", "learning_rate", "images_per_second", "data_wait", "gradient_norm"):
+            self._add(f"train/{name}", values[name], record.step)
+        for name, value in record.head.items():
+            self._add(f"head/{name}", value, record.step)
+
+    def evaluated(self, record: EvaluationRecord) -> None:
+        for name, value in record.metrics.items():
+            self._add(f"evaluation/{name}", value, record.step)
+
+    def finished(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _add(self, name: str, value: float, step: int) -> None:
+        assert self._writer is not None
+        self._writer.add_scalar(name, value, step)
+
+
+def _plain(value: Any) -> Any:
+    """The value with null for numbers that JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _step_of(line: str) -> float:
+    """The step of a line; infinite for a line that was cut short as the process was killed."""
+    try:
+        step = json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+    return step if isinstance(step, int) else math.inf

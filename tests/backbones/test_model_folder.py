@@ -1,0 +1,305 @@
+"""Model folders: saved whole or not at all, loaded as they were, refused with a reason."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from sphereface2.backbones import BACKBONES, build_backbone, model_folder
+from sphereface2.backbones.model_folder import Preprocessing, load_model, save_model
+
+OPTIONS: dict[str, Any] = {"width": 4, "input_size": 16, "embedding_dim": 6}
+
+
+def save(folder: Path, *, name: str = "sfnet4", seed: int = 0, **more: Any) -> None:
+    save_model(
+        folder,
+        build_backbone(name, seed=seed, **OPTIONS),
+        name=name,
+        options=OPTIONS,
+        preprocessing=more.pop("preprocessing", Preprocessing(input_size=16)),
+        **more,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def entries(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir())
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        load_model(folder)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert str(folder) in text
+    return text
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_a_model_comes_back_as_it_was(tmp_path: Path, name: str) -> None:
+    backbone = build_backbone(name, seed=1, **OPTIONS)
+    images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    backbone(images)  # moves the running statistics of batch norm away from their start
+    preprocessing = Preprocessing(input_size=16)
+    extra = {"head": {"name": "cosface", "margin": 0.35}, "people": [1, 2]}
+    save_model(
+        tmp_path / "a/model",
+        backbone,
+        name=name,
+        options=OPTIONS,
+        preprocessing=preprocessing,
+        extra=extra,
+    )
+    assert entries(tmp_path / "a") == ["model"]
+    assert entries(tmp_path / "a/model") == ["config.json", "model.safetensors"]
+
+    state = torch.get_rng_state()
+    model = load_model(str(tmp_path / "a/model"))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (model.name, model.preprocessing) == (name, preprocessing)
+    assert model.options.items() >= OPTIONS.items()
+    assert model.config["extra"] == extra
+    assert model.config["embedding_dim"] == 6
+    assert not model.backbone.training
+    with torch.no_grad():
+        assert torch.equal(model.backbone(images), backbone.eval()(images))
+    frozen = [key for key, value in backbone.named_parameters() if not value.requires_grad]
+    loaded = model.backbone.named_parameters()
+    assert [key for key, value in loaded if not value.requires_grad] == frozen
+
+
+def test_options_are_written_out_so_that_later_defaults_cannot_change_them(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    assert config["backbone"] == {"name": "sfnet4", "options": {**OPTIONS, "batch_norm": False}}
+
+
+def test_half_precision_weights_are_loaded_as_float32(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file({key: value.half() for key, value in weights.items()}, folder / "model.safetensors")
+    assert {value.dtype for value in load_model(folder).backbone.parameters()} == {torch.float32}
+
+
+# Saving
+
+
+def test_a_model_folder_is_replaced(folder: Path) -> None:
+    first = load_model(folder).backbone.state_dict()
+    save(folder, seed=1, extra={"round": 2})
+    second = load_model(folder)
+    assert second.config["extra"] == {"round": 2}
+    assert any(not torch.equal(first[k], v) for k, v in second.backbone.state_dict().items())
+    assert entries(folder.parent) == ["model"]
+
+
+def test_a_linked_model_folder_is_replaced_behind_the_link(folder: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    save(link, extra={"round": 2})
+    assert link.is_symlink()
+    assert load_model(folder).config["extra"] == {"round": 2}
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_write_that_fails_leaves_everything_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bool
+) -> None:
+    folder = tmp_path / "model"
+    if existing:
+        save(folder, extra={"round": 1})
+
+    def fail(state: object, path: Path) -> None:
+        path.write_bytes(b"half of it")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(model_folder, "save_file", fail)
+    with pytest.raises(OSError, match="no space left"):
+        save(folder, extra={"round": 2})
+    assert entries(tmp_path) == (["model"] if existing else [])
+    if existing:
+        assert load_model(folder).config["extra"] == {"round": 1}
+
+
+def test_a_move_that_fails_puts_the_old_model_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def fail(path: Path, target: Path) -> Path:
+        if "writing" in path.name:
+            raise OSError("cannot move")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="cannot move"):
+        save(folder, seed=1, extra={"round": 2})
+    assert entries(folder.parent) == ["model"]
+    assert load_model(folder).config["extra"] == {}
+
+
+def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match=r"it holds other things \(thesis\.txt\)"):
+        save(tmp_path)
+    assert entries(tmp_path) == ["thesis.txt"]
+    with pytest.raises(ValueError, match="it is a file, not a folder"):
+        save(tmp_path / "thesis.txt")
+
+
+def test_what_does_not_fit_together_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"input_size \(112\) is not the backbone's \(16\)"):
+        save(tmp_path / "a", preprocessing=Preprocessing(input_size=112))
+    with pytest.raises(ValueError, match=r"must be plain JSON: Object of type Tensor"):
+        save(tmp_path / "a", extra={"bias": torch.zeros(1)})
+    with pytest.raises(ValueError, match=r"must be plain JSON"):
+        save(tmp_path / "a", extra={"loss": float("nan")})
+    backbone = build_backbone("sfnet4", **OPTIONS)
+    for name, options in (("sfnet10", OPTIONS), ("sfnet4", {**OPTIONS, "width": 5})):
+        with pytest.raises(ValueError, match=f"the network to save is no {name} with the given"):
+            save_model(
+                tmp_path / "a",
+                backbone,
+                name=name,
+                options=options,
+                preprocessing=Preprocessing(input_size=16),
+            )
+    assert entries(tmp_path) == []
+
+
+# Loading
+
+
+def test_a_missing_folder_or_file_is_named(folder: Path) -> None:
+    assert refusal(folder / "no") == f"there is no model folder {folder / 'no'}"
+    (folder / "config.json").rename(folder / "x")
+    assert refusal(folder) == f"{folder} is no model folder: it holds no config.json"
+    (folder / "x").rename(folder / "config.json")
+    (folder / "model.safetensors").unlink()
+    assert refusal(folder) == f"{folder} is no model folder: it holds no model.safetensors"
+
+
+def change(*keys: str, to: object) -> Callable[[dict[str, Any]], None]:
+    def apply(config: dict[str, Any]) -> None:
+        for key in keys[:-1]:
+            config = config[key]
+        if to is None:
+            del config[keys[-1]]
+        else:
+            config[keys[-1]] = to
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("edited", "message"),
+    [
+        (change("format", to="other"), "does not describe a sphereface2 model"),
+        (change("version", to=2), "has version 2 of the model format, this sphereface2 reads"),
+        (change("version", to=None), "has version None of the model format"),
+        (change("backbone", to=None), "lacks the key 'backbone'"),
+        (change("backbone", to="sfnet4"), "is damaged: its sections have the wrong form"),
+        (change("backbone", "options", to=[1]), "is damaged: its sections have the wrong form"),
+        (change("backbone", "name", to="sfnet5"), "unknown backbone 'sfnet5'; did you mean 'sfnet"),
+        (change("backbone", "options", "widht", to=4), "has no option 'widht'; did you mean"),
+        (change("backbone", "options", "width", to="x"), "backbone.width: must be a whole number"),
+        (change("backbone", "options", "width", to=0), "backbone.width must be at least 1, got 0"),
+        (
+            change("backbone", "options", "width", to=5),
+            "the tensor stages.0.0.weight has shape (4,",
+        ),
+        (
+            change("backbone", "options", "width", to=10**6),
+            "the tensor stages.0.0.weight has shape",
+        ),
+        (change("backbone", "name", to="sfnet10"), "does not fit the backbone sfnet10 of config"),
+        (change("preprocessing", to=None), "lacks the key 'preprocessing'"),
+        (change("preprocessing", "mean", to=None), "lacks the key 'mean'"),
+        (change("preprocessing", "mean", to="x"), "preprocessing.mean has the wrong type, got 'x'"),
+        (change("preprocessing", "scale", to=0), "preprocessing.scale must be above 0, got 0"),
+        (change("preprocessing", "channels", to="XYZ"), "channels must be RGB or BGR, got 'XYZ'"),
+        (change("preprocessing", "input_size", to=112), "input_size (112) is not the backbone's"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(
+    folder: Path, edited: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    edit(folder, edited)
+    assert message in refusal(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "\udc80", '{"format": 1}'])
+def test_a_config_that_is_none_is_refused(folder: Path, text: str) -> None:
+    (folder / "config.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert str(folder / "config.json") in refusal(folder)
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.99])
+def test_weights_that_are_cut_short_are_refused(folder: Path, share: float) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    assert refusal(folder).startswith(f"{path} is damaged or cut short: ")
+
+
+def test_weights_that_are_a_pickle_are_refused_unread(folder: Path) -> None:
+    torch.save({"a": torch.zeros(3)}, folder / "model.safetensors")
+    assert "is damaged or cut short" in refusal(folder)
+
+
+def test_missing_and_surplus_tensors_are_named(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    save_file({**weights, "more": torch.zeros(1)}, path)
+    assert refusal(folder).endswith("the tensor more is not part of it")
+    del weights["project.bias"]
+    save_file(weights, path)
+    assert refusal(folder).endswith("the tensor project.bias is missing")
+
+
+# Preprocessing
+
+
+def test_pixels_go_from_minus_one_to_one_channels_first() -> None:
+    images = torch.zeros(2, 4, 4, 3, dtype=torch.uint8)
+    images[0, 1, 2] = torch.tensor([255, 0, 51], dtype=torch.uint8)
+    tensor = Preprocessing(input_size=4).to_tensor(images)
+    assert tensor.shape == (2, 3, 4, 4)
+    assert tensor.dtype == torch.float32
+    torch.testing.assert_close(tensor[0, :, 1, 2], torch.tensor([1.0, -1.0, -0.6]))
+    assert (tensor[1] == -1).all()
+    swapped = Preprocessing(input_size=4, channels="BGR").to_tensor(images)
+    assert torch.equal(swapped, tensor.flip(1))
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        torch.zeros(1, 4, 4, 3),
+        torch.zeros(1, 3, 4, 4, dtype=torch.uint8),
+        torch.zeros(4, 4, 3, dtype=torch.uint8),
+        torch.zeros(1, 5, 5, 3, dtype=torch.uint8),
+    ],
+)
+def test_images_of_another_form_are_refused(images: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"images must be uint8 of shape \(B, 4, 4, 3\), got"):
+        Preprocessing(input_size=4).to_tensor(images)
+
+
+def test_preprocessing_without_an_input_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="input_size must be at least 1, got 0"):
+        Preprocessing(input_size=0)

@@ -1,0 +1,216 @@
+"""Which images stand in which batch, and their reading in threads."""
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from sphereface2.data.folder import ImageFolder
+from sphereface2.data.loader import BatchPlan, Loader
+from sphereface2.data.source import Progress
+from sphereface2.data.transforms import mirrored
+from tests.data.test_folder import write_image
+
+
+class Numbers:
+    """Images that carry their own index: the left half says which one, the right half is white."""
+
+    image_size: int | None = None
+
+    def __init__(self, labels: list[int], *, size: int = 4, broken: int | None = None) -> None:
+        self.labels: NDArray[np.int64] = np.array(labels, np.int64)
+        self.num_classes = 1 + max(labels)
+        self.size = size
+        self.broken = broken
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
+        self.reads += 1
+        if index == self.broken:
+            raise KeyError("a bug of the source")
+        image = np.full((self.size, self.size, 3), 255, np.uint8)
+        image[:, : self.size // 2] = index % 256
+        return image, int(self.labels[index])
+
+    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None: ...
+
+
+def test_an_epoch_shows_each_image_once_and_drops_the_rest() -> None:
+    plan = BatchPlan(np.zeros(23, np.int64), batch_size=5)
+    batches = plan.epoch(0)
+    assert plan.steps_per_epoch == 4
+    assert batches.shape == (4, 5)
+    assert len(set(batches.ravel().tolist())) == 20
+    shown = set(np.concatenate([plan.epoch(e).ravel() for e in range(20)]).tolist())
+    assert shown == set(range(23))
+
+
+def test_batches_are_a_function_of_seed_and_epoch() -> None:
+    labels = np.arange(40) % 7
+    for images in (1, 2):
+        plan = BatchPlan(labels, batch_size=8, images_per_person=images, seed=3)
+        again = BatchPlan(labels, batch_size=8, images_per_person=images, seed=3)
+        other = BatchPlan(labels, batch_size=8, images_per_person=images, seed=4)
+        assert (plan.epoch(2) == again.epoch(2)).all()
+        assert (plan.epoch(2) != plan.epoch(1)).any()
+        assert (plan.epoch(2) != other.epoch(2)).any()
+
+
+def test_groups_are_of_one_person_with_distinct_images_where_there_are_enough() -> None:
+    labels = np.array([0] * 10 + [1] * 7 + [2] * 3 + [3])
+    plan = BatchPlan(labels, batch_size=6, images_per_person=3)
+    # Groups: 4 of person 0, 3 of person 1, 1 of person 2, 1 of person 3.
+    assert plan.steps_per_epoch == 9 // 2
+    for epoch in range(5):
+        groups = plan.epoch(epoch).reshape(-1, 3)
+        for group in groups:
+            people = set(labels[group].tolist())
+            assert len(people) == 1
+            assert len(set(group.tolist())) == (1 if people == {3} else 3)
+
+
+def test_people_come_up_in_proportion_and_no_image_is_left_out() -> None:
+    labels = np.array([0] * 12 + [1] * 4 + [2] * 4)
+    plan = BatchPlan(labels, batch_size=4, images_per_person=2)
+    shown = Counter(plan.epoch(0).ravel().tolist())
+    assert shown == dict.fromkeys(range(20), 1)
+
+
+def test_images_of_no_known_class_stand_in_groups_of_their_own() -> None:
+    labels = np.array([0, 0, 1, 1, -1, -1, -1, -1])
+    plan = BatchPlan(labels, batch_size=8, images_per_person=2)
+    groups = labels[plan.epoch(0)].reshape(-1, 2)
+    assert (groups[:, 0] == groups[:, 1]).all()
+    assert sorted(groups[:, 0].tolist()) == [-1, -1, 0, 1]
+
+
+def test_too_little_data_and_uneven_batches_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"batch_size=8 is more than the 7 images .* to 7 or less"):
+        BatchPlan(np.zeros(7, np.int64), batch_size=8)
+    with pytest.raises(ValueError, match="batch_size=9 is no multiple of the 2 images a person"):
+        BatchPlan(np.zeros(70, np.int64), batch_size=9, images_per_person=2)
+
+
+def make_loader(source: Numbers, *, workers: int, flip: bool = True, size: int = 4) -> Loader:
+    plan = BatchPlan(source.labels, batch_size=4, seed=1)
+    return Loader(source, plan, size=size, flip=flip, workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_batches_hold_the_planned_images_mirrored_by_the_hash(workers: int) -> None:
+    source = Numbers([i % 3 for i in range(14)])
+    loader = make_loader(source, workers=workers)
+    batches = list(loader.batches(0, 6))  # two epochs of three steps
+    assert len(batches) == 6
+    for step, batch in enumerate(batches):
+        indices = loader.plan.epoch(step // 3)[step % 3]
+        flips = mirrored(indices, seed=1, epoch=step // 3)
+        assert batch.images.dtype == torch.uint8
+        assert batch.images.shape == (4, 4, 4, 3)
+        assert batch.labels.dtype == torch.int64
+        assert batch.labels.tolist() == source.labels[indices].tolist()
+        shown = torch.where(
+            torch.from_numpy(flips), batch.images[:, 0, -1, 0], batch.images[:, 0, 0, 0]
+        )
+        assert shown.tolist() == indices.tolist()
+        assert batch.wait_seconds >= 0
+
+
+def test_starts_at_any_step_with_the_same_batches() -> None:
+    source = Numbers([0] * 14)
+    all_batches = list(make_loader(source, workers=0).batches(0, 9))
+    for start in (1, 3, 5):
+        rest = list(make_loader(source, workers=2).batches(start, 9))
+        assert len(rest) == 9 - start
+        for batch, expected in zip(rest, all_batches[start:], strict=True):
+            assert torch.equal(batch.images, expected.images)
+
+
+def test_images_are_brought_to_the_input_size() -> None:
+    loader = make_loader(Numbers([0] * 8, size=8), workers=1, flip=False, size=4)
+    (batch,) = loader.batches(0, 1)
+    assert batch.images[:, 0, 0, 0].tolist() == loader.plan.epoch(0)[0].tolist()
+    assert batch.images.shape == (4, 4, 4, 3)
+
+
+def loader_threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("loader")]
+
+
+def test_closing_early_ends_the_threads_and_the_reading() -> None:
+    source = Numbers([0] * 4000)
+    batches = make_loader(source, workers=2).batches(0, 1000)
+    next(batches)
+    assert loader_threads()
+    batches.close()
+    assert not loader_threads()
+    assert source.reads <= 4 * 5
+
+
+def test_closing_does_not_wait_for_whole_batches() -> None:
+    class Slow(Numbers):
+        def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
+            first_done.set()
+            may_go_on.wait(timeout=5)
+            return super().__getitem__(index)
+
+    first_done, may_go_on = threading.Event(), threading.Event()
+    source = Slow([0] * 400)
+    loader = Loader(source, BatchPlan(source.labels, batch_size=100), size=4, workers=1)
+    batches = loader.batches(0, 4)
+    closer = threading.Timer(0.05, may_go_on.set)
+
+    def interrupt(future: object) -> None:
+        first_done.wait(timeout=5)
+        closer.start()
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sphereface2.data.loader._wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+    assert not loader_threads()
+    assert source.reads == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_unreadable_image_reaches_the_consumer_with_its_path(
+    tmp_path: Path, workers: int
+) -> None:
+    for number in range(8):
+        write_image(tmp_path / "a" / f"{number}.png")
+    (tmp_path / "a" / "5.png").write_bytes(b"broken")
+    source = ImageFolder(path=str(tmp_path))
+    loader = Loader(source, BatchPlan(source.labels, batch_size=4), size=6, workers=workers)
+    with pytest.raises(ValueError, match=r"cannot decode the image .*5\.png"):
+        list(loader.batches(0, 2))
+    assert not loader_threads()
+
+
+def test_an_unexpected_error_of_a_source_names_the_image() -> None:
+    loader = make_loader(Numbers([0] * 8, broken=6), workers=2)
+    with pytest.raises(RuntimeError, match=r"reading image 6 of the data failed: KeyError"):
+        list(loader.batches(0, 2))
+
+
+def test_an_image_of_another_form_is_refused() -> None:
+    class Grey(Numbers):
+        def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
+            return np.zeros((4, 4), np.uint8), 0
+
+    with pytest.raises(ValueError, match=r"is uint8 of shape \(4, 4\), not uint8"):
+        list(make_loader(Grey([0] * 8), workers=0).batches(0, 1))
+
+
+def test_labels_outside_the_classes_are_refused() -> None:
+    source = Numbers([0, 1, 2, 3])
+    source.num_classes = 3
+    with pytest.raises(ValueError, match="image 3 of the data has label 3, outside 0 to 2"):
+        make_loader(source, workers=0)

@@ -1,0 +1,111 @@
+"""Verification pairs in a text file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sphereface2.data import VERIFICATION_SETS
+from sphereface2.data.pair_list import pair_list
+from sphereface2.tables import build
+from tests.data.test_folder import write_image
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    for number in range(6):
+        write_image(tmp_path / "images" / f"{number}.png", rgb=(10 * number, 0, 0))
+    return tmp_path / "images"
+
+
+def write_list(folder: Path, answers: list[int], *, separator: str = " ") -> Path:
+    lines = [
+        separator.join((f"{i % 6}.png", f"{(i + 1) % 6}.png", str(a)))
+        for i, a in enumerate(answers)
+    ]
+    path = folder / "some_pairs.txt"
+    path.write_text("# a comment\n\n" + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("separator", [" ", "\t", "   "])
+def test_reads_pairs_relative_to_the_list(images: Path, separator: str) -> None:
+    path = write_list(images, [1, 0] * 10, separator=separator)
+    (found,) = build("verification set", VERIFICATION_SETS, "pairs", path=str(path))
+    assert found.name == "some_pairs"
+    assert len(found.images) == 6
+    assert found.same.tolist() == [True, False] * 10
+    for row in range(20):
+        first, second = found.pairs[row]
+        assert found.images[first][0, 0].tolist() == [10 * (row % 6), 0, 0]
+        assert found.images[second][0, 0].tolist() == [10 * ((row + 1) % 6), 0, 0]
+
+
+def test_root_and_name_are_options(images: Path, tmp_path: Path) -> None:
+    path = write_list(tmp_path, [1, 0] * 10)
+    (found,) = pair_list(path=str(path), root=str(images), title="mine")
+    assert found.name == "mine"
+    assert found.images[5][0, 0].tolist() == [50, 0, 0]
+
+
+def test_paths_with_blanks_need_tabs(tmp_path: Path) -> None:
+    write_image(tmp_path / "a b.png")
+    path = tmp_path / "pairs.txt"
+    path.write_text("".join(f"a b.png\ta b.png\t{i % 2}\n" for i in range(20)))
+    (found,) = pair_list(path=str(path))
+    assert len(found.images) == 1
+
+
+def test_folds_are_blocks_in_the_order_of_the_list(images: Path) -> None:
+    # As LFW has it: in each fold first the genuine, then the impostor pairs.
+    path = write_list(images, [1, 1, 0, 0] * 10)
+    (found,) = pair_list(path=str(path))
+    assert found.folds.tolist() == np.repeat(np.arange(10), 4).tolist()
+
+
+def test_sorted_pairs_are_spread_so_that_every_fold_has_both_kinds(images: Path) -> None:
+    path = write_list(images, [1] * 23 + [0] * 40)
+    (found,) = pair_list(path=str(path))
+    for fold in range(10):
+        chosen = found.same[found.folds == fold]
+        assert 2 <= chosen.sum() <= 3
+        assert (~chosen).sum() == 4
+    assert (np.diff(found.folds[:23]) >= 0).all()
+
+
+def test_missing_images_are_counted_and_the_first_are_named(images: Path) -> None:
+    path = write_list(images, [1, 0] * 10)
+    (images / "2.png").unlink()
+    (images / "4.png").unlink()
+    with pytest.raises(FileNotFoundError, match=r"2 of the 6 images .*2\.png, .*4\.png; set root"):
+        pair_list(path=str(path))
+
+
+def test_a_missing_list_or_root_is_named(images: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no pair list .*nothing\.txt"):
+        pair_list(path=str(images / "nothing.txt"))
+    path = write_list(images, [1, 0] * 10)
+    with pytest.raises(FileNotFoundError, match=r"root: there is no folder .*nowhere"):
+        pair_list(path=str(path), root=str(images / "nowhere"))
+
+
+@pytest.mark.parametrize("line", ["0.png 1.png", "0.png 1.png 2", "1 0.png 1.png", "0.png\t\t1"])
+def test_a_line_of_another_form_is_named(images: Path, line: str) -> None:
+    path = write_list(images, [1, 0] * 10)
+    path.write_text(path.read_text() + line)
+    with pytest.raises(ValueError, match=r"some_pairs\.txt, line 23: expected 'path1 path2 0\|1'"):
+        pair_list(path=str(path))
+
+
+def test_too_few_pairs_are_refused(images: Path) -> None:
+    path = write_list(images, [1] * 30 + [0] * 9)
+    with pytest.raises(ValueError, match="30 genuine and 9 impostor pairs"):
+        pair_list(path=str(path))
+    path.write_text("# nothing\n")
+    with pytest.raises(ValueError, match="0 genuine and 0 impostor pairs"):
+        pair_list(path=str(path))
+
+
+def test_a_binary_file_is_refused(images: Path) -> None:
+    with pytest.raises(ValueError, match="not a text file"):
+        pair_list(path=str(images / "0.png"))

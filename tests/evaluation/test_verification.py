@@ -1,0 +1,238 @@
+"""From embeddings and pair lists to results, to JSON and back."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from sphereface2.evaluation import (
+    COMBINED,
+    EvaluationResult,
+    PairScores,
+    combine,
+    installed_versions,
+    measure,
+    measure_all,
+    metrics,
+    score_pairs,
+    verify,
+    write_atomically,
+)
+
+Embeddings = npt.NDArray[np.float32]
+
+
+def people(seed: int, *, count: int = 60, noise: float = 1.0) -> Embeddings:
+    """Two images of each of `count` people: rows 2i and 2i+1."""
+    generator = np.random.default_rng(seed)
+    centres = np.repeat(generator.normal(size=(count, 16)), 2, axis=0)
+    return (centres + noise * generator.normal(size=centres.shape)).astype(np.float32)
+
+
+def pair_list(count: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    first = 2 * np.arange(count)
+    genuine = np.stack([first, first + 1], axis=1)
+    impostor = np.stack([first, np.roll(first, 1) + 1], axis=1)
+    pairs = np.stack([genuine, impostor], axis=1).reshape(-1, 2)
+    same = np.tile([True, False], count)
+    return pairs, same, np.arange(2 * count) * 10 // (2 * count)
+
+
+def scored(name: str, seed: int, *, noise: float = 1.0) -> PairScores:
+    return score_pairs(name, people(seed, noise=noise), *pair_list())
+
+
+def test_scores_are_cosines_whatever_the_norms() -> None:
+    embeddings = people(0)
+    pairs, same, folds = pair_list()
+    result = score_pairs("plain", embeddings, pairs, same, folds)
+    for (left, right), score in zip(pairs, result.scores, strict=True):
+        a, b = embeddings[left].astype(float), embeddings[right].astype(float)
+        assert score == pytest.approx(a @ b / np.sqrt((a @ a) * (b @ b)), abs=1e-12)
+    scaled = embeddings * np.random.default_rng(1).uniform(1e-3, 1e3, (len(embeddings), 1))
+    again = score_pairs("plain", scaled.astype(np.float32), pairs, same, folds)
+    np.testing.assert_allclose(again.scores, result.scores, atol=1e-5)
+
+
+def test_huge_and_tiny_float32_embeddings_neither_overflow_nor_vanish() -> None:
+    embeddings = people(0)
+    expected = score_pairs("plain", embeddings, *pair_list()).scores
+    for scale in (1e30, 1e-30):
+        scores = score_pairs("plain", (embeddings * scale).astype(np.float32), *pair_list()).scores
+        np.testing.assert_allclose(scores, expected, atol=1e-5)
+
+
+def test_verify_reports_the_metrics_of_the_scores() -> None:
+    pairs = scored("plain", 0)
+    result = verify("plain", people(0), *pair_list(), model="net")
+    per_fold = metrics.fold_accuracy(pairs.scores, pairs.same, pairs.folds)
+    best = metrics.best_threshold_accuracy(pairs.scores, pairs.same)
+    assert (result.set_name, result.model) == ("plain", "net")
+    assert (result.pairs, result.genuine, result.impostor) == (120, 60, 60)
+    assert (result.accuracy, result.accuracy_std) == (per_fold.mean, per_fold.std)
+    assert result.fold_accuracies == per_fold.accuracies
+    assert len(result.fold_accuracies) == 10
+    assert result.threshold == per_fold.mean_threshold
+    assert (result.best_threshold_accuracy, result.best_threshold) == (
+        best.accuracy,
+        best.threshold,
+    )
+    assert result.eer == metrics.equal_error_rate(pairs.scores, pairs.same)
+    assert result.auc == metrics.area_under_curve(pairs.scores, pairs.same)
+    assert [point.resolved for point in result.tar_at_far] == [True, False, False]
+
+
+def test_the_histogram_holds_every_pair() -> None:
+    for noise in (0.0, 1.0, 50.0):
+        result = measure(scored("plain", 2, noise=noise), model="net")
+        assert len(result.histogram.edges) == len(result.histogram.genuine) + 1
+        assert sum(result.histogram.genuine) == result.genuine
+        assert sum(result.histogram.impostor) == result.impostor
+
+
+def test_hardest_pairs_are_the_worst_scores_with_their_places() -> None:
+    pairs = scored("plain", 0)
+    result = measure(pairs, model="net", hardest=5)
+    genuine = [pair.score for pair in result.hardest_genuine]
+    impostor = [pair.score for pair in result.hardest_impostor]
+    assert genuine == sorted(pairs.scores[pairs.same])[:5]
+    assert impostor == sorted(pairs.scores[~pairs.same], reverse=True)[:5]
+    for pair in (*result.hardest_genuine, *result.hardest_impostor):
+        assert (pair.left, pair.right) == tuple(pairs.pairs[pair.pair])
+        assert pair.score == pairs.scores[pair.pair]
+        assert pair.same == pairs.same[pair.pair]
+
+
+def test_a_long_roc_is_thinned_to_exact_points_with_both_ends() -> None:
+    generator = np.random.default_rng(0)
+    count = 20_000
+    same = np.arange(count) % 2 == 0
+    scores = np.tanh(generator.normal(size=count) / 3 + 0.5 * same)
+    full = metrics.roc_curve(scores, same)
+    whole = PairScores(
+        name="long",
+        scores=scores,
+        pairs=np.zeros((count, 2), dtype=np.int64),
+        same=same,
+        folds=np.arange(count) * 10 // count,
+        sources=np.full(count, "long"),
+        positions=np.arange(count),
+    )
+    roc = measure(whole, model="net").roc
+    assert len(roc.far) == len(roc.tar) == len(roc.threshold) <= 400
+    points = set(zip(full.far.tolist(), full.tar.tolist(), full.thresholds.tolist(), strict=True))
+    assert set(zip(roc.far, roc.tar, roc.threshold, strict=True)) <= points
+    assert (roc.far[0], roc.tar[0], roc.far[-1], roc.tar[-1]) == (0.0, 0.0, 1.0, 1.0)
+    assert list(roc.far) == sorted(roc.far)
+    # In the decade of the rarest errors, every step of the full curve is still there.
+    assert {far for far in full.far if far <= 1e-3} == {far for far in roc.far if far <= 1e-3}
+    # And nowhere does TAR jump by much more than the full curve does.
+    assert max(np.diff(roc.tar)) < 0.01
+
+
+def test_combined_pools_the_pairs_and_keeps_the_folds() -> None:
+    easy, hard = scored("easy", 0, noise=0.3), scored("hard", 1, noise=3.0)
+    pooled = combine([easy, hard])
+    assert pooled.name == COMBINED
+    assert len(pooled.scores) == 240
+    for fold in range(10):
+        expected = [*easy.scores[easy.folds == fold], *hard.scores[hard.folds == fold]]
+        assert sorted(pooled.scores[pooled.folds == fold]) == sorted(expected)
+    result = measure(pooled, model="net")
+    assert {pair.set_name for pair in result.hardest_genuine} == {"hard"}
+    for pair in result.hardest_genuine:
+        assert hard.scores[pair.pair] == pair.score
+
+
+def test_measure_all_adds_combined_only_to_several_sets() -> None:
+    one, two = scored("plain", 0), scored("cross-age", 1)
+    assert [r.set_name for r in measure_all([one], model="net")] == ["plain"]
+    names = [r.set_name for r in measure_all([one, two], model="net")]
+    assert names == ["plain", "cross-age", COMBINED]
+    with pytest.raises(ValueError, match="no verification set"):
+        combine([])
+
+
+def evaluation() -> EvaluationResult:
+    rows = measure_all([scored("plain", 0), scored("cross-age", 1)], model="net")
+    rows += measure_all([scored("plain", 2), scored("cross-age", 3)], model="raw pixels")
+    return EvaluationResult(
+        title="quickstart ± θ",
+        rows=tuple(rows),
+        versions=installed_versions(),
+        config={"seed": 0, "head": {"name": "sphereface2-c", "margin": 0.4}},
+    )
+
+
+def test_an_evaluation_round_trips_through_json(tmp_path: Path) -> None:
+    result = evaluation()
+    assert EvaluationResult.from_json(result.to_json()) == result
+    result.save(tmp_path / "new" / "evaluation.json")
+    assert EvaluationResult.load(tmp_path / "new" / "evaluation.json") == result
+    plain = json.loads((tmp_path / "new" / "evaluation.json").read_text(encoding="utf-8"))
+    assert plain["rows"][0]["accuracy"] == result.rows[0].accuracy
+    assert {"python", "numpy", "torch"} <= set(plain["versions"])
+
+
+def test_an_evaluation_knows_its_models_and_sets() -> None:
+    result = evaluation()
+    assert result.model == "net"
+    assert result.models == ("net", "raw pixels")
+    assert result.sets == ("plain", "cross-age", COMBINED)
+    found = result.find("raw pixels", "cross-age")
+    assert found is result.rows[4]
+    assert result.find("net", "cross-pose") is None
+    with pytest.raises(ValueError, match="at least one verification set"):
+        EvaluationResult(title="empty", rows=())
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> None:
+    path = tmp_path / "evaluation.json"
+    write_atomically(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "new \ud800")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_unreadable_evaluation_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"gone\.json does not exist"):
+        EvaluationResult.load(tmp_path / "gone.json")
+    for text in ("{", '{"title": "x"}', '{"title": "x", "rows": [{"pairs": "many"}]}'):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(ValueError, match=r"bad\.json is not an evaluation result") as caught:
+            EvaluationResult.load(tmp_path / "bad.json")
+        assert "\n" not in str(caught.value)
+
+
+def test_unusable_embeddings_are_refused_by_number() -> None:
+    broken = people(0)
+    broken[[3, 7], 2] = [np.nan, np.inf]
+    with pytest.raises(ValueError, match=r"'plain': 2 of 120 embeddings are not finite .*3, 7\)"):
+        score_pairs("plain", broken, *pair_list())
+    zero = people(0)
+    zero[10:20] = 0
+    with pytest.raises(ValueError, match=r"10 of 120 embeddings are zero.*13, 14, \.{3}"):
+        score_pairs("plain", zero, *pair_list())
+    for wrong in (people(0)[0], people(0)[None], np.zeros((0, 16), np.float32)):
+        with pytest.raises(ValueError, match="images × dimensions"):
+            score_pairs("plain", wrong, *pair_list())
+    with pytest.raises(ValueError, match="must be floats, got int64"):
+        score_pairs("plain", np.ones((120, 4), dtype=np.int64), *pair_list())
+    with pytest.raises(ValueError, match="120 pairs name an image beyond the 4"):
+        score_pairs("plain", people(0)[:4], *pair_list())
+
+
+def test_unusable_pair_lists_are_refused() -> None:
+    pairs, same, folds = pair_list()
+    embeddings = people(0)
+    with pytest.raises(ValueError, match="'plain' has 120 genuine and 0 impostor pairs"):
+        score_pairs("plain", embeddings, pairs, np.ones(120, bool), folds)
+    with pytest.raises(ValueError, match="'plain' has one fold only"):
+        score_pairs("plain", embeddings, pairs, same, np.zeros(120, int))
+    with pytest.raises(ValueError, match=r"2 of 2 folds hold genuine or .*0, 1"):
+        score_pairs("plain", embeddings, pairs, same, same.astype(int))
+    with pytest.raises(ValueError, match="must have the shapes"):
+        score_pairs("plain", embeddings, pairs, same[:-1], folds)

@@ -1,0 +1,229 @@
+"""The report: one page that holds all it shows, loads nothing and believes no name."""
+
+import base64
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from sphereface2.evaluation import COMBINED
+from sphereface2.reporting import PairPicture, ReportPictures, hardest_pairs
+from sphereface2.reporting.pictures import png_data_uri
+from sphereface2.reporting.report import DEFINITIONS, SECTIONS, render_report, write_report
+from tests.reporting.example import example_evaluation, example_history
+
+CONFIG = "seed: 0\nhead:\n  name: sphereface2-c\n"
+HOSTILE = "</pre></svg><script>alert('x')</script><img src=https://example.org/x onerror=\"a()\">"
+
+
+class Page(HTMLParser):
+    """What a browser would see: elements, the addresses they load, the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+        self.ids: list[str] = []
+        self.handlers: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in {"meta", "img", "br", "link"}:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name in {"src", "href", "xlink:href", "srcset", "data", "action", "poster"}:
+                self.addresses.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")
+            if name.startswith("on"):
+                self.handlers.append(name)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def picture(value: int, size: int = 24) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(value).integers(0, 256, (size, size, 3), dtype=np.uint8)
+
+
+def decoded(address: str) -> npt.NDArray[np.uint8]:
+    data = np.frombuffer(base64.b64decode(address.split(",")[1]), np.uint8)
+    image = cv2.imdecode(data, cv2.IMREAD_COLOR_RGB)
+    assert image is not None
+    return image.astype(np.uint8)
+
+
+class Pictures:
+    def __getitem__(self, index: int, /) -> npt.NDArray[np.uint8]:
+        return picture(index)
+
+
+@pytest.fixture(scope="module")
+def whole_report() -> str:
+    return report()
+
+
+def report(**changes: object) -> str:
+    evaluation = example_evaluation()
+    values: dict[str, object] = {
+        "evaluation": evaluation,
+        "history": example_history(),
+        "config_yaml": CONFIG,
+        "pictures": ReportPictures(
+            contact_sheet=picture(0, 60),
+            hardest=hardest_pairs(evaluation, {"plain": Pictures(), "cross-age": Pictures()}),
+        ),
+    }
+    return render_report(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_all_sections_and_numbers_are_there(whole_report: str) -> None:
+    page = Page(whole_report)
+    assert not page.open
+    for anchor, name in SECTIONS:
+        assert page.ids.count(anchor) == 1
+        assert f"#{anchor}" in page.addresses
+        assert name in page.text
+    for term, meaning in DEFINITIONS:
+        assert term in page.text
+        assert meaning in page.text
+    evaluation = example_evaluation()
+    for row in evaluation.rows:
+        assert f"{100 * row.accuracy:.1f} ± {100 * row.accuracy_std:.1f}" in page.text
+    assert CONFIG in page.text
+    # Two rows of pairs for two sets with three pairs of each kind, and the contact sheet.
+    assert page.tags.count("img") == 2 * 2 * 2 * 3 + 1
+    # ROC of three sets, histograms of three sets, six training curves.
+    assert page.tags.count("svg") == 3 + 3 + 6
+    assert {"plain", "cross-age", COMBINED} <= set(re.findall(r">([^<>]+)</text>", whole_report))
+
+
+def test_the_page_is_self_contained(whole_report: str) -> None:
+    text, page = whole_report, Page(whole_report)
+    assert "http://" not in text
+    assert "https://" not in text
+    assert not {"script", "link", "iframe", "object", "embed", "base"} & set(page.tags)
+    assert all(a.startswith(("#", "data:image/png;base64,")) for a in page.addresses)
+    assert not re.findall(r"url\((?!#)", text)
+    assert "@import" not in text
+    assert "default-src 'none'" in text
+    # Inside the page, whatever is referred to exists.
+    referred = {a[1:] for a in page.addresses if a.startswith("#")}
+    referred |= set(re.findall(r"url\(#([^)]+)\)", text))
+    assert referred <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_hostile_names_stay_text() -> None:
+    evaluation = example_evaluation(
+        model=HOSTILE, sets=(HOSTILE, "other"), title=HOSTILE, versions={HOSTILE: HOSTILE}
+    )
+    pair = PairPicture(picture(1), picture(2), 0.5, True, HOSTILE)
+    metrics = {"kind": "evaluation", "step": 1, "metrics": {HOSTILE: 0.5, "other": 0.6}}
+    head = {"kind": "train", "step": 1, "head": {HOSTILE: 1.0}}
+    text = report(
+        evaluation=evaluation,
+        history=[metrics, head],
+        config_yaml=f"name: {HOSTILE}",
+        pictures=ReportPictures(
+            contact_sheet=picture(0), contact_sheet_caption=HOSTILE, hardest=(pair,)
+        ),
+    )
+    page = Page(text)
+    assert not page.open
+    assert "script" not in page.tags
+    assert not page.handlers
+    assert all(a.startswith(("#", "data:image/png;base64,")) for a in page.addresses)
+    assert page.text.count(HOSTILE) >= 12
+
+
+def test_what_is_missing_is_said() -> None:
+    text = report(history=[], pictures=ReportPictures())
+    assert "No training history was given." in text
+    assert "No contact sheet was given." in text
+    assert text.count("No such pairs were kept.") == 2
+    assert [i for i in Page(text).ids if i in dict(SECTIONS)] == [a for a, _ in SECTIONS]
+
+
+def test_one_set_under_any_name_is_enough() -> None:
+    text = report(
+        evaluation=example_evaluation(sets=("my pairs",)), history=[], pictures=ReportPictures()
+    )
+    assert "my pairs · 200 pairs" in text
+    assert Page(text).tags.count("svg") == 2
+
+
+def test_pairs_are_judged_at_the_threshold_of_their_set() -> None:
+    threshold = example_evaluation().rows[0].threshold
+    cases = (
+        ("plain", True, threshold - 0.01),
+        ("plain", True, threshold),
+        ("plain", False, threshold),
+        ("plain", False, threshold - 0.01),
+        ("elsewhere", True, 0.5),
+    )
+    hardest = tuple(PairPicture(picture(1), picture(2), s, same, name) for name, same, s in cases)
+    text = report(history=[], pictures=ReportPictures(hardest=hardest))
+    assert re.findall(r'<em class="(\w+)">(\w+)</em>', text) == [
+        ("wrong", "rejected"),
+        ("right", "accepted"),
+        ("wrong", "accepted"),
+        ("right", "rejected"),
+    ]
+
+
+def test_hardest_pairs_take_the_images_that_the_result_names() -> None:
+    evaluation = example_evaluation()
+    found = hardest_pairs(evaluation, {"cross-age": Pictures()}, per_set=2)
+    result = evaluation.find("sphereface2-c", "cross-age")
+    assert result is not None
+    expected = [*result.hardest_genuine[:2], *result.hardest_impostor[:2]]
+    assert [p.score for p in found] == [p.score for p in expected]
+    assert [p.same for p in found] == [True, True, False, False]
+    for shown, pair in zip(found, expected, strict=True):
+        assert np.array_equal(shown.left, picture(pair.left))
+        assert np.array_equal(shown.right, picture(pair.right))
+
+
+def test_pictures_survive_as_png_in_rgb_order() -> None:
+    image = picture(3)
+    assert np.array_equal(decoded(png_data_uri(image)), image)
+    assert decoded(png_data_uri(image[:12], max_size=6)).shape == (3, 6, 3)
+    with pytest.raises(ValueError, match=r"uint8 of the shape .*got float64"):
+        png_data_uri(image / 255)  # type: ignore[arg-type]
+
+
+def test_writing_is_all_or_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "report.html"
+    write_report(
+        path,
+        evaluation=example_evaluation(sets=("plain",)),
+        history=[],
+        config_yaml=CONFIG,
+        pictures=ReportPictures(),
+    )
+    written = path.read_text(encoding="utf-8")
+    assert written.startswith("<!doctype html>")
+    assert written.rstrip().endswith("</html>")
+    broken = ReportPictures(contact_sheet=np.zeros((4, 4, 3)))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="picture of the report"):
+        write_report(
+            path,
+            evaluation=example_evaluation(sets=("new",)),
+            history=[],
+            config_yaml=CONFIG,
+            pictures=broken,
+        )
+    assert path.read_text(encoding="utf-8") == written
+    assert list(path.parent.iterdir()) == [path]

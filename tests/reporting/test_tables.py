@@ -1,0 +1,84 @@
+"""Tables of an evaluation, in the terminal and in the page."""
+
+import io
+
+from rich.console import Console
+from rich.table import Table
+
+from sphereface2.evaluation import EvaluationResult
+from sphereface2.reporting.tables import (
+    accuracy_content,
+    accuracy_table,
+    accuracy_text,
+    detail_content,
+    detail_table,
+)
+from tests.reporting.example import example_evaluation
+
+FOUR = ("plain", "age-30", "cross-age", "cross-pose")
+
+
+def printed(table: Table, *, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_accuracy_table_has_every_model_and_set() -> None:
+    evaluation = example_evaluation(sets=FOUR)
+    content = accuracy_content(evaluation)
+    assert content.columns == ("model", *FOUR, "combined")
+    assert [row[0].text for row in content.rows] == [
+        "sphereface2-c",
+        "raw pixels",
+        "untrained network",
+    ]
+    first = evaluation.rows[0]
+    assert content.rows[0][1].text == accuracy_text(first)
+    assert accuracy_text(first) == f"{100 * first.accuracy:.1f} ± {100 * first.accuracy_std:.1f}"
+    assert [row[1].strong for row in content.rows] == [True, False, False]
+
+
+def test_the_tables_fit_a_terminal_of_80_columns() -> None:
+    evaluation = example_evaluation(sets=FOUR)
+    accuracy = printed(accuracy_table(evaluation))
+    detail = printed(detail_table(evaluation))
+    assert "…" not in accuracy + detail
+    (line,) = (line for line in accuracy.splitlines() if line.startswith("sphereface2-c"))
+    for set_name in evaluation.sets:
+        result = evaluation.find("sphereface2-c", set_name)
+        assert result is not None
+        assert accuracy_text(result) in line
+    for word in ("best-threshold", "EER", "AUC", "TAR@FAR 1%", "not resolved"):
+        assert word in detail
+
+
+def test_a_result_that_is_missing_leaves_a_gap() -> None:
+    evaluation = example_evaluation()
+    fewer = EvaluationResult(title="x", rows=evaluation.rows[:-1])
+    assert accuracy_content(fewer).rows[2][3].text == "–"
+
+
+def test_detail_shows_the_far_reached_and_marks_what_is_not_resolved() -> None:
+    evaluation = example_evaluation()
+    content = detail_content(evaluation)
+    assert content.columns[1] == "best-threshold accuracy"
+    plain = evaluation.rows[0]
+    row = content.rows[0]
+    assert row[0].text == "plain"
+    assert row[1].text == f"{100 * plain.best_threshold_accuracy:.1f}"
+    # 100 impostor pairs: one in ten and one in a hundred are resolved, one in a thousand is not.
+    for cell, point in zip(row[4:], plain.tar_at_far, strict=True):
+        assert cell.text.rstrip("*") == f"{100 * point.tar:.1f}"
+        assert cell.text.endswith("*") == (not point.resolved)
+        assert cell.detail == f"{round(point.far * 100)}/100"
+    assert [cell.text.endswith("*") for cell in row[4:]] == [False, False, True]
+    assert "not resolved" in content.note
+    other = detail_content(evaluation, model="raw pixels")
+    assert other.rows[0][1].text != row[1].text
+
+
+def test_labels_are_no_markup() -> None:
+    evaluation = example_evaluation(model="[bold]net[/bold]")
+    assert "[bold]net[/bold]" in printed(accuracy_table(evaluation), width=120)

@@ -1,0 +1,74 @@
+"""Devices and precisions: what is chosen, what is refused."""
+
+import pytest
+import torch
+
+from sphereface2.training.devices import (
+    choose_device,
+    choose_precision,
+    own_random_numbers,
+    seed_random_numbers,
+)
+
+CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda"), torch.device("mps")
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+
+def test_auto_prefers_cuda_then_mps_then_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, cuda=1, mps=True)
+    assert choose_device("auto") == CUDA
+    pretend(monkeypatch, mps=True)
+    assert choose_device("auto") == MPS
+    pretend(monkeypatch)
+    assert choose_device("auto") == CPU
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch)
+    with pytest.raises(ValueError, match="device=cuda:1: this machine offers no CUDA device"):
+        choose_device("cuda:1")
+    with pytest.raises(ValueError, match="device=mps: this machine offers no MPS"):
+        choose_device("mps")
+    with pytest.raises(ValueError, match="got 'gpu'"):
+        choose_device("gpu")
+    pretend(monkeypatch, cuda=2)
+    assert choose_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(ValueError, match="device=cuda:2: this machine has 2 CUDA devices"):
+        choose_device("cuda:2")
+
+
+def test_precision_auto_is_bf16_only_on_cuda_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for has_it in (True, False):
+        monkeypatch.setattr(
+            torch.cuda, "is_bf16_supported", lambda including_emulation, has=has_it: has
+        )
+        assert choose_precision("auto", CUDA) is (torch.bfloat16 if has_it else None)
+        assert choose_precision("fp16", CUDA) is torch.float16
+        assert choose_precision("float32", CUDA) is None
+    assert choose_precision("auto", CPU) is None
+    assert choose_precision("auto", MPS) is None
+    assert choose_precision("bf16", CPU) is torch.bfloat16
+    with pytest.raises(ValueError, match="precision=bf16 is not available on the device 'cuda'"):
+        choose_precision("bf16", CUDA)
+    with pytest.raises(ValueError, match="precision=fp16 is not available on the device 'cpu'"):
+        choose_precision("fp16", CPU)
+    with pytest.raises(ValueError, match="precision=bf16 is not available on the device 'mps'"):
+        choose_precision("bf16", MPS)
+
+
+def test_random_numbers_are_a_function_of_the_seed_and_restored() -> None:
+    before = torch.get_rng_state()
+    drawn = []
+    for numbers in [(1, 2), (1, 2), (2, 1), (1, 3)]:
+        with own_random_numbers(CPU):
+            seed_random_numbers(*numbers)
+            drawn.append(torch.rand(4))
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[3])

@@ -1,0 +1,70 @@
+"""SGD: what is decayed, how it steps, and clipping over backbone and head together."""
+
+import pytest
+import torch
+from torch import nn
+
+from sphereface2.config import OptimizerConfig
+from sphereface2.heads import build_head
+from sphereface2.training.optimizer import build_optimizer, clip_gradients, set_learning_rate
+from tests.training.conftest import TinyNet
+
+
+def decay_of(optimizer: torch.optim.SGD, parameter: nn.Parameter) -> float:
+    for group in optimizer.param_groups:
+        if any(member is parameter for member in group["params"]):
+            return float(group["weight_decay"])
+    raise AssertionError("the parameter is not optimised")
+
+
+def test_everything_is_decayed_but_the_bias_of_the_head() -> None:
+    net, head = TinyNet(), build_head("sphereface2-c", 8, 5)
+    optimizer = build_optimizer(net, head, OptimizerConfig(weight_decay=0.3))
+    assert all(decay_of(optimizer, parameter) == 0.3 for parameter in net.parameters())
+    assert isinstance(head.weight, nn.Parameter)
+    assert isinstance(head.bias, nn.Parameter)
+    assert decay_of(optimizer, head.weight) == 0.3
+    assert decay_of(optimizer, head.bias) == 0.0
+
+
+def test_the_head_may_have_a_decay_of_its_own_even_zero() -> None:
+    net, head = TinyNet(), build_head("cosface", 8, 5)
+    config = OptimizerConfig(weight_decay=0.3, head_weight_decay=0.0)
+    optimizer = build_optimizer(net, head, config)
+    assert isinstance(head.weight, nn.Parameter)
+    assert decay_of(optimizer, head.weight) == 0.0
+
+
+def test_frozen_parameters_are_left_alone() -> None:
+    net, head = TinyNet(), build_head("cosface", 8, 5)
+    for parameter in net.parameters():
+        parameter.requires_grad_(False)
+    optimizer = build_optimizer(net, head, OptimizerConfig())
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == 1
+
+
+def test_two_steps_of_sgd_by_hand() -> None:
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(layer.weight, 1.0)
+    config = OptimizerConfig(learning_rate=9.0, momentum=0.5, weight_decay=0.1)
+    optimizer = build_optimizer(layer, nn.Identity(), config)
+    weight, velocity = 1.0, 0.0
+    for rate, gradient in [(0.5, 2.0), (0.25, -1.0)]:
+        set_learning_rate(optimizer, rate)
+        layer.weight.grad = torch.tensor([[gradient]])
+        optimizer.step()
+        velocity = 0.5 * velocity + gradient + 0.1 * weight
+        weight -= rate * velocity
+        assert layer.weight.item() == pytest.approx(weight)
+
+
+def test_clipping_sees_all_gradients_together() -> None:
+    first, second, unused = (nn.Parameter(torch.zeros(2)) for _ in range(3))
+    first.grad, second.grad = torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0])
+    assert clip_gradients([first, second, unused], None).item() == 5.0
+    assert first.grad.tolist() == [3.0, 0.0]
+    assert clip_gradients([first, second, unused], 10.0).item() == 5.0
+    assert first.grad.tolist() == [3.0, 0.0]
+    assert clip_gradients([first, second, unused], 1.0).item() == 5.0
+    assert first.grad.tolist() == pytest.approx([0.6, 0.0])
+    assert second.grad.tolist() == pytest.approx([0.0, 0.8])

@@ -1,0 +1,394 @@
+"""The trainer: what it learns, writes and survives."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sphereface2.config import RunConfig
+from sphereface2.heads import HEADS, Head, build_head
+from sphereface2.training import (
+    DivergedError,
+    EvaluationRecord,
+    Events,
+    Trainer,
+    TrainingRecord,
+    load_checkpoint,
+)
+from tests.training.conftest import Crowd, TinyNet, make_config
+
+
+def make_trainer(
+    run_folder: Path, config: RunConfig | None = None, *, head: str = "sphereface2-c", **more: Any
+) -> Trainer:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net, built = TinyNet(), build_head(head, 8, 5)
+    more = {"evaluate": norm_of_weights, **more}
+    return Trainer(net, built, Crowd(), config or make_config(), run_folder=run_folder, **more)
+
+
+def norm_of_weights(backbone: nn.Module) -> Mapping[str, float]:
+    """A metric that grows with the training and needs no data."""
+    assert not backbone.training
+    return {"plain": sum(float(p.detach().norm()) for p in backbone.parameters())}
+
+
+def parameters(trainer: Trainer) -> dict[str, Tensor]:
+    return {
+        **{f"backbone.{k}": v for k, v in trainer.backbone.state_dict().items()},
+        **{f"head.{k}": v for k, v in trainer.head.state_dict().items()},
+    }
+
+
+def lines(run_folder: Path, kind: str = "train") -> list[dict[str, Any]]:
+    text = (run_folder / "metrics.jsonl").read_text()
+    return [line for line in map(json.loads, text.splitlines()) if line["kind"] == kind]
+
+
+class StopAt(Events):
+    """Does something after a step."""
+
+    def __init__(self, step: int, action: Any = None) -> None:
+        self.step = step
+        self.action = action
+        self.trainer: Trainer | None = None
+
+    def stepped(self, step: int, *, loss: float, learning_rate: float, rate: float) -> None:
+        if step == self.step:
+            if self.action is not None:
+                self.action()
+            else:
+                assert self.trainer is not None
+                self.trainer.stop()
+
+
+def stopped_trainer(run_folder: Path, step: int, **more: Any) -> Trainer:
+    events = StopAt(step)
+    trainer = make_trainer(run_folder, events=events, **more)
+    events.trainer = trainer
+    return trainer
+
+
+def test_a_run_learns_and_records(run_folder: Path) -> None:
+    trainer = make_trainer(run_folder, make_config(epochs=8, optimizer={"learning_rate": 0.02}))
+    result = trainer.run()
+    assert result.steps == result.total_steps == 40
+    assert not result.interrupted
+    assert result.seconds > 0
+    records = lines(run_folder)
+    assert [line["step"] for line in records] == [1, *range(2, 41, 2)]
+    assert records[-1]["loss"] < 0.7 * records[0]["loss"]
+    assert records[-1]["epoch"] == 8.0
+    assert 0 <= records[-1]["data_wait"] <= 1
+    assert records[-1]["images_per_second"] > 0
+    assert {"bias", "positive_score", "negative_score", "active_negatives"} <= set(
+        records[-1]["head"]
+    )
+    assert records[0]["learning_rate"] == trainer.schedule.learning_rate(0)
+    evaluations = lines(run_folder, "evaluation")
+    assert [line["step"] for line in evaluations] == list(range(5, 41, 5))
+
+
+def test_the_recorded_loss_is_the_mean_since_the_last_record(run_folder: Path) -> None:
+    seen: list[float] = []
+
+    class Losses(Events):
+        def stepped(self, step: int, *, loss: float, learning_rate: float, rate: float) -> None:
+            seen.append(loss)
+
+    make_trainer(run_folder, events=Losses()).run()
+    assert [line["loss"] for line in lines(run_folder)[:3]] == pytest.approx(
+        [seen[0], seen[1], (seen[2] + seen[3]) / 2]
+    )
+
+
+@pytest.mark.parametrize("name", sorted(HEADS))
+def test_every_head_trains(run_folder: Path, name: str) -> None:
+    config = make_config(epochs=1, clip_norm=1.0, optimizer={"learning_rate": 0.01})
+    trainer = make_trainer(run_folder, config, head=name)
+    before = {key: value.clone() for key, value in parameters(trainer).items()}
+    trainer.run()
+    after = parameters(trainer)
+    assert all(bool(value.isfinite().all()) for value in after.values())
+    assert any(not torch.equal(before[key], after[key]) for key in before)
+
+
+@pytest.mark.parametrize("name", ["sphereface2-c", "simple"])
+@pytest.mark.parametrize("step", [7, 10, 14])
+def test_a_stopped_and_resumed_run_ends_with_the_same_bits(
+    tmp_path: Path, name: str, step: int
+) -> None:
+    straight = make_trainer(tmp_path / "straight", head=name)
+    expected = straight.run()
+
+    stopped = stopped_trainer(tmp_path / "resumed", step, head=name).run()
+    assert stopped.interrupted
+    assert stopped.steps == step
+    with torch.random.fork_rng():
+        torch.rand(step)  # the random numbers outside are of no matter
+        resumed = make_trainer(tmp_path / "resumed", head=name)
+        result = resumed.run(resume=True)
+
+    assert not result.interrupted
+    assert (result.best_metric, result.best_step) == (expected.best_metric, expected.best_step)
+    found = parameters(resumed)
+    for key, value in parameters(straight).items():
+        assert torch.equal(found[key], value), key
+    for kind, entry in [("train", "loss"), ("train", "gradient_norm"), ("evaluation", "metrics")]:
+        assert [(line["step"], line[entry]) for line in lines(tmp_path / "resumed", kind)] == [
+            (line["step"], line[entry]) for line in lines(tmp_path / "straight", kind)
+        ]
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint_with_the_same_bits(tmp_path: Path) -> None:
+    straight = make_trainer(tmp_path / "straight")
+    straight.run()
+
+    class Killed(BaseException):
+        pass
+
+    def kill() -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        make_trainer(tmp_path / "killed", events=StopAt(9, kill)).run()
+    assert load_checkpoint(tmp_path / "killed/checkpoints/last.pt").step == 5
+    assert lines(tmp_path / "killed")[-1]["step"] == 8
+    resumed = make_trainer(tmp_path / "killed")
+    resumed.run(resume=True)
+    found = parameters(resumed)
+    assert all(torch.equal(found[key], value) for key, value in parameters(straight).items())
+    steps = [line["step"] for line in lines(tmp_path / "killed")]
+    assert steps == [line["step"] for line in lines(tmp_path / "straight")]
+    assert not [t for t in threading.enumerate() if t.name.startswith("loader")]
+
+
+def test_accumulation_and_the_number_of_workers_do_not_change_the_run(
+    tmp_path: Path,
+) -> None:
+    results = []
+    for name, options in [("one", {"workers": 0}), ("two", {"workers": 3, "accumulate": 4})]:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            net = TinyNet(batch_norm=False, dropout=0.0).double()
+            head = build_head("cosface", 8, 5, scale=8).double()
+        net.layers.register_forward_pre_hook(lambda module, inputs: (inputs[0].double(),))
+        config = make_config(clip_norm=1.0, **options)
+        Trainer(net, head, Crowd(), config, run_folder=tmp_path / name).run()
+        results.append(torch.cat([p.detach().ravel() for p in net.parameters()]))
+    assert (results[0] - results[1]).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_the_step_and_keeps_it(run_folder: Path, number: signal.Signals) -> None:
+    handler = signal.getsignal(number)
+    trainer = make_trainer(run_folder, events=StopAt(7, lambda: os.kill(os.getpid(), number)))
+    result = trainer.run()
+    assert result.interrupted
+    assert result.steps == 7
+    assert load_checkpoint(result.last_checkpoint).step == 7
+    assert signal.getsignal(number) is handler
+
+
+def test_a_second_ctrl_c_ends_at_once_and_a_run_may_be_on_another_thread(run_folder: Path) -> None:
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(run_folder, events=StopAt(7, twice)).run()
+    results = []
+    thread = threading.Thread(
+        target=lambda: results.append(make_trainer(run_folder).run(resume=True))
+    )
+    thread.start()
+    thread.join()
+    assert results[0].steps == 15
+
+
+class BreakingHead(Head):
+    """A loss that is no number from a certain call on."""
+
+    def __init__(self, good_steps: int, value: float) -> None:
+        super().__init__(8, 5)
+        self.weight = nn.Parameter(torch.ones(5, 8))
+        self.left = good_steps
+        self.value = value
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        self.left -= 1
+        loss = (embeddings * self.weight[labels]).mean()
+        return loss if self.left >= 0 else loss * self.value
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_stops_before_the_update(run_folder: Path, value: float) -> None:
+    trainer = Trainer(
+        TinyNet(), BreakingHead(8, value), Crowd(), make_config(), run_folder=run_folder
+    )
+    with pytest.raises(DivergedError, match=r"^the loss turned -?(nan|inf) at step 9 ") as caught:
+        trainer.run()
+    rate = trainer.schedule.learning_rate(8)
+    assert f"learning rate {rate:.4g}; the last good checkpoint is " in str(caught.value)
+    assert "checkpoints/last.pt" in str(caught.value)
+    assert all(bool(value.isfinite().all()) for value in parameters(trainer).values())
+    assert load_checkpoint(run_folder / "checkpoints" / "last.pt").step == 5
+
+
+def test_without_a_checkpoint_the_sentence_says_so(run_folder: Path) -> None:
+    trainer = Trainer(
+        TinyNet(), BreakingHead(2, float("nan")), Crowd(), make_config(), run_folder=run_folder
+    )
+    with pytest.raises(DivergedError, match=r"at step 3 .*; there is no checkpoint yet; lower"):
+        trainer.run()
+    assert not (run_folder / "checkpoints" / "last.pt").exists()
+
+
+def test_the_checkpoint_named_after_a_failure_is_of_this_run(run_folder: Path) -> None:
+    make_trainer(run_folder).run()
+    head = BreakingHead(2, float("nan"))
+    trainer = Trainer(TinyNet(), head, Crowd(), make_config(), run_folder=run_folder)
+    with pytest.raises(DivergedError, match="there is no checkpoint yet"):
+        trainer.run()
+
+
+def test_a_metric_that_is_no_number_is_never_the_best(run_folder: Path) -> None:
+    scores = iter([float("nan"), 0.5, float("nan")])
+    result = make_trainer(run_folder, evaluate=lambda net: {"plain": next(scores)}).run()
+    assert (result.best_metric, result.best_step) == (0.5, 10)
+
+
+def test_a_gradient_that_is_no_number_is_caught_as_well(run_folder: Path) -> None:
+    class RootHead(BreakingHead):
+        def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+            return (embeddings * 0.0 * self.weight[labels]).sum().sqrt()
+
+    trainer = Trainer(TinyNet(), RootHead(9, 1.0), Crowd(), make_config(), run_folder=run_folder)
+    with pytest.raises(DivergedError, match="the gradient turned nan at step 1 "):
+        trainer.run()
+
+
+def test_the_best_checkpoint_is_that_of_the_best_evaluation(run_folder: Path) -> None:
+    scores = iter([0.6, 0.9, 0.7])
+    states: list[Tensor] = []
+
+    def evaluate(backbone: nn.Module) -> Mapping[str, float]:
+        states.append(next(backbone.parameters()).detach().clone())
+        return {"plain": 0.5, "combined": next(scores)}
+
+    trainer = make_trainer(run_folder, evaluate=evaluate)
+    result = trainer.run()
+    assert (result.best_metric, result.best_step) == (0.9, 10)
+    best = load_checkpoint(result.best_checkpoint)
+    assert best.step == 10
+    assert torch.equal(best.backbone["layers.0.weight"], states[1])
+    assert load_checkpoint(result.last_checkpoint).step == 15
+
+
+def test_evaluation_only_at_the_end_or_never(run_folder: Path, tmp_path: Path) -> None:
+    make_trainer(run_folder, make_config(evaluate_every=0)).run()
+    assert [line["step"] for line in lines(run_folder, "evaluation")] == [15]
+    result = make_trainer(tmp_path / "never", evaluate=None).run()
+    assert result.best_metric is None
+    assert result.best_checkpoint == result.last_checkpoint
+    assert not result.interrupted
+    assert lines(tmp_path / "never", "evaluation") == []
+
+
+def test_the_length_may_be_given_in_steps(run_folder: Path) -> None:
+    result = make_trainer(run_folder, make_config(epochs=None, steps=7)).run()
+    assert result.steps == 7
+    assert [line["step"] for line in lines(run_folder, "evaluation")] == [5, 7]
+
+
+def test_the_head_hears_of_the_epoch_and_collects_only_for_records(run_folder: Path) -> None:
+    class Hearing(BreakingHead):
+        def __init__(self) -> None:
+            super().__init__(99, 1.0)
+            self.epochs: list[float] = []
+            self.collected: list[bool] = []
+
+        def advance(self, epoch: float) -> None:
+            self.epochs.append(epoch)
+
+        def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+            self.collected.append(self.collect_statistics)
+            return super().forward(embeddings, labels)
+
+    head = Hearing()
+    Trainer(TinyNet(), head, Crowd(), make_config(log_every=6), run_folder=run_folder).run()
+    assert head.epochs == [step / 5 for step in range(15)]
+    assert [step for step, is_on in enumerate(head.collected, start=1) if is_on] == [1, 6, 12, 15]
+
+
+def test_resuming_with_other_settings_or_without_a_checkpoint_is_refused(run_folder: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
+        make_trainer(run_folder).run(resume=True)
+    stopped_trainer(run_folder, 3).run()
+    with pytest.raises(ValueError, match=r"seed=0, here it is 4"):
+        make_trainer(run_folder, make_config(seed=4)).run(resume=True)
+    with pytest.raises(ValueError, match=r"last\.pt does not fit this backbone and head"):
+        make_trainer(run_folder, head="curricularface").run(resume=True)
+
+
+def test_seeds_change_the_run_and_nothing_else_does(tmp_path: Path) -> None:
+    found = []
+    for name, seed in [("a", 0), ("b", 0), ("c", 1)]:
+        trainer = make_trainer(tmp_path / name, make_config(epochs=1, seed=seed))
+        trainer.run()
+        found.append(parameters(trainer)["backbone.layers.0.weight"])
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+def test_dropout_differs_from_step_to_step(run_folder: Path) -> None:
+    trainer = make_trainer(run_folder, make_config(epochs=1), evaluate=None)
+    drawn: list[Tensor] = []
+    trainer.backbone.register_forward_pre_hook(lambda module, inputs: drawn.append(torch.rand(4)))
+    trainer.run()
+    assert len({tuple(numbers.tolist()) for numbers in drawn}) == len(drawn) == 5
+
+
+def test_bf16_trains_on_the_cpu(run_folder: Path) -> None:
+    config = make_config(epochs=1, precision="bf16", accumulate=2)
+    trainer = make_trainer(run_folder, config)
+    assert trainer.run().steps == 5
+    assert all(p.dtype is torch.float32 for p in trainer.backbone.parameters())
+
+
+def test_tensorboard_files_are_written_where_asked_for(run_folder: Path) -> None:
+    pytest.importorskip("tensorboard")
+    make_trainer(run_folder, make_config(epochs=1, tensorboard=True)).run()
+    assert list((run_folder / "tensorboard").iterdir())
+
+
+def test_events_hear_of_a_failure_too(run_folder: Path) -> None:
+    heard: list[str] = []
+
+    class Listener(Events):
+        def started(self, *, step: int, total_steps: int) -> None:
+            heard.append(f"started {step}/{total_steps}")
+
+        def trained(self, record: TrainingRecord) -> None:
+            heard.append(f"trained {record.step}")
+
+        def evaluated(self, record: EvaluationRecord) -> None:
+            heard.append(f"evaluated {record.step}")
+
+        def finished(self) -> None:
+            heard.append("finished")
+
+    def fail(backbone: nn.Module) -> Mapping[str, float]:
+        raise ValueError("an image of the verification set is missing")
+
+    with pytest.raises(ValueError, match="verification set"):
+        make_trainer(run_folder, make_config(log_every=9), events=Listener(), evaluate=fail).run()
+    assert heard == ["started 0/15", "trained 1", "finished"]
