@@ -91,7 +91,7 @@ class TrainingConfig(_Section):
     accumulate: Whole = Field(
         default=1, ge=1, description="micro-batches that one step is split into"
     )
-    workers: Whole = Field(default=2, ge=0, description="processes that read images; 0: none")
+    workers: Whole = Field(default=2, ge=0, description="threads that read images; 0: none")
     flip: Switch = Field(default=True, description="mirror every other image, at random")
     clip_norm: float | None = Field(
         default=None, gt=0, description="largest gradient norm; null: any"

@@ -24,7 +24,7 @@ def test_bias_starts_at_the_published_values(
 ) -> None:
     head = head_class(4, 8631, balance=0.7, **options)
     assert head.bias is not None
-    assert float(head.bias) == pytest.approx(bias, abs=5e-4)
+    assert head.bias.item() == pytest.approx(bias, abs=5e-4)
 
 
 @pytest.mark.parametrize("name", ["sphereface2-c", "sphereface2-a", "sphereface2-m"])
@@ -91,7 +91,7 @@ def test_bias_starts_for_the_first_margin_of_a_schedule() -> None:
     plain = SphereFace2(4, 100, margin=0.1)
     assert scheduled.bias is not None
     assert plain.bias is not None
-    assert float(scheduled.bias) == float(plain.bias)
+    assert scheduled.bias.item() == plain.bias.item()
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [

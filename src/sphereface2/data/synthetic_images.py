@@ -80,7 +80,7 @@ class SyntheticImages:
     def __getitem__(self, index: int, /) -> NDArray[np.uint8]:
         identity, sample = self._place(index)
         if self._rendered is not None:
-            return self._rendered[index]
+            return np.asarray(self._rendered[index])
         return render_sample(
             identity,
             sample,

@@ -37,7 +37,7 @@ class Person:
     hair: Colour
     iris: Colour
     lips: Colour
-    birth_age: float
+    usual_age: float
     """The age, in years, around which this person's pictures were taken."""
     face_width: float
     forehead_width: float
@@ -180,7 +180,7 @@ def draw_person(seed: int, identity: int) -> Person:
     skin = _along(_SKIN, melanin) + rng.normal(0, 1, 3) * (7, 5, 6)
     dark_hair = rng.random() < 0.25 + 0.9 * melanin
     shade = rng.integers(0, 2) if dark_hair else rng.integers(1, len(_HAIR))
-    hair = _HAIR[shade] * rng.uniform(0.8, 1.2) + rng.normal(0, 6, 3)
+    hair = _HAIR[shade] * rng.uniform(0.8, 1.2) + rng.normal(0, 6) * np.array([1.2, 0.9, 0.8])
     dark_eyes = rng.random() < 0.2 + 1.1 * melanin
     eye = rng.integers(0, 2) if dark_eyes else rng.integers(1, len(_IRIS))
     iris = _IRIS[eye] * rng.uniform(0.8, 1.2) + rng.normal(0, 8, 3)
@@ -194,7 +194,7 @@ def draw_person(seed: int, identity: int) -> Person:
         hair=_colour(hair),
         iris=_colour(iris),
         lips=_colour(lips),
-        birth_age=float(rng.uniform(24, 56)),
+        usual_age=float(rng.uniform(24, 56)),
         face_width=sigma(mean=-0.3 * lean),
         forehead_width=sigma(),
         cheek=sigma(mean=0.2 * lean),
@@ -259,7 +259,7 @@ def draw_conditions(
     def uniform(low: float, high: float) -> float:
         return float(low + (high - low) * next(uniforms))
 
-    near, far_age = normal(person.birth_age, 9, 18, 80), uniform(18, 78)
+    near, far_age = normal(person.usual_age, 9, 18, 80), uniform(18, 78)
     age = near if next(uniforms) < 0.8 else far_age
     if setting.age is not None:
         low_age, high_age = setting.age
@@ -281,10 +281,10 @@ def draw_conditions(
         age=age,
         light_azimuth=uniform(-75, 75),
         light_elevation=uniform(-5, 60),
-        light_strength=uniform(0.35, 0.85),
-        ambient=uniform(0.3, 0.58),
+        light_strength=uniform(0.32, 0.78),
+        ambient=uniform(0.34, 0.58),
         tint=(1 + warmth, 1 + green, 1 - warmth),
-        smile=normal(0.25, 0.4, -0.5, 1),
+        smile=normal(0.32, 0.4, -0.5, 1),
         mouth_open=normal(-0.15, 0.4, 0, 1),
         brow_raise=normal(0, 0.45, -1, 1),
         eye_opening=normal(0, 0.16, -0.5, 0.3),

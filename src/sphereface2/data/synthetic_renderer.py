@@ -9,7 +9,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from sphereface2.data.synthetic_canvas import TEXELS, Picture
 from sphereface2.data.synthetic_person import Colour, Conditions, Person
+from sphereface2.data.synthetic_skin import hair_strands
 from sphereface2.data.synthetic_surface import (
     BOTTOM,
     CELLS,
@@ -25,7 +27,7 @@ from sphereface2.data.synthetic_surface import (
     illuminate,
     rotation,
 )
-from sphereface2.data.synthetic_texture import TEXELS, Picture, face_texture, hair_strands
+from sphereface2.data.synthetic_texture import face_texture
 
 
 def render(person: Person, conditions: Conditions) -> Picture:
@@ -40,21 +42,26 @@ def render(person: Person, conditions: Conditions) -> Picture:
 
     # Colours are planes, (3, 112, 112), from here on: numpy is slow over a last axis of three.
     fine = TEXELS / CELLS
-    fine_column, fine_row = hits.column * fine + (fine - 1) / 2, hits.row * fine + (fine - 1) / 2
-    colour = np.array(cv2.split(_sample(texture, fine_column, fine_row)), dtype=np.float32)
-    strands = _sample(hair_strands(person), fine_column, fine_row).astype(np.float32)
-    hairy = _sample(share, hits.column, hits.row)
+    on_texture = _look_up(hits.column * fine + (fine - 1) / 2, hits.row * fine + (fine - 1) / 2)
+    on_map = _look_up(hits.column, hits.row)
+    colour = np.array(cv2.split(_sample(texture, on_texture)), dtype=np.float32)
+    strands = _sample(hair_strands(person), on_texture)
+    hairy = _sample(share, on_map)
     colour += (_covering(conditions, hair, strands, hits.row, rng) - colour) * hairy
 
-    facing = _sample(light.facing, hits.column, hits.row)
-    lamp = _sample(light.lamp, hits.column, hits.row) * np.float32(conditions.light_strength)
-    sky = _sample(light.sky, hits.column, hits.row) * np.float32(conditions.ambient)
+    facing = _sample(light.facing, on_map)
+    sky = _sample(light.sky, on_map)
+    lamp = (np.float32(0.65) * sky + np.float32(0.35)) * np.float32(conditions.light_strength)
+    sky *= np.float32(conditions.ambient)
     # Light goes further round in red than in blue: skin lets it through.
     wrap = np.array([0.34, 0.22, 0.18], dtype=np.float32)[:, None, None]
-    shade = np.maximum((facing + wrap) / (1 + wrap), 0) * lamp + sky
-    colour *= shade * np.array(conditions.tint, dtype=np.float32)[:, None, None]
-    highlight = _sample(light.highlight, hits.column, hits.row) * lamp
-    colour += highlight * (np.float32(36) + np.float32(50) * hairy)
+    shade = np.maximum((facing + wrap) * (1 / (1 + wrap)), 0)
+    shade *= lamp
+    shade += sky
+    shade *= _plane(conditions.tint)
+    colour *= shade
+    highlight = _sample(light.highlight, on_map)
+    colour += highlight * lamp * (np.float32(36) + np.float32(50) * hairy)
     picture = _background(rng)
     picture += (colour - picture) * hits.cover
     if conditions.accessory == "hand":
@@ -62,10 +69,13 @@ def render(person: Person, conditions: Conditions) -> Picture:
     return _camera(picture, conditions, rng)
 
 
-def _sample(source: NDArray[Any], column: Map, row: Map) -> NDArray[Any]:
-    return np.asarray(
-        cv2.remap(source, column, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-    )
+def _look_up(column: Map, row: Map) -> tuple[Any, Any]:
+    """Coordinates in the form that OpenCV looks up fastest, made once for several maps."""
+    return cv2.convertMaps(column, row, cv2.CV_16SC2)
+
+
+def _sample(source: NDArray[Any], place: tuple[Any, Any]) -> NDArray[Any]:
+    return np.asarray(cv2.remap(source, *place, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))
 
 
 def hair_colour(person: Person, conditions: Conditions) -> Colour:
@@ -85,8 +95,8 @@ def _locks(person: Person) -> tuple[Map, Map]:
     """How ragged the edge of a person's hair is, by column, and the bumps of its curls."""
     rng = np.random.Generator(np.random.PCG64(person.skin_seed + 2))
     jag = rng.normal(0, 1, CELLS).astype(np.float32)
-    curls = cv2.resize(hair_strands(person), (CELLS, CELLS)).astype(np.float32) / 128 - 1
-    return jag, curls
+    curls = cv2.resize(hair_strands(person), (CELLS, CELLS)) * np.float32(1 / 128) - 1
+    return jag, np.asarray(curls, dtype=np.float32)
 
 
 def _hair(person: Person, conditions: Conditions, radius: Map) -> tuple[Map, Map]:
@@ -140,10 +150,11 @@ def _hair(person: Person, conditions: Conditions, radius: Map) -> tuple[Map, Map
     if person.hair_texture > 0.35 and not hat:
         grown += curls * np.float32(2.2 * person.hair_texture * min(thick / 4, 1.3))
     grown *= share
-    grown = cv2.blur(grown, (3, 3))
+    grown = np.asarray(cv2.blur(grown, (3, 3)), dtype=np.float32)
     grown += radius
     # The top of the head is a dome, whatever grows on it.
-    grown *= np.sqrt(np.clip((height - TOP - 2) / 9, 0, 1))
+    dome = np.sqrt(np.clip((height - TOP - 2) / 9, 0, 1))
+    grown = grown * dome - 3 * (1 - dome)
     return share * np.float32(density), grown
 
 
@@ -176,7 +187,9 @@ def _muted(rng: np.random.Generator) -> Colour:
 @lru_cache(maxsize=1)
 def _spread() -> Map:
     """(112, 5): how five values spread smoothly over a side of the picture."""
-    return np.asarray(cv2.resize(np.eye(5, dtype=np.float32), (5, SIZE), interpolation=cv2.INTER_CUBIC))
+    return np.asarray(
+        cv2.resize(np.eye(5, dtype=np.float32), (5, SIZE), interpolation=cv2.INTER_CUBIC)
+    )
 
 
 def _background(rng: np.random.Generator) -> Map:

@@ -78,12 +78,8 @@ def synthetic_verification_sets(
             f"synthetic sets: pairs must be a positive multiple of {2 * FOLDS} "
             f"(ten folds, half of each genuine), got {pairs}"
         )
-    # Two people a fold at least; each gives 25 genuine pairs, and fewer impostor pairs exist only
-    # where the folds are smallest.
-    most = 2 * FOLDS * min(people // FOLDS, _LOOK_ALIKES) * (IMAGES_PER_PERSON // 2) ** 2
-    most = min(
-        2 * FOLDS * (people // FOLDS) * (IMAGES_PER_PERSON // 2) ** 2, most * (people // FOLDS)
-    )
+    # The genuine pairs of the smallest fold set the limit where they cross two settings.
+    most = 2 * FOLDS * (people // FOLDS) * (IMAGES_PER_PERSON // 2) ** 2
     if pairs > most:
         raise ValueError(
             f"synthetic sets: {people} people give at most {most} pairs, got pairs={pairs}; "
@@ -176,7 +172,7 @@ def _impostors(
     picks = rng.choice(len(couples) * len(samples), wanted, replace=False)
     couple = np.array(couples)[picks // len(samples)]
     sample = np.array(samples)[picks % len(samples)]
-    return (members[couple] * IMAGES_PER_PERSON + sample).astype(np.int64)
+    return np.asarray(members[couple] * IMAGES_PER_PERSON + sample, dtype=np.int64)
 
 
 def _look_alikes(who: Sequence[Person]) -> list[tuple[int, int]]:

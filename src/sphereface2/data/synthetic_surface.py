@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import cv2
 import numpy as np
@@ -63,8 +64,9 @@ def ageing(conditions: Conditions) -> float:
 
 def _profile(points: list[tuple[float, float]], smooth: float) -> Map:
     heights, values = zip(*points, strict=True)
-    curve = np.interp(grid().y, heights, values).astype(np.float32)
-    return cv2.GaussianBlur(curve[:, None], (1, 0), sigmaX=0.1, sigmaY=smooth)[:, 0]
+    curve = np.interp(grid().y, heights, values).astype(np.float32)[:, None]
+    rounded = cv2.GaussianBlur(curve, (1, 0), sigmaX=0.1, sigmaY=smooth)
+    return np.asarray(rounded[:, 0], dtype=np.float32)
 
 
 def bare_radius(person: Person, conditions: Conditions) -> Map:
@@ -76,18 +78,25 @@ def bare_radius(person: Person, conditions: Conditions) -> Map:
     cheek = width * (0.97 + 0.02 * p.cheek - 0.01 * old)
     jaw = width * (0.77 + 0.04 * p.jaw + 0.035 * old)
     chin = width * (0.47 + 0.05 * p.chin_width + 0.02 * old)
-    chin_y = CHIN_Y + 1.8 * p.chin_length + 1.2 * conditions.mouth_open * 2
+    chin_y = CHIN_Y + 1.8 * p.chin_length + 2.4 * conditions.mouth_open
+    crown = [(-66.0, 0.0), (-63.0, 14.0)]
     side = _profile(
-        [(-66, 0), (-63, 14), (-56, 25), (-44, 0.94 * forehead), (-28, forehead), (-12, width)]
-        + [(8, cheek), (28, jaw), (chin_y - 5, chin), (chin_y + 2, 17), (80, 19)],
+        [
+            *crown,
+            *((-56, 25), (-44, 0.94 * forehead), (-28, forehead), (-12, width), (8, cheek)),
+            *((28, jaw), (chin_y - 5, chin), (chin_y + 2, 17), (80, 19)),
+        ],
         2.2,
     )
     depth = 38.5 + 1.2 * p.depth
     front = _profile(
-        [(-66, 0), (-63, 14), (-55, 26), (-44, depth - 4), (-30, depth - 0.5), (-18, depth + 0.6)]
-        + [(-8, depth - 1.5), (10, depth), (30, depth - 0.5)]
-        + [(chin_y - 4, depth - 2 + 1.2 * p.chin_forward), (chin_y + 1, depth - 7)]
-        + [(chin_y + 5, 21), (80, 15)],
+        [
+            *crown,
+            *((-55, 26), (-44, depth - 4), (-30, depth - 0.5), (-18, depth + 0.6)),
+            *((-8, depth - 1.5), (10, depth), (30, depth - 0.5)),
+            *((chin_y - 4, depth - 2 + 1.2 * p.chin_forward), (chin_y + 1, depth - 7)),
+            *((chin_y + 5, 21), (80, 15)),
+        ],
         1.6,
     )
     back = _profile([(-66, 0), (-62, 20), (-50, 36), (-20, 48), (10, 42), (34, 24), (80, 22)], 3)
@@ -152,13 +161,12 @@ def mouth_height(person: Person) -> float:
 
 def rotation(conditions: Conditions) -> NDArray[np.float32]:
     """Rows are the camera's axes in the coordinates of the head."""
-    yaw, pitch, roll = np.deg2rad([conditions.yaw, conditions.pitch, conditions.roll])
-    turn = np.array([[np.cos(yaw), 0, np.sin(yaw)], [0, 1, 0], [-np.sin(yaw), 0, np.cos(yaw)]])
-    nod = np.array(
-        [[1, 0, 0], [0, np.cos(pitch), np.sin(pitch)]] + [[0, -np.sin(pitch), np.cos(pitch)]]
-    )
-    tilt = np.array([[np.cos(roll), -np.sin(roll), 0], [np.sin(roll), np.cos(roll), 0], [0, 0, 1]])
-    return (tilt @ nod @ turn).astype(np.float32)
+    angles = np.deg2rad([conditions.yaw, conditions.pitch, conditions.roll])
+    (cos_yaw, cos_pitch, cos_roll), (sin_yaw, sin_pitch, sin_roll) = np.cos(angles), np.sin(angles)
+    turn = np.array([[cos_yaw, 0, sin_yaw], [0, 1, 0], [-sin_yaw, 0, cos_yaw]])
+    nod = np.array([[1, 0, 0], [0, cos_pitch, sin_pitch], [0, -sin_pitch, cos_pitch]])
+    tilt = np.array([[cos_roll, -sin_roll, 0], [sin_roll, cos_roll, 0], [0, 0, 1]])
+    return np.asarray(tilt @ nod @ turn, dtype=np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,10 +207,10 @@ def cast(radius: Map, camera: NDArray[np.float32], conditions: Conditions) -> Hi
         return [x, row + np.float32(first_row), z]
 
     def locate(start: list[Map], depth: Map) -> tuple[Map, Map, Map]:
-        x = cv2.scaleAdd(depth, ahead[0], start[0])
-        row = cv2.scaleAdd(depth, ahead[1], start[1])
-        z = cv2.scaleAdd(depth, ahead[2], start[2])
-        distance = cv2.magnitude(x, z)
+        x: Any = cv2.scaleAdd(depth, ahead[0], start[0])
+        row: Any = cv2.scaleAdd(depth, ahead[1], start[1])
+        z: Any = cv2.scaleAdd(depth, ahead[2], start[2])
+        distance: Any = cv2.magnitude(x, z)
         # sin(azimuth/2) = ±√((1 − cos azimuth)/2)
         z /= distance
         z *= -square
@@ -215,7 +223,7 @@ def cast(radius: Map, camera: NDArray[np.float32], conditions: Conditions) -> Hi
         return distance, column, row
 
     depth = np.full((SIZE // 4, SIZE // 4), 62, dtype=np.float32)
-    for step, rounds in ((4, 8), (2, 5)):
+    for step, rounds, stride in ((4, 11, 3.5), (2, 4, 1.5)):
         start = starts(step)
         if step < 4:
             depth = cv2.resize(depth, (SIZE // step, SIZE // step)) + np.float32(2)
@@ -226,18 +234,21 @@ def cast(radius: Map, camera: NDArray[np.float32], conditions: Conditions) -> Hi
             # A ray that misses keeps the depth where it came closest: that is its silhouette.
             silhouette = np.where(gap < closest, depth, silhouette)
             closest = np.minimum(gap, closest)
-            depth = np.maximum(depth - np.float32(0.85) * gap, np.float32(-34))
+            # A stride at least, else rays would stop where they graze a cheek, short of the hair.
+            move = np.where(gap > 0.6, np.maximum(gap, np.float32(stride)), gap)
+            depth = np.maximum(depth - np.float32(0.85) * move, np.float32(-34))
         depth = silhouette
     start = starts(1)
     depth = cv2.resize(depth, (SIZE, SIZE)) + np.float32(0.8)
-    for _ in range(2):
-        gap, _, _ = locate(start, depth)
-        depth -= np.float32(0.8) * gap
+    gap, _, _ = locate(start, depth)
+    depth -= np.float32(0.9) * gap
     gap, column, row = locate(start, depth)
     # The coarse rays know how near each ray came; the fine ones may hang beside the nose.
     gap = np.minimum(gap, cv2.resize(closest, (SIZE, SIZE)))
-    cover = np.float32(1.12) - np.float32(0.8) * gap
-    return Hits(column=column, row=row, cover=np.clip(cover, 0, 1))
+    cover = np.clip(np.float32(1.12) - np.float32(0.8) * gap, 0, 1)
+    # Close the holes where rays gave up between cheek and hair.
+    cover = cv2.morphologyEx(cover, cv2.MORPH_CLOSE, np.ones((5, 5), np.uint8))
+    return Hits(column=column, row=row, cover=np.asarray(cover, dtype=np.float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,16 +259,14 @@ class Light:
     """Cosine between the surface and the lamp."""
     sky: Map
     """Light from all around."""
-    lamp: Map
-    """How much of the lamp reaches the cell."""
     highlight: Map
 
 
 def illuminate(radius: Map, camera: NDArray[np.float32], conditions: Conditions) -> Light:
     """Light the surface by a lamp that stands still beside the camera, and by the sky."""
     cells = grid()
-    slope_y = cv2.Sobel(radius, cv2.CV_32F, 0, 1, ksize=3, scale=CELLS / (BOTTOM - TOP) / 8)
-    slope_x = cv2.Sobel(radius, cv2.CV_32F, 1, 0, ksize=3, scale=1 / 8)
+    slope_y: Any = cv2.Sobel(radius, cv2.CV_32F, 0, 1, ksize=3, scale=CELLS / (BOTTOM - TOP) / 8)
+    slope_x: Any = cv2.Sobel(radius, cv2.CV_32F, 1, 0, ksize=3, scale=1 / 8)
     slope_x *= cells.turn
     slope_x /= radius + np.float32(4)
     length = cv2.sqrt(slope_x * slope_x + slope_y * slope_y + np.float32(1))
@@ -268,7 +277,8 @@ def illuminate(radius: Map, camera: NDArray[np.float32], conditions: Conditions)
     azimuth, elevation = np.deg2rad([conditions.light_azimuth, conditions.light_elevation])
     level = np.cos(elevation)
     lamp = np.array([np.sin(azimuth) * level, -np.sin(elevation), np.cos(azimuth) * level])
-    half_way = (lamp + (0, 0, 1)) / np.linalg.norm(lamp + (0, 0, 1))
+    half_way = lamp + np.array([0, 0, 1])
+    half_way /= np.linalg.norm(half_way)
 
     def towards(direction: NDArray[np.float64]) -> Map:
         x, y, z = (direction @ camera).astype(np.float32)
@@ -285,6 +295,5 @@ def illuminate(radius: Map, camera: NDArray[np.float32], conditions: Conditions)
     return Light(
         facing=towards(lamp),
         sky=(np.float32(0.22) * slope_y + np.float32(1)) * openness,
-        lamp=np.float32(0.35) + np.float32(0.65) * openness,
         highlight=highlight,
     )

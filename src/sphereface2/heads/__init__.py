@@ -13,6 +13,7 @@ from sphereface2.heads.quality import AdaFace, MagFace
 from sphereface2.heads.simple import SimPLE
 from sphereface2.heads.softmax import NormFace, PlainSoftmax
 from sphereface2.heads.sphereface2 import SphereFace2, SphereFace2A, SphereFace2M
+from sphereface2.peers import OPTION_ALIASES
 from sphereface2.tables import build, look_up, resolve_options
 
 HEADS: dict[str, Callable[..., Head]] = {
@@ -35,28 +36,6 @@ HEADS: dict[str, Callable[..., Head]] = {
     "ring": Ring,
 }
 
-# What OpenSphere, InsightFace, wespeaker and the paper call our options.
-OPTION_ALIASES: dict[str, tuple[str, ...]] = {
-    "alpha": ("balance",),
-    "lam": ("balance",),
-    "r": ("radius", "scale"),
-    "s": ("scale", "radius"),
-    "gamma": ("scale",),
-    "scale": ("radius",),
-    "m": ("margin",),
-    "t": ("sharpness",),
-    "h": ("concentration",),
-    "lw": ("loss_weight",),
-    "b_theta": ("angular_bias",),
-    "init_bias": ("bias_start",),
-    "t_alpha": ("ema",),
-    "l_a": ("norm_low",),
-    "u_a": ("norm_high",),
-    "l_margin": ("margin_low",),
-    "u_margin": ("margin_high",),
-    "lambda_g": ("norm_weight",),
-}
-
 
 def build_head(name: str, dim: int, num_classes: int, **options: Any) -> Head:
     """The head called `name`, for embeddings of `dim` numbers and `num_classes` people."""
@@ -71,7 +50,6 @@ def head_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
 
 __all__ = [
     "HEADS",
-    "OPTION_ALIASES",
     "UNKNOWN",
     "AdaFace",
     "ArcFace",

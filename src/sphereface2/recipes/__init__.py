@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
+from sphereface2.peers import other_words
 from sphereface2.recipes.yaml_text import parse_mapping, parse_yaml, read_yaml_file
 from sphereface2.tables import nearest
 
@@ -123,6 +124,10 @@ def _lay_over(below: Any, above: Any, path: tuple[str, ...]) -> Any:
             if above.get(ours) is not None and other not in above:
                 merged.pop(other, None)
     for key, value in above.items():
+        if path == ("head",):
+            # head.r=40 over a recipe's radius: 30 is the same option under another name.
+            for word in other_words(key) - set(above):
+                merged.pop(word, None)
         merged[key] = _lay_over(below.get(key), value, (*path, key))
     return merged
 

@@ -1,0 +1,156 @@
+"""What all pictures of one synthetic person share: skin, lines of age, beard, strands of hair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sphereface2.data.synthetic_canvas import (
+    RING,
+    TEXELS,
+    Picture,
+    ellipse,
+    fill,
+    line,
+    soften,
+    to_texels,
+    window,
+)
+from sphereface2.data.synthetic_person import Person
+from sphereface2.data.synthetic_surface import CHIN_Y, eye_position, mouth_height, nose_height
+
+LINES_WINDOW = window((-44, 44), (-46, 54))
+BEARD_WINDOW = window((-62, 62), (0, 66))
+
+
+@dataclass(frozen=True, eq=False)
+class Skin:
+    """What the pictures of one person share: the skin, and how deep age and smile cut into it."""
+
+    base: Picture
+    age_lines: Picture
+    smile_lines: Picture
+
+
+@lru_cache(maxsize=4)
+def skin_of(person: Person) -> Skin:
+    """The bare skin of a person, and the darkness (0 to 255) of its lines."""
+    rng = np.random.Generator(np.random.PCG64(person.skin_seed))
+    eye_x, eye_y = eye_position(person)
+    mouth_y, nose_y = mouth_height(person), nose_height(person, 0.3)
+    blotches = cv2.resize(rng.standard_normal((32, 32), np.float32), (TEXELS, TEXELS))
+    # Planes, (3, 256, 256): numpy is slow over a last axis of three.
+    skin = np.array(person.skin, dtype=np.float32)[:, None, None] * (
+        np.float32(1) + np.float32(0.02) * blotches + np.float32(0.013) * _noise(rng, "fine")
+    )
+    warm = np.zeros((TEXELS, TEXELS), np.uint8)
+    for x, y, width, height in ((21, 8, 17, 15), (-21, 8, 17, 15), (0, 9, 10, 11), (0, 42, 12, 8)):
+        ellipse(warm, to_texels(x, y), (width, height), 255)
+    dim = np.zeros((TEXELS, TEXELS), np.uint8)
+    for side in (-1, 1):
+        ellipse(dim, to_texels(side * eye_x, eye_y - 1.5), (18, 13), 110 + 16 * person.eye_depth)
+    ellipse(dim, to_texels(0, mouth_y + 8.0), (12, 3.6), 90)
+    ellipse(dim, to_texels(0, nose_y + 5.0), (9, 2.6), 100)
+    blush = cv2.blur(cv2.blur(warm, (17, 17)), (17, 17)) * np.float32(1 / 255)
+    shade = cv2.blur(cv2.blur(dim, (9, 9)), (9, 9)) * np.float32(1 / 255)
+    # The chin throws its shadow on the neck.
+    shade += np.clip((np.arange(TEXELS) - to_texels(0, CHIN_Y + 2)[1]) / 9, 0, 0.7)[:, None]
+    blush *= np.float32(0.05 + 0.15 * person.redness)
+    for plane, by_blush, by_shade in zip(skin, (0.1, 1.0, 0.9), (0.36, 0.48, 0.46), strict=True):
+        plane *= 1 - np.float32(by_blush) * blush - np.float32(by_shade) * shade
+    base = np.asarray(cv2.merge(list(np.clip(skin, 0, 255).astype(np.uint8))))
+    marks = np.full_like(base, 255)
+    for tone in (0.74, 0.8, 0.88):
+        count = int(43 * person.freckles)
+        spots = to_texels(rng.normal(0, 17, count), rng.normal(4, 8, count))
+        rings = list(((spots[:, None] + 0.9 * RING) * 16).astype(np.int32))
+        cv2.fillPoly(marks, rings, (255 * tone**0.5, 255 * tone, 235 * tone), cv2.LINE_AA, 4)
+    for _ in range(rng.poisson(1.4)):
+        size = rng.uniform(0.9, 1.9)
+        spot = to_texels(rng.uniform(-30, 30), rng.uniform(-30, 44))
+        ellipse(marks, spot, (size, size), (130, 92, 80))
+    soften(marks, 0.5)
+    cv2.multiply(base, marks, dst=base, scale=1 / 255)
+    return Skin(base, _age_lines(person, rng), _smile_lines(person))
+
+
+@lru_cache(maxsize=3)
+def _noise_sheet(kind: str) -> NDArray[np.float32]:
+    """A large sheet of noise of unit deviation that everybody's skin and hair is cut from."""
+    rng = np.random.Generator(np.random.PCG64(11))
+    noise = rng.standard_normal((3 * TEXELS, 3 * TEXELS), np.float32)
+    spread_x, spread_y = {"fine": (1.0, 1.0), "streaks": (1.0, 14.0), "curls": (2.0, 2.4)}[kind]
+    smooth = cv2.GaussianBlur(noise, (0, 0), sigmaX=spread_x, sigmaY=spread_y)
+    return np.asarray(smooth / smooth.std())
+
+
+def _noise(rng: np.random.Generator, kind: str) -> NDArray[np.float32]:
+    left, top = rng.integers(0, 2 * TEXELS, 2)
+    return _noise_sheet(kind)[top : top + TEXELS, left : left + TEXELS]
+
+
+def _age_lines(person: Person, rng: np.random.Generator) -> Picture:
+    rows, columns, corner = LINES_WINDOW
+    dark = np.zeros((rows.stop - rows.start, columns.stop - columns.start), np.uint8)
+    eye_x, eye_y = eye_position(person)
+    nose_y, mouth_y = nose_height(person, 0.6), mouth_height(person)
+    along, across = np.linspace(0, 1, 8), np.linspace(-1, 1, 15)
+
+    def draw(x: ArrayLike, y: ArrayLike, depth: float, thickness: int) -> None:
+        line(dark, to_texels(x, y) - corner, 255 * depth * rng.uniform(0.6, 1.3), thickness)
+
+    for side in (-1, 1):
+        draw(side * (eye_x + 6 * across), eye_y + 6 + 2.2 * (1 - across**2), 0.26, 2)
+        draw(side * (eye_x + 6 * across), eye_y + 8 + 3.2 * (1 - across**2), 0.16, 1)
+        fold_y = nose_y - 1 + (mouth_y + 3 - nose_y) * along**1.25
+        draw(side * (7 + 8.5 * along**0.8), fold_y, 0.34, 2)
+        draw(side * (12 + 2.5 * along), mouth_y + 4 + 8 * along, 0.24, 2)
+        for k in (-1, 0, 1):
+            draw(side * (eye_x + 9 + 5.5 * along), eye_y + k * (1.3 + 1.4 * along), 0.34, 1)
+        draw(side * (2.6 - 0.7 * along), eye_y - 8 + 6 * along, 0.24, 1)
+    for k in range(4):
+        height = eye_y - 16 - 4.2 * k - 1.5 * np.cos(2.2 * across + rng.normal(0, 0.5))
+        draw((18 - k) * across + rng.normal(0, 1.5), height, 0.3, 1)
+    soften(dark, 0.9)
+    return dark
+
+
+def _smile_lines(person: Person) -> Picture:
+    rows, columns, corner = LINES_WINDOW
+    dark = np.zeros((rows.stop - rows.start, columns.stop - columns.start), np.uint8)
+    nose_y, mouth_y, along = nose_height(person, 0.3), mouth_height(person), np.linspace(0, 1, 8)
+    for side in (-1, 1):
+        fold_y = nose_y - 1 + (mouth_y + 1 - nose_y) * along**1.25
+        line(dark, to_texels(side * (7.5 + 10.5 * along**0.8), fold_y) - corner, 66, 2)
+    soften(dark, 1.1)
+    return dark
+
+
+@lru_cache(maxsize=4)
+def beard_shape(person: Person) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    mouth_y = mouth_height(person)
+    rows, columns, corner = BEARD_WINDOW
+    share = np.zeros((rows.stop - rows.start, columns.stop - columns.start), np.uint8)
+    along = np.linspace(-1, 1, 21)
+    edge = mouth_y + 4 - 26 * np.abs(along) ** 3.2 - 3 * np.exp(-((along / 0.3) ** 2))
+    low = to_texels(56 * along[::-1], np.full(21, 64.0)) - corner
+    fill(share, np.concatenate([to_texels(56 * along, edge) - corner, low]), 255)
+    moustache, lip = mouth_y - 2.5 - 3.6 * (1 - along**2), mouth_y + 0.5 + 3 * along**2
+    under = to_texels(15 * along[::-1], lip) - corner
+    fill(share, np.concatenate([to_texels(15 * along, moustache) - corner, under]), 255)
+    soften(share, 2.6)
+    grain = hair_strands(person)[rows, columns] * np.float32(1 / 255)
+    return share * np.float32(1 / 255), np.float32(0.7) + np.float32(0.5) * grain
+
+
+@lru_cache(maxsize=4)
+def hair_strands(person: Person) -> Picture:
+    """Light and dark strands: long streaks for straight hair, curls for curly hair."""
+    rng = np.random.Generator(np.random.PCG64(person.skin_seed + 1))
+    straight = np.float32(46 * (1 - person.hair_texture)) * _noise(rng, "streaks")
+    curly = np.float32(46 * person.hair_texture) * _noise(rng, "curls")
+    return np.clip(straight + curly + np.float32(128), 0, 255).astype(np.uint8)

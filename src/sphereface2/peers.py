@@ -1,0 +1,38 @@
+"""What OpenSphere, InsightFace, wespeaker and the papers call the options of our heads."""
+
+# Their word, and ours; where two are named, the first that the head at hand takes is meant.
+OPTION_ALIASES: dict[str, tuple[str, ...]] = {
+    "alpha": ("balance",),
+    "lam": ("balance",),
+    "r": ("radius", "scale"),
+    "s": ("scale", "radius"),
+    "gamma": ("scale",),
+    "scale": ("radius",),
+    "m": ("margin",),
+    "t": ("sharpness",),
+    "h": ("concentration",),
+    "lw": ("loss_weight",),
+    "b_theta": ("angular_bias",),
+    "init_bias": ("bias_start",),
+    "t_alpha": ("ema",),
+    "l_a": ("norm_low",),
+    "u_a": ("norm_high",),
+    "l_margin": ("margin_low",),
+    "u_margin": ("margin_high",),
+    "lambda_g": ("norm_weight",),
+}
+
+
+def other_words(option: str) -> set[str]:
+    """All other words for the same option: those of 'r' are radius, scale, s and gamma."""
+    words = {option}
+    while True:
+        related = {
+            word
+            for alias, ours in OPTION_ALIASES.items()
+            if words & {alias, *ours}
+            for word in (alias, *ours)
+        }
+        if related <= words:
+            return words - {option}
+        words |= related

@@ -1,0 +1,85 @@
+"""The command line as a user meets it: what it prints, and where, and how it ends."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_runs import SETS, SMALL
+
+
+def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    return subprocess.run(
+        [sys.executable, "-m", "sphereface2", *words],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_train_and_evaluate(tmp_path: Path) -> None:
+    trained = run("train", "quickstart", *SMALL, *SETS, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    assert "next: sphereface2 evaluate runs/quickstart" in trained.stderr
+    evaluated = run("evaluate", "runs/quickstart", cwd=tmp_path)
+    assert evaluated.returncode == 0, evaluated.stderr
+    for word in ("sphereface2-c", "raw pixels", "untrained network", "combined", "EER", "TAR@FAR"):
+        assert word in evaluated.stdout
+    assert "report: runs/quickstart/report.html" in evaluated.stdout
+    again = run("train", "quickstart", *SMALL, cwd=tmp_path)
+    assert again.returncode == 2
+    assert "runs/quickstart already holds a run" in again.stderr
+
+
+MISTAKES = [
+    (["train", "quickstrat"], "did you mean 'quickstart'?"),
+    (["train", "quickstart", "head.name=sphreface2-c"], "did you mean 'sphereface2-c'?"),
+    (["train", "quickstart", "head.radis=30"], "did you mean 'radius'?"),
+    (["train", "quickstart", "training.batchsize=30"], "did you mean 'training.batch_size'?"),
+    (["train", "quickstart", "head.balance=1.5"], "balance must lie in [0, 1], got 1.5"),
+    (["train", "quickstart", "head.radius=0"], "radius must be above 0"),
+    (["train", "quickstart", "head.sharpness=-2"], "sharpness must be above 0"),
+    (["train", "quickstart", "head.radius=big"], "head.radius"),
+    (["train", "quickstart", "data.people=1"], "people"),
+    (["train", "quickstart", "epochs"], "epochs"),
+    (["train", "broken.yaml"], "broken.yaml"),
+    (["train", "own-faces"], "data.path has no value yet; give it as data.path=VALUE"),
+    (["train", "own-faces", "data.path=nowhere"], "nowhere"),
+    (["resume", "nowhere"], "nowhere is no run folder"),
+    (["evaluate", "nowhere"], "nowhere is no run folder"),
+]
+
+
+@pytest.mark.parametrize(("words", "part"), MISTAKES, ids=lambda value: str(value)[:60])
+def test_a_mistake_gets_one_sentence_and_exit_code_two(
+    words: list[str], part: str, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.yaml").write_text("head: [unclosed\n")
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("sphereface2: ")
+    assert part in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_lists_name_everything(tmp_path: Path) -> None:
+    from sphereface2.backbones import BACKBONES
+    from sphereface2.heads import HEADS
+
+    for command, names in (("heads", HEADS), ("backbones", BACKBONES)):
+        done = run(command, cwd=tmp_path)
+        assert done.returncode == 0
+        assert all(name in done.stdout for name in names)
+
+
+def test_help_names_the_commands(tmp_path: Path) -> None:
+    done = run("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in ("train", "resume", "evaluate", "recipes"))
