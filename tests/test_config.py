@@ -113,7 +113,7 @@ def test_a_new_name_drops_the_bases_options(file: Path, head: str) -> None:
 
 def test_the_same_name_keeps_the_bases_options(file: Path) -> None:
     path = write(file.parent, "mine.yaml", "base: run.yaml\nhead: {name: sphereface2-c, t: 1}\n")
-    assert load_config(path).head.options == {"radius": 30, "sharpness": 3, "t": 1}
+    assert load_config(path).head.options == {"radius": 30, "t": 1}
 
 
 def test_a_base_may_be_a_recipe_and_lists_are_replaced(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ class TestFolders:
     def test_a_folder_without_a_run_is_named(self, tmp_path: Path) -> None:
         for command in (runs.resume, runs.evaluate):
             with pytest.raises(FileNotFoundError, match=f"{tmp_path} is no run folder"):
-                command(tmp_path)  # type: ignore[operator]  # two functions of one shape
+                command(tmp_path)
 
     def test_evaluation_without_a_set_says_how_to_name_one(self, tmp_path: Path) -> None:
         runs.train(small(*NO_SETS), tmp_path)
