@@ -304,6 +304,6 @@ def draw_conditions(
         blur=max(uniform(-2.6, 1.3), 0.0),
         noise=abs(normal(0, 3.2, -9, 9)),
         contrast=uniform(0.78, 1.12),
-        jpeg_quality=int(max(uniform(-110, 90), 0)),
+        jpeg_quality=int(max(uniform(-200, 90), 0)),
         nuisance_seed=int(rng.integers(0, 2**31)),
     )

@@ -42,9 +42,10 @@ def render(person: Person, conditions: Conditions) -> Picture:
 
     # Colours are planes, (3, 112, 112), from here on: numpy is slow over a last axis of three.
     fine = TEXELS / CELLS
-    on_texture = _look_up(hits.column * fine + (fine - 1) / 2, hits.row * fine + (fine - 1) / 2)
-    on_map = _look_up(hits.column, hits.row)
-    colour = np.array(cv2.split(_sample(texture, on_texture)), dtype=np.float32)
+    on_map = hits.column, hits.row
+    on_texture = hits.column * fine + (fine - 1) / 2, hits.row * fine + (fine - 1) / 2
+    # OpenCV samples floats faster than bytes.
+    colour = np.array(cv2.split(_sample(texture.astype(np.float32), on_texture)))
     strands = _sample(hair_strands(person), on_texture)
     hairy = _sample(share, on_map)
     colour += (_covering(conditions, hair, strands, hits.row, rng) - colour) * hairy
@@ -69,12 +70,7 @@ def render(person: Person, conditions: Conditions) -> Picture:
     return _camera(picture, conditions, rng)
 
 
-def _look_up(column: Map, row: Map) -> tuple[Any, Any]:
-    """Coordinates in the form that OpenCV looks up fastest, made once for several maps."""
-    return cv2.convertMaps(column, row, cv2.CV_16SC2)
-
-
-def _sample(source: NDArray[Any], place: tuple[Any, Any]) -> NDArray[Any]:
+def _sample(source: NDArray[Any], place: tuple[Map, Map]) -> NDArray[Any]:
     return np.asarray(cv2.remap(source, *place, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))
 
 
@@ -200,7 +196,7 @@ def _background(rng: np.random.Generator) -> Map:
     neck = (56 + int(rng.integers(-6, 7)), int(rng.integers(127, 137)))
     cv2.ellipse(shoulders, neck, (74, 30), 0, 180, 360, 255, -1, cv2.LINE_AA)
     scene += (_plane(_muted(rng)) - scene) * (shoulders * np.float32(1 / 255))
-    return np.clip(scene, 0, 255)
+    return np.asarray(scene)
 
 
 def _hand(picture: Map, rng: np.random.Generator) -> None:

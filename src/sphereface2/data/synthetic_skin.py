@@ -16,6 +16,7 @@ from sphereface2.data.synthetic_canvas import (
     ellipse,
     fill,
     line,
+    scaled,
     soften,
     to_texels,
     window,
@@ -64,7 +65,7 @@ def skin_of(person: Person) -> Skin:
         plane *= 1 - np.float32(by_blush) * blush - np.float32(by_shade) * shade
     base = np.asarray(cv2.merge(list(np.clip(skin, 0, 255).astype(np.uint8))))
     marks = np.full_like(base, 255)
-    for tone in (0.74, 0.8, 0.88):
+    for tone in (0.8, 0.85, 0.9):
         count = int(43 * person.freckles)
         spots = to_texels(rng.normal(0, 17, count), rng.normal(4, 8, count))
         rings = list(((spots[:, None] + 0.9 * RING) * 16).astype(np.int32))
@@ -75,6 +76,7 @@ def skin_of(person: Person) -> Skin:
         ellipse(marks, spot, (size, size), (130, 92, 80))
     soften(marks, 0.5)
     cv2.multiply(base, marks, dst=base, scale=1 / 255)
+    _nostrils(base, person)
     return Skin(base, _age_lines(person, rng), _smile_lines(person))
 
 
@@ -91,6 +93,34 @@ def _noise_sheet(kind: str) -> NDArray[np.float32]:
 def _noise(rng: np.random.Generator, kind: str) -> NDArray[np.float32]:
     left, top = rng.integers(0, 2 * TEXELS, 2)
     return _noise_sheet(kind)[top : top + TEXELS, left : left + TEXELS]
+
+
+@lru_cache(maxsize=4)
+def eyeball_of(person: Person) -> Picture:
+    """White, iris, pupil and glint, larger than the lids let see."""
+    ball = np.empty((61, 73, 3), np.uint8)
+    ball[:] = (236, 229, 223)
+    centre = np.array([36.0, 30.0])
+    ellipse(ball, centre, (6.5, 7.0), scaled(person.iris, 0.4, 0.4, 0.4))
+    ellipse(ball, centre, (5.6, 6.1), person.iris)
+    ellipse(ball, centre + np.array([0.3, 2.0]), (3.9, 3.2), scaled(person.iris, 1.4, 1.4, 1.4))
+    ellipse(ball, centre, (2.8, 3.0), (14, 12, 12))
+    ellipse(ball, centre + np.array([2.0, -2.4]), (1.5, 1.5), (255, 255, 255))
+    return ball
+
+
+def _nostrils(texture: Picture, person: Person) -> None:
+    nose_y = nose_height(person, 0.3)
+    rows, columns, corner = window((-13, 13), (nose_y - 5, nose_y + 7))
+    region = texture[rows, columns]
+    bend = np.linspace(-1, 1, 9)
+    for side in (-1, 1):
+        wing = side * (7.0 + 1.0 * person.nose_width - 1.4 * bend**2)
+        crease = to_texels(wing, nose_y + 0.8 + 2.6 * bend) - corner
+        line(region, crease, scaled(person.skin, 0.74, 0.62, 0.6), 1)
+        hole = to_texels(side * (3.6 + 0.6 * person.nose_width), nose_y + 3.3) - corner
+        ellipse(region, hole, (2.6, 1.3), scaled(person.skin, 0.42, 0.28, 0.28))
+    soften(region, 0.8)
 
 
 def _age_lines(person: Person, rng: np.random.Generator) -> Picture:

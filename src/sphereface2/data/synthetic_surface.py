@@ -8,6 +8,7 @@ the face more room than the back of the head and needs no arctangent to look up.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -62,11 +63,18 @@ def ageing(conditions: Conditions) -> float:
     return float(np.clip((conditions.age - 25) / 50, 0, 1.1))
 
 
-def _profile(points: list[tuple[float, float]], smooth: float) -> Map:
+@lru_cache(maxsize=4)
+def _smoothing(spread: float) -> Map:
+    """(CELLS, CELLS): rounds a curve over the rows by a Gaussian of `spread` cells."""
+    distance = np.subtract.outer(np.arange(CELLS), np.arange(CELLS))
+    weight = np.exp(-((distance / spread) ** 2) / 2)
+    return np.asarray(weight / weight.sum(axis=1, keepdims=True), dtype=np.float32)
+
+
+def _profile(points: Sequence[tuple[float, float]], spread: float) -> Map:
     heights, values = zip(*points, strict=True)
-    curve = np.interp(grid().y, heights, values).astype(np.float32)[:, None]
-    rounded = cv2.GaussianBlur(curve, (1, 0), sigmaX=0.1, sigmaY=smooth)
-    return np.asarray(rounded[:, 0], dtype=np.float32)
+    curve = np.interp(grid().y, heights, values).astype(np.float32)
+    return np.asarray(_smoothing(spread) @ curve)
 
 
 def bare_radius(person: Person, conditions: Conditions) -> Map:
@@ -99,7 +107,7 @@ def bare_radius(person: Person, conditions: Conditions) -> Map:
         ],
         1.6,
     )
-    back = _profile([(-66, 0), (-62, 20), (-50, 36), (-20, 48), (10, 42), (34, 24), (80, 22)], 3)
+    back = _profile([(-66, 0), (-62, 20), (-50, 36), (-20, 48), (10, 42), (34, 24), (80, 22)], 3.0)
     ahead = cells.cosine > 0
     across = (cells.sine[None, :] / side[:, None]) ** 2
     along = np.where(ahead[None, :], front[:, None], back[:, None])
@@ -214,8 +222,8 @@ def cast(radius: Map, camera: NDArray[np.float32], conditions: Conditions) -> Hi
         # sin(azimuth/2) = ±√((1 − cos azimuth)/2)
         z /= distance
         z *= -square
-        z += square
-        column = np.copysign(cv2.sqrt(np.maximum(z, 0, out=z)), x)
+        z += square * np.float32(1.00001)  # above zero in spite of rounding
+        column = np.copysign(cv2.sqrt(z), x)
         column += middle_column
         distance -= cv2.remap(
             radius, column, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
@@ -223,7 +231,7 @@ def cast(radius: Map, camera: NDArray[np.float32], conditions: Conditions) -> Hi
         return distance, column, row
 
     depth = np.full((SIZE // 4, SIZE // 4), 62, dtype=np.float32)
-    for step, rounds, stride in ((4, 11, 3.5), (2, 4, 1.5)):
+    for step, rounds, stride in ((4, 8, 4.5), (2, 4, 1.5)):
         start = starts(step)
         if step < 4:
             depth = cv2.resize(depth, (SIZE // step, SIZE // step)) + np.float32(2)
@@ -247,7 +255,7 @@ def cast(radius: Map, camera: NDArray[np.float32], conditions: Conditions) -> Hi
     gap = np.minimum(gap, cv2.resize(closest, (SIZE, SIZE)))
     cover = np.clip(np.float32(1.12) - np.float32(0.8) * gap, 0, 1)
     # Close the holes where rays gave up between cheek and hair.
-    cover = cv2.morphologyEx(cover, cv2.MORPH_CLOSE, np.ones((5, 5), np.uint8))
+    cover = cv2.morphologyEx(cover, cv2.MORPH_CLOSE, np.ones((3, 3), np.uint8))
     return Hits(column=column, row=row, cover=np.asarray(cover, dtype=np.float32))
 
 

@@ -8,7 +8,6 @@ import numpy as np
 from sphereface2.data.synthetic_canvas import (
     Picture,
     blend,
-    ellipse,
     fill,
     line,
     mix,
@@ -18,7 +17,13 @@ from sphereface2.data.synthetic_canvas import (
     window,
 )
 from sphereface2.data.synthetic_person import Colour, Conditions, Person
-from sphereface2.data.synthetic_skin import BEARD_WINDOW, LINES_WINDOW, beard_shape, skin_of
+from sphereface2.data.synthetic_skin import (
+    BEARD_WINDOW,
+    LINES_WINDOW,
+    beard_shape,
+    eyeball_of,
+    skin_of,
+)
 from sphereface2.data.synthetic_surface import ageing, eye_position, mouth_height, nose_height
 
 _ACROSS = np.linspace(-1, 1, 17)
@@ -44,7 +49,6 @@ def face_texture(person: Person, conditions: Conditions, hair: Colour) -> Pictur
     if conditions.beard > 0.06:
         _beard(texture, person, conditions, hair)
     _mouth(texture, person, conditions, old)
-    _nostrils(texture, person, old)
     _brows(texture, person, conditions, hair, old)
     for side in (-1, 1):
         _eye(texture, person, conditions, side, old)
@@ -82,16 +86,14 @@ def _eye(texture: Picture, person: Person, conditions: Conditions, side: int, ol
         fill(region, np.concatenate([crease - (0, 1), top[::-1]]), tone)
         soften(region, 1.3)
     line(region, crease, scaled(p.skin, 0.68, 0.58, 0.56), 1)
-    ball = np.empty_like(region)
-    ball[:] = (240 - 10 * old, 234 - 16 * old, 230 - 22 * old)
-    line(ball, top + np.array([0, 1.6]), (176, 160, 156), 4)
-    gaze = middle + np.array([4.5 * conditions.gaze_x, 3 * conditions.gaze_y - 1.2])
-    ellipse(ball, gaze, (6.5, 7.0), scaled(p.iris, 0.4, 0.4, 0.4))
-    ellipse(ball, gaze, (5.6, 6.1), p.iris)
-    ellipse(ball, gaze + np.array([0.3, 2.0]), (3.9, 3.2), scaled(p.iris, 1.4, 1.4, 1.4))
-    ellipse(ball, gaze, (2.8, 3.0), (14, 12, 12))
     lash = scaled(p.skin, 0.24, 0.18, 0.18)
-    ellipse(ball, gaze + np.array([2.0, -2.4]), (1.5, 1.5), (255, 255, 255))
+    eyeball = eyeball_of(person)
+    height, width = region.shape[:2]
+    # The gaze moves the window over the eyeball, by whole texels.
+    left = round(eyeball.shape[1] / 2 - middle[0] - 4.5 * conditions.gaze_x)
+    up = round(eyeball.shape[0] / 2 - middle[1] - 3 * conditions.gaze_y + 1.2)
+    ball = eyeball[up : up + height, left : left + width].copy()
+    line(ball, top + np.array([0, 1.2]), (170, 154, 150), 2)
     inside = np.zeros(region.shape[:2], np.uint8)
     fill(inside, np.concatenate([top, bottom[::-1]]), 255)
     cv2.copyTo(ball, inside, region)
@@ -128,20 +130,6 @@ def _brows(
         low, high = np.minimum(upper[0], upper[-1]), np.maximum(lower[0], lower[-1])
         top = int(upper[:, 1].min()) - 4
         soften(texture[top : int(high[1]) + 4, int(low[0]) - 3 : int(high[0]) + 4], 1.0)
-
-
-def _nostrils(texture: Picture, person: Person, old: float) -> None:
-    nose_y = nose_height(person, old)
-    rows, columns, corner = window((-13, 13), (nose_y - 5, nose_y + 7))
-    region = texture[rows, columns]
-    bend = _ACROSS[::2]
-    for side in (-1, 1):
-        wing = side * (7.0 + 1.0 * person.nose_width - 1.4 * bend**2)
-        crease = to_texels(wing, nose_y + 0.8 + 2.6 * bend) - corner
-        line(region, crease, scaled(person.skin, 0.74, 0.62, 0.6), 1)
-        hole = to_texels(side * (3.6 + 0.6 * person.nose_width), nose_y + 3.3) - corner
-        ellipse(region, hole, (2.6, 1.3), scaled(person.skin, 0.42, 0.28, 0.28))
-    soften(region, 0.8)
 
 
 def _mouth(texture: Picture, person: Person, conditions: Conditions, old: float) -> None:

@@ -33,7 +33,7 @@ class Circle(MarginHead, NormFace):
             return straight_through(logit, self.scale * cosine_b)
         return logit
 
-    def other_logit(self, cosine_bc: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
-        bracket = (cosine_bc + self.margin).clamp_min_(0.0).mul_(self.scale)
-        logit = (cosine_bc - self.margin).mul_(bracket)
+    def other_logit(self, cosine_cb: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
+        bracket = (cosine_cb + self.margin).clamp_min_(0.0).mul_(self.scale)
+        logit = (cosine_cb - self.margin).mul_(bracket)
         return logit, self.scale if self.gradient == "straight-through" else bracket

@@ -22,10 +22,14 @@ def adjust(cosine: Tensor, sharpness: float) -> Tensor:
     return 2.0 * ((cosine + 1.0) / 2.0).clamp(0.0, 1.0).pow(sharpness) - 1.0
 
 
+def adjust_half(cosine: Tensor, sharpness: float) -> Tensor:
+    """(c+1)/2, kept off 0 where a power below one would have an infinite slope."""
+    return ((cosine + 1.0) / 2.0).clamp_(1e-6 if sharpness < 1.0 else 0.0, 1.0)
+
+
 def adjust_slope(cosine: Tensor, sharpness: float) -> Tensor:
     """g'(c) = t((c+1)/2)^(t-1); for t < 1 it is kept finite at c = -1."""
-    half = ((cosine + 1.0) / 2.0).clamp(1e-6 if sharpness < 1.0 else 0.0, 1.0)
-    return half.pow_(sharpness - 1.0).mul_(sharpness)
+    return adjust_half(cosine, sharpness).pow_(sharpness - 1.0).mul_(sharpness)
 
 
 def straight_through(value: Tensor, like: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ class CurricularFace(MarginHead, NormFace):
     t is a running mean of the target cosine (rate `ema`) and has no gradient.
     """
 
+    needs_all_targets = True
     curriculum: Tensor
 
     def __init__(
@@ -49,12 +50,12 @@ class CurricularFace(MarginHead, NormFace):
             )
         return self.scale * add_angle(cosine_b, self.margin)
 
-    def other_logit(self, cosine_bc: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
+    def other_logit(self, cosine_cb: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
         assert rows.context is not None
-        hard = cosine_bc > rows.context[:, None]
-        curriculum = self.curriculum.to(cosine_bc.dtype)
-        logit = torch.where(hard, cosine_bc * (curriculum + cosine_bc), cosine_bc).mul_(self.scale)
+        hard = cosine_cb > rows.context
+        curriculum = self.curriculum.to(cosine_cb.dtype)
+        logit = torch.where(hard, cosine_cb * (curriculum + cosine_cb), cosine_cb).mul_(self.scale)
         if self.gradient == "straight-through":
             return logit, self.scale
-        slope = torch.where(hard, curriculum + 2.0 * cosine_bc, 1.0).mul_(self.scale)
+        slope = torch.where(hard, curriculum + 2.0 * cosine_cb, 1.0).mul_(self.scale)
         return logit, slope

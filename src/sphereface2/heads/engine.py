@@ -8,16 +8,27 @@ A proxy head compares each embedding with K class weights. Its loss is always ma
 3. a reduction over classes: a sum of softplus terms (binary) or a log-sum-exp (softmax).
 
 So no B×K matrix has to exist. A binary head needs one pass over blocks of classes: product, map,
-dL/dX += G·W, dL/dW = Gᵀ·X. A softmax head needs its normaliser first, hence a second pass.
-The weights are never copied in normalised form: a row's norm only scales its products.
+dL/dX += G·W, dL/dW = Gᵀ·X, and even the update of the block's weights. A softmax head needs its
+normaliser first, hence a second pass. The weights are never copied in normalised form: a row's
+norm only scales its products.
+
+Blocks are laid out class by row (C×B): what belongs to a class (its norm, its bias, the projection
+of its gradient) then runs along contiguous memory.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from sphereface2.heads.class_rows import ClassRows
+from sphereface2.heads.exchange import ALONE, Exchange
+from sphereface2.heads.head import UNKNOWN
+
+ELSEWHERE = -2
+"""In the engine only: the sample's class is known, but its weights are on another rank."""
 
 BLOCK_ELEMENTS = 1 << 20
 """Logits a block may hold on the CPU: 4 MB in float32, so that a block stays in the cache."""
@@ -61,6 +72,8 @@ class ProxyMaps(Protocol):
 
     unit_weights: bool
     unit_embeddings: bool
+    needs_all_targets: bool
+    """Whether `prepare` needs the target cosine also of rows whose class is on another rank."""
     collect_statistics: bool
 
     def reduction(self) -> Binary | Softmax:
@@ -72,10 +85,11 @@ class ProxyMaps(Protocol):
     def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
         """Logit of each row's own class, bias excluded; autograd differentiates these B numbers."""
 
-    def other_logit(self, cosine_bc: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
+    def other_logit(self, cosine_cb: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
         """Logit of all other classes, bias excluded, and its slope d logit / d cosine.
 
-        `cosine_bc` must stay as it is; what is returned may be overwritten.
+        Rows run along the last dimension. `cosine_cb` must stay as it is; what is returned may be
+        overwritten.
         """
 
 
@@ -87,65 +101,32 @@ class Outcome:
     embeddings: Tensor | None = None
     weight: Tensor | None = None
     bias: Tensor | None = None
-    statistics: dict[str, Tensor] | None = None
-
-
-def proxy_loss(
-    maps: ProxyMaps, embeddings: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of a proxy head as a differentiable scalar, and the statistics of the batch."""
-    statistics: dict[str, Tensor] = {}
-    loss: Tensor = _ProxyLoss.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        embeddings, weight, bias, labels, maps, torch.is_grad_enabled(), statistics
-    )
-    return loss, statistics
-
-
-class _ProxyLoss(torch.autograd.Function):
-    """Gradients come out of the same pass as the loss, so backward only scales them."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        embeddings: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        labels: Tensor,
-        maps: ProxyMaps,
-        grad_enabled: bool,
-        statistics: dict[str, Tensor],
-    ) -> Tensor:
-        needs = ctx.needs_input_grad if grad_enabled else (False, False, False)
-        outcome = evaluate(maps, embeddings, weight, bias, labels, needs=needs[:3])
-        ctx.gradients = (outcome.embeddings, outcome.weight, outcome.bias)
-        statistics.update(outcome.statistics or {})
-        return outcome.loss
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.gradients is None:
-            raise RuntimeError("a head's loss can be differentiated only once per forward pass")
-        # Scaled in place: a second K×D tensor would cost as much memory as the gradient itself.
-        scaled = [g if g is None else g.mul_(grad_output.to(g.dtype)) for g in ctx.gradients]
-        ctx.gradients = None
-        return (*scaled, None, None, None, None)
+    statistics: dict[str, Tensor] = field(default_factory=dict)
 
 
 def evaluate(
     maps: ProxyMaps,
     embeddings: Tensor,
-    weight: Tensor,
+    classes: ClassRows,
     bias: Tensor | None,
     labels: Tensor,
     *,
     needs: tuple[bool, bool, bool],
+    exchange: Exchange = ALONE,
 ) -> Outcome:
-    """Loss and the needed gradients of (embeddings, weight, bias) in passes over class blocks."""
+    """Loss and the needed gradients of (embeddings, weight, bias) in passes over class blocks.
+
+    `labels` count within `classes`; see UNKNOWN and ELSEWHERE for the others. On several ranks,
+    `embeddings` and `labels` are the whole batch, the loss is the whole loss, and the gradient of
+    the embeddings is this rank's share of a sum.
+    """
     device = embeddings.device.type
     autocast = torch.is_autocast_enabled(device)
-    product_dtype = torch.get_autocast_dtype(device) if autocast else weight.dtype
-    with torch.autocast(device, enabled=False):
-        return _Evaluation(maps, embeddings, weight, bias, labels, product_dtype, needs).run()
+    product_dtype = torch.get_autocast_dtype(device) if autocast else classes.dtype
+    with torch.autocast(device, enabled=False), torch.no_grad():
+        return _Evaluation(
+            maps, embeddings, classes, bias, labels, product_dtype, needs, exchange
+        ).run()
 
 
 class _Evaluation:
@@ -155,34 +136,38 @@ class _Evaluation:
         self,
         maps: ProxyMaps,
         embeddings: Tensor,
-        weight: Tensor,
+        classes: ClassRows,
         bias: Tensor | None,
         labels: Tensor,
         product_dtype: torch.dtype,
         needs: tuple[bool, bool, bool],
+        exchange: Exchange,
     ) -> None:
         self.maps = maps
         self.original = embeddings
-        self.weight = weight
+        self.classes = classes
         self.bias = bias
         self.product_dtype = product_dtype
+        self.exchange = exchange
         self.needs_embeddings, self.needs_weight, self.needs_bias = needs
+        self.needs_gradient = any(needs)
         self.reduction = maps.reduction()
         # Softmax has no place for a sample of no class: such rows are left out of the batch.
         self.kept = None
-        if isinstance(self.reduction, Softmax) and bool((labels < 0).any()):
-            self.kept = (labels >= 0).nonzero().squeeze(1)
+        if isinstance(self.reduction, Softmax) and bool((labels == UNKNOWN).any()):
+            self.kept = (labels != UNKNOWN).nonzero().squeeze(1)
             embeddings, labels = embeddings[self.kept], labels[self.kept]
         self.labels = labels
+        self.known = labels != UNKNOWN
+        self.is_here = labels >= 0
         # Margin maths runs in the precision of the weights (float32 or float64), products may not.
-        self.rows_x = embeddings.to(weight.dtype)
+        self.rows_x = embeddings.to(classes.dtype)
         self.norm = torch.linalg.vector_norm(self.rows_x, dim=1)
-        self.inverse_norm = _inverse(self.norm) if maps.unit_embeddings else None
+        self.inverse_norm = inverse(self.norm) if maps.unit_embeddings else None
         if self.inverse_norm is not None:
             self.rows_x = self.rows_x * self.inverse_norm[:, None]
         self.product_x = self.rows_x.to(product_dtype)
         self.grad_x = torch.zeros_like(self.rows_x) if self.needs_embeddings else None
-        self.grad_weight = torch.empty_like(weight) if self.needs_weight else None
         self.grad_bias = torch.zeros_like(bias) if self.needs_bias and bias is not None else None
         self.statistics = _Statistics() if maps.collect_statistics else None
 
@@ -192,89 +177,105 @@ class _Evaluation:
             return self._nothing()
         self._target_pass()
         # Every dL/dlogit is kept relative to this factor, so that a half-precision product sees
-        # numbers of order one; the factor is applied to the float32 results.
+        # numbers of order one; the factor is applied to the results.
         if isinstance(self.reduction, Binary):
-            self.unit = max(self.reduction.positive_weight, self.reduction.negative_weight) / count
+            positive, negative = self.reduction.positive_weight, self.reduction.negative_weight
+            # The negatives' own weight, where a positive counts at most a thousand times as much.
+            near = negative > 0.0 and positive <= 1000.0 * negative
+            self.unit = (negative if near else max(positive, negative)) / count
             loss = self._binary()
         else:
             self.unit = self.reduction.weight / count
             loss = self._softmax()
-        grads = self._finish()
-        statistics = self.statistics.result(self) if self.statistics else None
-        return Outcome(loss, *grads, statistics)
+        loss = self._sum_over_ranks(loss)
+        statistics = self.statistics.result(self) if self.statistics else {}
+        return Outcome(
+            loss, self._embedding_gradient(), self.classes.gradient(), self.grad_bias, statistics
+        )
 
     # -- the three parts -------------------------------------------------------------------------
 
     def _target_pass(self) -> None:
         """Part 1: the target's cosine and logit, as a small autograd graph of B numbers."""
-        self.known = self.labels >= 0
         index = self.labels.clamp_min(0)
-        own = self.weight[index]
-        cosine = (self.rows_x * own).sum(dim=1)
-        if self.maps.unit_weights:
-            cosine = cosine * _inverse(torch.linalg.vector_norm(own, dim=1))
-        self.target_cosine = self._clamp(cosine)
-        with torch.no_grad():
-            rows = self.maps.prepare(self.target_cosine, self.norm, self.known)
+        cosine = torch.zeros_like(self.norm)
+        if len(self.classes):
+            own = self.classes.gather(index)
+            cosine = (self.rows_x * own).sum(dim=1)
+            if self.maps.unit_weights:
+                cosine = cosine * inverse(torch.linalg.vector_norm(own, dim=1))
+            cosine = self._clamp(cosine) * self.is_here
+        if self.maps.needs_all_targets or self.statistics:
+            cosine = self.exchange.sum(cosine)
+        self.target_cosine = cosine
+        self.rows = self.maps.prepare(self.target_cosine, self.norm, self.known)
         with torch.enable_grad():
             self.leaf_cosine = self.target_cosine.clone().requires_grad_()
             self.leaf_norm = self.norm.clone().requires_grad_()
-            self.rows = Rows(rows.norm, rows.known, rows.context)
-            graph_rows = Rows(self.leaf_norm, rows.known, rows.context)
+            graph_rows = Rows(self.leaf_norm, self.rows.known, self.rows.context)
             self.target_graph = self.maps.target_logit(self.leaf_cosine, graph_rows)
         self.target_logit = self.target_graph.detach()
-        if self.bias is not None:
-            self.target_logit = self.target_logit + (
-                self.bias[index] if self.bias.ndim else self.bias
-            )
+        if self.bias is not None and self.bias.ndim and len(self.bias):
+            self.target_logit = self.target_logit + self.classes.pick(self.bias)[index]
+        elif self.bias is not None and not self.bias.ndim:
+            self.target_logit = self.target_logit + self.bias
 
     def _block(self, start: int, stop: int) -> "_Block":
         """Part 2 for classes start..stop-1: cosines, logits and slopes of a block."""
-        weight_cd = self.weight[start:stop]
+        weight_cd = self.classes.read(start, stop)
         product_w = weight_cd.to(self.product_dtype)
-        cosine_bc = (self.product_x @ product_w.T).to(self.weight.dtype)
+        cosine_cb = (product_w @ self.product_x.T).to(self.classes.dtype)
         inverse_c = None
         if self.maps.unit_weights:
-            inverse_c = _inverse(torch.linalg.vector_norm(weight_cd, dim=1))
-            cosine_bc.mul_(inverse_c)
-        cosine_bc = self._clamp(cosine_bc)
-        logit_bc, slope_bc = self.maps.other_logit(cosine_bc, self.rows)
-        if self.bias is not None:
-            logit_bc = logit_bc.add_(self.bias[start:stop] if self.bias.ndim else self.bias)
-        inside = (self.labels >= start) & (self.labels < stop)
-        rows = inside.nonzero().squeeze(1)
+            # x·x is faster than a norm, and far from overflow for any sensible row.
+            inverse_c = inverse(torch.linalg.vecdot(weight_cd, weight_cd).sqrt_())
+            cosine_cb.mul_(inverse_c[:, None])
+        cosine_cb = self._clamp(cosine_cb)
+        logit_cb, slope_cb = self.maps.other_logit(cosine_cb, self.rows)
+        bias = self.bias
+        if bias is not None:
+            bias = self.classes.pick(bias)[start:stop, None] if bias.ndim else bias
+            logit_cb = logit_cb.add_(bias)
+        rows = ((self.labels >= start) & (self.labels < stop)).nonzero().squeeze(1)
         return _Block(
             start=start,
             stop=stop,
             weight_cd=weight_cd,
             product_w=product_w,
             inverse_c=inverse_c,
-            cosine_bc=cosine_bc,
-            logit_bc=logit_bc,
-            slope_bc=slope_bc,
-            target_rows=rows,
-            target_columns=self.labels[rows] - start,
+            cosine_cb=cosine_cb,
+            logit_cb=logit_cb,
+            slope_cb=slope_cb,
+            targets=(self.labels[rows] - start, rows),
         )
 
     def _binary(self) -> Tensor:
         """Part 3, binary: one pass; each term is added and differentiated where it arises."""
         assert isinstance(self.reduction, Binary)
-        positive = self.reduction.positive_weight / len(self.labels)
-        negative = self.reduction.negative_weight / len(self.labels)
-        known = self.known.to(self.target_logit.dtype)
-        loss = positive * (F.softplus(-self.target_logit) * known).sum()
-        self._differentiate_target(-(positive / self.unit) * known * (-self.target_logit).sigmoid())
-        wants_gradient = self.needs_embeddings or self.needs_weight or self.needs_bias
+        count = len(self.labels)
+        positive = self.reduction.positive_weight / count
+        negative = self.reduction.negative_weight / count
+        here = self.is_here.to(self.target_logit.dtype)
+        loss = positive * (F.softplus(-self.target_logit) * here).sum()
+        self._differentiate_target(-(positive / self.unit) * here * (-self.target_logit).sigmoid())
         for start, stop in self._blocks():
             block = self._block(start, stop)
             # The target is no negative: softplus(-inf) and its gradient are zero.
-            block.logit_bc[block.target_rows, block.target_columns] = -torch.inf
+            block.logit_cb[block.targets] = -torch.inf
             if self.statistics:
-                self.statistics.add(block, active=block.logit_bc > 0)
-            loss = loss + negative * F.softplus(block.logit_bc).sum()
-            if wants_gradient:
-                grad_bc = block.logit_bc.sigmoid_().mul_(negative / self.unit)
-                self._accumulate(block, grad_bc)
+                self.statistics.add(block, active=block.logit_cb > 0)
+            class_weight = self.classes.class_weight(start, stop)
+            terms = F.softplus(block.logit_cb)
+            total = terms.sum() if class_weight is None else terms.sum(dim=1) @ class_weight
+            loss = loss + negative * total
+            if not self.needs_gradient:
+                continue
+            grad_cb = block.logit_cb.sigmoid_()
+            if class_weight is not None:
+                grad_cb.mul_(class_weight[:, None])
+            if negative != self.unit:
+                grad_cb.mul_(negative / self.unit)
+            self._accumulate(block, grad_cb)
         return loss
 
     def _softmax(self) -> Tensor:
@@ -284,24 +285,21 @@ class _Evaluation:
         for start, stop in self._blocks():
             block = self._block(start, stop)
             if self.statistics:
-                above = block.logit_bc > self.target_logit[:, None]
-                above[block.target_rows, block.target_columns] = False
+                above = block.logit_cb > self.target_logit
+                above[block.targets] = False
                 self.statistics.add(block, active=above)
-            block.logit_bc[block.target_rows, block.target_columns] = self.target_logit[
-                block.target_rows
-            ]
-            now = torch.maximum(highest, block.logit_bc.amax(dim=1))
-            total = total * (highest - now).exp() + (
-                block.logit_bc.sub_(now[:, None]).exp_().sum(dim=1)
-            )
+            block.logit_cb[block.targets] = self.target_logit[block.targets[1]]
+            now = torch.maximum(highest, block.logit_cb.amax(dim=0))
+            total = total * (highest - now).exp() + block.logit_cb.sub_(now).exp_().sum(dim=0)
             highest = now
-        normaliser = highest + total.log()
-        loss = self.unit * (normaliser - self.target_logit).sum()
-        if self.needs_embeddings or self.needs_weight or self.needs_bias:
-            self._differentiate_target((self.target_logit - normaliser).exp() - 1.0)
+        normaliser = self.exchange.log_sum_exp(highest, total)
+        here = self.is_here.to(normaliser.dtype)
+        loss = self.unit * ((normaliser - self.target_logit) * here).sum()
+        if self.needs_gradient:
+            self._differentiate_target(here * ((self.target_logit - normaliser).exp() - 1.0))
             for start, stop in self._blocks():
                 block = self._block(start, stop)
-                self._accumulate(block, block.logit_bc.sub_(normaliser[:, None]).exp_())
+                self._accumulate(block, block.logit_cb.sub_(normaliser).exp_())
         return loss
 
     # -- gradients -------------------------------------------------------------------------------
@@ -309,67 +307,73 @@ class _Evaluation:
     def _differentiate_target(self, grad_logit_b: Tensor) -> None:
         """dL/dlogit of the targets -> dL/dcosine, dL/dnorm (in units of `unit`)."""
         self.target_grad_logit = grad_logit_b
-        grad_cosine, grad_norm = torch.autograd.grad(
+        self.target_grad_cosine, self.target_grad_norm = torch.autograd.grad(
             self.target_graph, [self.leaf_cosine, self.leaf_norm], grad_logit_b, allow_unused=True
         )
-        self.target_grad_cosine = grad_cosine
-        self.target_grad_norm = grad_norm
 
-    def _accumulate(self, block: "_Block", grad_bc: Tensor) -> None:
-        """dL/dlogit of a block -> its share of dL/dX, dL/dW and dL/db; `grad_bc` is used up."""
-        rows, columns = block.target_rows, block.target_columns
+    def _accumulate(self, block: "_Block", grad_cb: Tensor) -> None:
+        """dL/dlogit of a block -> its share of dL/dX, dL/dW and dL/db; `grad_cb` is used up."""
+        targets, rows = block.targets, block.targets[1]
         if self.grad_bias is not None:
-            grad_bc[rows, columns] = self.target_grad_logit[rows]
+            grad_cb[targets] = self.target_grad_logit[rows]
             if self.grad_bias.ndim:
-                self.grad_bias[block.start : block.stop] = grad_bc.sum(dim=0)
+                self.classes.put(self.grad_bias, block.start, block.stop, grad_cb.sum(dim=1))
             else:
-                self.grad_bias += grad_bc.sum()
-        grad_bc.mul_(block.slope_bc)  # dL/dlogit -> dL/dcosine
-        grad_bc[rows, columns] = self.target_grad_cosine[rows]
-        projection_c = None
+                self.grad_bias += grad_cb.sum()
+        grad_cb.mul_(block.slope_cb)  # dL/dlogit -> dL/dcosine
+        grad_cb[targets] = self.target_grad_cosine[rows]
+        along_c = None
         if block.inverse_c is not None:
-            if self.grad_weight is not None:
-                projection_c = (grad_bc * block.cosine_bc).sum(dim=0)
-            grad_bc.mul_(block.inverse_c)
-        product_g = grad_bc.to(self.product_dtype)
+            # d cosine / d w has no part along w: `along_c` is what the product has too much.
+            if self.needs_weight:
+                along_c = torch.linalg.vecdot(grad_cb, block.cosine_cb) * block.inverse_c.square()
+            grad_cb.mul_(block.inverse_c[:, None])
+        product_g = grad_cb.to(self.product_dtype)
         if self.grad_x is not None:
-            self.grad_x += product_g @ block.product_w
-        if self.grad_weight is not None:
-            grad_cd = self.grad_weight[block.start : block.stop]
-            grad_cd.copy_(product_g.T @ self.product_x)
-            if projection_c is not None and block.inverse_c is not None:
-                # d cosine / d w has no part along w: that part of the product is taken off.
-                grad_cd.addcmul_(
-                    block.weight_cd, (projection_c * block.inverse_c.square())[:, None], value=-1.0
-                )
-            grad_cd.mul_(self.unit)
+            if self.product_dtype == self.grad_x.dtype:
+                self.grad_x.addmm_(product_g.T, block.product_w)
+            else:
+                self.grad_x += product_g.T @ block.product_w
+        if self.needs_weight:
+            # Last, because it may move the weights.
+            self.classes.write(
+                block.start, block.stop, product_g, self.product_x, along_c, self.unit
+            )
 
-    def _finish(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Gradients in the shape and precision of the inputs."""
+    def _sum_over_ranks(self, loss: Tensor) -> Tensor:
+        """The whole loss and the whole gradient of a shared bias, in one exchange."""
+        shared = self.grad_bias is not None and not self.grad_bias.ndim
         if self.grad_bias is not None:
             self.grad_bias *= self.unit
+        if self.grad_bias is None or not shared:
+            return self.exchange.sum(loss)
+        both = self.exchange.sum(torch.stack([loss, self.grad_bias]))
+        self.grad_bias = both[1].clone()  # no view: a gradient is scaled in place later
+        return both[0].clone()
+
+    def _embedding_gradient(self) -> Tensor | None:
+        """dL/dX in the shape and precision of the embeddings."""
         if self.grad_x is None:
-            return None, self.grad_weight, self.grad_bias
+            return None
         grad = self.grad_x
         if self.inverse_norm is not None:
             along = (grad * self.rows_x).sum(dim=1, keepdim=True)
             grad = (grad - along * self.rows_x) * self.inverse_norm[:, None]
-            if self.target_grad_norm is not None:
-                grad = grad + self.target_grad_norm[:, None] * self.rows_x
-        elif self.target_grad_norm is not None:
-            unit_x = self.rows_x * _inverse(self.norm)[:, None]
+        if self.target_grad_norm is not None:
+            unit_x = self.original if self.kept is None else self.original[self.kept]
+            unit_x = unit_x.to(grad.dtype) * inverse(self.norm)[:, None]
             grad = grad + self.target_grad_norm[:, None] * unit_x
         grad = (grad * self.unit).to(self.original.dtype)
         if self.kept is not None:
             grad = torch.zeros_like(self.original).index_copy_(0, self.kept, grad)
-        return grad, self.grad_weight, self.grad_bias
+        return grad
 
     def _nothing(self) -> Outcome:
         """A batch without any usable row: zero loss, zero gradients."""
         return Outcome(
-            self.weight.new_zeros(()),
+            self.norm.new_zeros(()),
             torch.zeros_like(self.original) if self.needs_embeddings else None,
-            torch.zeros_like(self.weight) if self.needs_weight else None,
+            self.classes.zero_gradient(),
             self.grad_bias,
         )
 
@@ -380,53 +384,55 @@ class _Evaluation:
         return cosine
 
     def _blocks(self) -> list[tuple[int, int]]:
-        classes = len(self.weight)
-        size = block_classes(len(self.labels), self.weight.device)
+        classes = len(self.classes)
+        size = block_classes(len(self.labels), self.original.device)
         return [(start, min(start + size, classes)) for start in range(0, classes, size)]
 
 
 @dataclass
 class _Block:
-    """One block of classes with everything that the reduction needs of it."""
+    """One block of classes with everything that the reduction needs of it.
+
+    `targets` are the (class, row) places of the block where a row meets its own class.
+    """
 
     start: int
     stop: int
     weight_cd: Tensor
     product_w: Tensor
     inverse_c: Tensor | None
-    cosine_bc: Tensor
-    logit_bc: Tensor
-    slope_bc: Tensor | float
-    target_rows: Tensor
-    target_columns: Tensor
+    cosine_cb: Tensor
+    logit_cb: Tensor
+    slope_cb: Tensor | float
+    targets: tuple[Tensor, Tensor]
 
 
 class _Statistics:
     """Sums over all blocks from which the numbers for the log are made."""
 
     def __init__(self) -> None:
-        self.cosine_sum: Tensor | float = 0.0
-        self.active: Tensor | float = 0.0
+        self.cosine_sum: Any = 0.0
+        self.active: Any = 0.0
         self.count = 0
 
     def add(self, block: _Block, *, active: Tensor) -> None:
-        self.cosine_sum = self.cosine_sum + (
-            block.cosine_bc.sum() - block.cosine_bc[block.target_rows, block.target_columns].sum()
-        )
-        self.active = self.active + active.sum()
-        self.count += block.cosine_bc.numel() - len(block.target_rows)
+        self.cosine_sum += block.cosine_cb.sum() - block.cosine_cb[block.targets].sum()
+        self.active += active.sum()
+        self.count += block.cosine_cb.numel() - len(block.targets[0])
 
     def result(self, evaluation: _Evaluation) -> dict[str, Tensor]:
+        sums = evaluation.norm.new_tensor([self.cosine_sum, self.active, self.count])
+        cosine_sum, active, count = evaluation.exchange.sum(sums).unbind()
         positives = evaluation.target_cosine[evaluation.known]
         result = {
-            "negative_score": torch.as_tensor(self.cosine_sum) / max(self.count, 1),
-            "active_negatives": torch.as_tensor(self.active) / max(self.count, 1),
+            "negative_score": cosine_sum / count.clamp_min(1),
+            "active_negatives": active / count.clamp_min(1),
         }
         if len(positives):
             result["positive_score"] = positives.mean()
         return result
 
 
-def _inverse(norm: Tensor) -> Tensor:
+def inverse(norm: Tensor) -> Tensor:
     """1/norm, and 0 for a zero vector: it then has cosine 0 with everything and no gradient."""
     return torch.where(norm > 1e-12, norm.clamp_min(1e-12).reciprocal(), torch.zeros_like(norm))

@@ -40,11 +40,11 @@ class MarginSoftmax(MarginHead, NormFace):
         self.gradient: GradientMode = gradient
         self.set_margin(margin, margin_schedule, low=least_margin)
 
-    def other_logit(self, cosine_bc: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
-        logit = self.scale * adjust(cosine_bc, self.sharpness)
+    def other_logit(self, cosine_cb: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
+        logit = self.scale * adjust(cosine_cb, self.sharpness)
         if self.sharpness == 1.0 or self.gradient == "straight-through":
             return logit, self.scale
-        return logit, adjust_slope(cosine_bc, self.sharpness).mul_(self.scale)
+        return logit, adjust_slope(cosine_cb, self.sharpness).mul_(self.scale)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, scale={self.scale:g}, margin={self.margin:g}"

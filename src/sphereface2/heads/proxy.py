@@ -1,15 +1,21 @@
 """The base of every head with one weight vector (proxy) a class."""
 
 import warnings
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from sphereface2.heads.engine import Binary, Rows, Softmax, proxy_loss
-from sphereface2.heads.head import Head
+from sphereface2.heads.class_rows import ClassRows
+from sphereface2.heads.engine import Binary, Rows, Softmax, evaluate
+from sphereface2.heads.exchange import ALONE
+from sphereface2.heads.fused import FusedSGD
+from sphereface2.heads.head import Head, require
+from sphereface2.heads.sampling import sample_classes
+from sphereface2.heads.sharding import ShardExchange, class_range
 
 BiasKind = Literal["shared", "per-class", "none"]
+_SEED_CLASSES = 4096  # rows of class weights that are drawn from one seed
 
 
 class ProxyHead(Head):
@@ -17,10 +23,14 @@ class ProxyHead(Head):
 
     A new head defines `target_logit` and `other_logit`, and `prepare` or `reduction` where it
     differs from the defaults: no state of a row, softmax over the classes.
+
+    `weight` holds all classes, or those of this rank if the head was built inside `class_shards`;
+    `exchange` then says which.
     """
 
     unit_weights = True
     unit_embeddings = True
+    needs_all_targets = False
     weight: nn.Parameter
     bias: nn.Parameter | None
 
@@ -34,20 +44,19 @@ class ProxyHead(Head):
         normalize: bool = True,
     ) -> None:
         super().__init__(dim, num_classes)
+        start, stop = class_range(num_classes)
         self.unit_weights = self.unit_embeddings = normalize
-        weight = torch.empty(num_classes, dim)
-        if normalize:
-            # Rows of length one: the length of a row sets how far one step turns it.
-            nn.init.normal_(weight)
-            weight /= torch.linalg.vector_norm(weight, dim=1, keepdim=True)
-        else:
-            nn.init.xavier_normal_(weight)
-        self.weight = nn.Parameter(weight)
-        shape: dict[BiasKind, tuple[int, ...]] = {"shared": (), "per-class": (num_classes,)}
+        self.weight = nn.Parameter(_start_weights(start, stop, dim, num_classes, unit=normalize))
+        shape: dict[BiasKind, tuple[int, ...]] = {"shared": (), "per-class": (stop - start,)}
         if bias == "none":
             self.register_parameter("bias", None)
         else:
             self.bias = nn.Parameter(torch.full(shape[bias], float(bias_start)))
+        self.exchange: ShardExchange | None = None
+        if stop - start < num_classes:
+            self.exchange = ShardExchange(start, stop)
+        self.sample_rate = 1.0
+        self.fused: FusedSGD | None = None
         self._told_unknown = False
 
     def reduction(self) -> Binary | Softmax:
@@ -59,15 +68,37 @@ class ProxyHead(Head):
     def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
         raise NotImplementedError  # every head defines its own
 
-    def other_logit(self, cosine_bc: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
+    def other_logit(self, cosine_cb: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
         raise NotImplementedError  # every head defines its own
+
+    def fused_sgd(self, *, lr: float, momentum: float = 0.9, weight_decay: float = 0.0) -> FusedSGD:
+        """An optimiser of the class weights that moves them inside the forward pass of training.
+
+        It saves the K×D gradient and a second walk through the weights. All other parameters of
+        the head, such as the bias, stay with the optimiser of the network.
+        """
+        self.fused = FusedSGD(self.weight, lr=lr, momentum=momentum, weight_decay=weight_decay)
+        return self.fused
+
+    def sample_negatives(self, rate: float) -> None:
+        """Let each training step see the batch's classes and a random share of the others.
+
+        A binary head weighs what it sees by 1/rate, so its gradient is right on average. A softmax
+        cannot be sampled without bias: such a head takes its softmax over the sampled classes, as
+        InsightFace does. With `fused_sgd` only the sampled rows are read, moved and decayed.
+        """
+        require(0.0 < rate <= 1.0, f"sample_rate must lie in (0, 1], got {rate}")
+        self.sample_rate = float(rate)
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """The mean loss of the batch; a label of -1 marks a sample of no known class."""
         self.check_batch(embeddings, labels)
         if isinstance(self.reduction(), Softmax):
             self._tell_unknown(labels)
-        loss, statistics = proxy_loss(self, embeddings, self.weight, self.bias, labels)
+        statistics: dict[str, Tensor] = {}
+        loss: Tensor = _ProxyLoss.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            embeddings, self.weight, self.bias, labels, self, torch.is_grad_enabled(), statistics
+        )
         if self.collect_statistics:
             if self.bias is not None:
                 statistics["bias"] = self.bias.detach().mean()
@@ -85,3 +116,83 @@ class ProxyHead(Head):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, num_classes={self.num_classes}"
+
+
+class _ProxyLoss(torch.autograd.Function):
+    """Gradients come out of the same pass as the loss, so backward only scales them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        embeddings: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        head: ProxyHead,
+        grad_enabled: bool,
+        statistics: dict[str, Tensor],
+    ) -> Tensor:
+        needs = tuple(ctx.needs_input_grad[:3]) if grad_enabled else (False, False, False)
+        exchange = head.exchange
+        if exchange is not None:
+            embeddings, labels = exchange.gather(embeddings, labels)
+            labels = exchange.local_labels(labels)
+        index = class_weight = None
+        if head.training and head.sample_rate < 1.0:
+            sample = sample_classes(labels, len(weight), head.sample_rate, dtype=weight.dtype)
+            index, labels = sample.index, sample.labels
+            # A softmax over a sample is biased whatever the weights: InsightFace's form has none.
+            class_weight = sample.class_weight if isinstance(head.reduction(), Binary) else None
+        fused = head.fused if head.training and needs[1] else None
+        classes = ClassRows(
+            weight,
+            wants_gradient=needs[1],
+            step=fused,
+            index=index,
+            class_weight=class_weight,
+        )
+        outcome = evaluate(
+            head, embeddings, classes, bias, labels, needs=needs, exchange=exchange or ALONE
+        )
+        if exchange is not None and outcome.embeddings is not None:
+            outcome.embeddings = exchange.scatter_sum(outcome.embeddings)
+        ctx.gradients = (outcome.embeddings, outcome.weight, outcome.bias)
+        ctx.fused = fused
+        statistics.update(outcome.statistics)
+        return outcome.loss
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.gradients is None:
+            raise RuntimeError("a head's loss can be differentiated only once per forward pass")
+        if ctx.fused is not None and float(grad_output) != ctx.fused.loss_scale:
+            raise RuntimeError(
+                f"the head's loss enters the backward pass with weight {float(grad_output):g}, but "
+                f"fused_sgd has moved the class weights by loss_scale = {ctx.fused.loss_scale:g}; "
+                "use the head's loss as it is, or an ordinary optimiser"
+            )
+        # Scaled in place: a second K×D tensor would cost as much memory as the gradient itself.
+        scaled = [g if g is None else g.mul_(grad_output.to(g.dtype)) for g in ctx.gradients]
+        ctx.gradients = None
+        return (*scaled, None, None, None, None)
+
+
+def _start_weights(start: int, stop: int, dim: int, num_classes: int, *, unit: bool) -> Tensor:
+    """Random rows for the classes start..stop-1, the same whoever else holds the others.
+
+    Every group of classes is drawn from a seed of its own, so a class starts alike on any number
+    of ranks. Rows of length one (`unit`): their length sets how far one step turns them.
+    Otherwise Xavier's deviation.
+    """
+    base = int(torch.randint(2**62, ()))
+    weight = torch.empty(stop - start, dim)
+    generator = torch.Generator()
+    for group in range(start // _SEED_CLASSES, -(-stop // _SEED_CLASSES)):
+        generator.manual_seed((base + group) % 2**63)
+        first = group * _SEED_CLASSES
+        rows = torch.randn(min(_SEED_CLASSES, num_classes - first), dim, generator=generator)
+        low, high = max(start, first), min(stop, first + len(rows))
+        weight[low - start : high - start] = rows[low - first : high - first]
+    if unit:
+        return weight.div_(torch.linalg.vector_norm(weight, dim=1, keepdim=True))
+    return weight.mul_((2.0 / (dim + num_classes)) ** 0.5)

@@ -16,8 +16,8 @@ class PlainSoftmax(ProxyHead):
     def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
         return cosine_b * 1.0
 
-    def other_logit(self, cosine_bc: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
-        return cosine_bc.clone(), 1.0
+    def other_logit(self, cosine_cb: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
+        return cosine_cb.clone(), 1.0
 
 
 class NormFace(ProxyHead):
@@ -31,5 +31,5 @@ class NormFace(ProxyHead):
     def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
         return self.scale * cosine_b
 
-    def other_logit(self, cosine_bc: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
-        return self.scale * cosine_bc, self.scale
+    def other_logit(self, cosine_cb: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
+        return self.scale * cosine_cb, self.scale

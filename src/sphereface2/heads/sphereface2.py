@@ -11,7 +11,7 @@ from sphereface2.heads.cosine import (
     add_angle_saturating,
     adjust,
     adjust_for_gradient,
-    adjust_slope,
+    adjust_half,
     multiply_angle,
     straight_through,
 )
@@ -111,13 +111,19 @@ class SphereFace2(MarginHead, ProxyHead):
         score = adjust_for_gradient(cosine_b, self.sharpness, self.gradient)
         return self.radius * (score - self.margin)
 
-    def other_logit(self, cosine_bc: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
+    def other_logit(self, cosine_cb: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
         # Eq. 5, negatives: r(g(cos θ_i) + m)
-        margin = self._negative_margin()
-        logit = adjust(cosine_bc, self.sharpness).add(margin).mul_(self.radius)
-        if self.sharpness == 1.0 or self.gradient == "straight-through":
-            return logit, self.radius
-        return logit, adjust_slope(cosine_bc, self.sharpness).mul_(self.radius)
+        margin, radius, t = self._negative_margin(), self.radius, self.sharpness
+        if t == 1.0:
+            return cosine_cb.mul(radius).add_(radius * margin), radius
+        # g in as few walks through the block as it takes: with h = (c+1)/2,
+        # r(g + m) = 2r·h^(t-1)·h + r(m-1) and the slope is r·t·h^(t-1).
+        half = adjust_half(cosine_cb, t)
+        power = half * half if t == 3.0 else half.pow(t - 1.0)
+        offset = half.new_tensor(radius * (margin - 1.0))
+        logit = torch.addcmul(offset, power, half, value=2.0 * radius)
+        slope = radius if self.gradient == "straight-through" else power.mul_(radius * t)
+        return logit, slope
 
     def minimising_bias(self) -> float:
         """The bias with dL/db = 0 when every angle is π/2 (appendix G, the stable form)."""

@@ -1,0 +1,134 @@
+"""The class weights as the engine sees them: read in blocks, and written or moved in blocks."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Step(Protocol):
+    """An update rule that moves a block of weights where it lies (see `heads.fused`)."""
+
+    def apply(
+        self,
+        weight_cd: Tensor,
+        momentum_cd: Tensor,
+        product_g: Tensor,
+        product_x: Tensor,
+        along_c: Tensor | None,
+        unit: float,
+    ) -> None: ...
+
+    @property
+    def momentum_buffer(self) -> Tensor: ...
+
+
+class ClassRows:
+    """All class weights, or the sampled ones among them.
+
+    `index` names the rows that take part, in rising order; None means all. `class_weight` is what
+    each of them counts as a negative. With a `step` the rows are moved block by block; otherwise
+    a gradient of the weight's shape is filled, if it is wanted.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        *,
+        wants_gradient: bool = False,
+        step: Step | None = None,
+        index: Tensor | None = None,
+        class_weight: Tensor | None = None,
+    ) -> None:
+        self.weight = weight
+        self.step = step
+        self.index = index
+        self._class_weight = class_weight
+        self._gradient: Tensor | None = None
+        if wants_gradient and step is None:
+            # Rows that are not sampled have no gradient; all others are filled by `write`.
+            make = torch.empty_like if index is None else torch.zeros_like
+            self._gradient = make(weight)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weight.dtype
+
+    def __len__(self) -> int:
+        return len(self.weight) if self.index is None else len(self.index)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """The weights of the given rows (counted among those that take part)."""
+        return self.weight[rows if self.index is None else self.index[rows]]
+
+    def pick(self, per_class: Tensor) -> Tensor:
+        """Of something with an entry a class, the entries of the rows that take part."""
+        return per_class if self.index is None else per_class[self.index]
+
+    def put(self, per_class: Tensor, start: int, stop: int, values: Tensor) -> None:
+        """Write the entries of a block into something with an entry a class."""
+        if self.index is None:
+            per_class[start:stop] = values
+        else:
+            per_class[self.index[start:stop]] = values
+
+    def class_weight(self, start: int, stop: int) -> Tensor | None:
+        return None if self._class_weight is None else self._class_weight[start:stop]
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """The weights of a block: a view, or a copy where the rows are sampled."""
+        if self.index is None:
+            return self.weight[start:stop]
+        return self.weight[self.index[start:stop]]
+
+    def write(
+        self,
+        start: int,
+        stop: int,
+        product_g: Tensor,
+        product_x: Tensor,
+        along_c: Tensor | None,
+        unit: float,
+    ) -> None:
+        """Take in dL/dW = unit·(G·X - along·W) of a block: as a gradient, or as a move."""
+        if self.step is not None:
+            self._move(start, stop, product_g, product_x, along_c, unit)
+        elif self._gradient is not None:
+            rows = slice(start, stop) if self.index is None else self.index[start:stop]
+            block = (product_g @ product_x).to(self.dtype)
+            if along_c is not None:
+                block.addcmul_(self.weight[rows], along_c[:, None], value=-1.0)
+            torch.mul(block, unit, out=block)
+            self._gradient[rows] = block
+
+    def gradient(self) -> Tensor | None:
+        """dL/dW, once every block has been written; None where it was not wanted."""
+        return self._gradient
+
+    def zero_gradient(self) -> Tensor | None:
+        """dL/dW of a batch in which no row counts."""
+        return None if self._gradient is None else self._gradient.zero_()
+
+    def _move(
+        self,
+        start: int,
+        stop: int,
+        product_g: Tensor,
+        product_x: Tensor,
+        along_c: Tensor | None,
+        unit: float,
+    ) -> None:
+        assert self.step is not None
+        momentum = self.step.momentum_buffer
+        if self.index is None:
+            block = slice(start, stop)
+            self.step.apply(
+                self.weight[block], momentum[block], product_g, product_x, along_c, unit
+            )
+            return
+        # Only the sampled rows are read, moved, decayed and written back.
+        rows = self.index[start:stop]
+        weight_cd, momentum_cd = self.weight[rows], momentum[rows]
+        self.step.apply(weight_cd, momentum_cd, product_g, product_x, along_c, unit)
+        self.weight[rows] = weight_cd
+        momentum[rows] = momentum_cd
