@@ -5,8 +5,9 @@ from typing import Any
 
 from sphereface2.heads.circle import Circle
 from sphereface2.heads.curricularface import CurricularFace
-from sphereface2.heads.head import UNKNOWN, Head
+from sphereface2.heads.head import Head
 from sphereface2.heads.hybrids import DeepID2, Ring
+from sphereface2.heads.labels import UNKNOWN
 from sphereface2.heads.margin_softmax import ArcFace, CosFace, SphereFace
 from sphereface2.heads.pairs import Contrastive, Triplet
 from sphereface2.heads.quality import AdaFace, MagFace

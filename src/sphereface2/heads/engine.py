@@ -25,10 +25,7 @@ from torch.nn import functional as F
 
 from sphereface2.heads.class_rows import ClassRows
 from sphereface2.heads.exchange import ALONE, Exchange
-from sphereface2.heads.head import UNKNOWN
-
-ELSEWHERE = -2
-"""In the engine only: the sample's class is known, but its weights are on another rank."""
+from sphereface2.heads.labels import UNKNOWN
 
 BLOCK_ELEMENTS = 1 << 20
 """Logits a block may hold on the CPU: 4 MB in float32, so that a block stays in the cache."""
@@ -292,14 +289,17 @@ class _Evaluation:
             now = torch.maximum(highest, block.logit_cb.amax(dim=0))
             total = total * (highest - now).exp() + block.logit_cb.sub_(now).exp_().sum(dim=0)
             highest = now
-        normaliser = self.exchange.log_sum_exp(highest, total)
-        here = self.is_here.to(normaliser.dtype)
-        loss = self.unit * ((normaliser - self.target_logit) * here).sum()
+        # Kept apart, not as highest + log(total): logits of 60 would round away seven bits.
+        highest, total = self.exchange.softmax_sum(highest, total)
+        here = self.is_here.to(total.dtype)
+        loss = self.unit * ((highest - self.target_logit + total.log()) * here).sum()
         if self.needs_gradient:
-            self._differentiate_target(here * ((self.target_logit - normaliser).exp() - 1.0))
+            probability = (self.target_logit - highest).exp() / total
+            self._differentiate_target(here * (probability - 1.0))
+            share = total.reciprocal()
             for start, stop in self._blocks():
                 block = self._block(start, stop)
-                self._accumulate(block, block.logit_cb.sub_(normaliser).exp_())
+                self._accumulate(block, block.logit_cb.sub_(highest).exp_().mul_(share))
         return loss
 
     # -- gradients -------------------------------------------------------------------------------

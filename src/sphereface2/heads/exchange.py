@@ -12,8 +12,8 @@ class Exchange(Protocol):
         """The sum of a tensor over all ranks, known to all."""
         ...
 
-    def log_sum_exp(self, highest: Tensor, total: Tensor) -> Tensor:
-        """log Σ total·exp(highest) over all ranks, from each rank's largest logit and sum."""
+    def softmax_sum(self, highest: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        """Over all ranks: the largest logit of each row, and Σ exp(logit - largest)."""
         ...
 
 
@@ -23,8 +23,8 @@ class Alone:
     def sum(self, value: Tensor) -> Tensor:
         return value
 
-    def log_sum_exp(self, highest: Tensor, total: Tensor) -> Tensor:
-        return highest + total.log()
+    def softmax_sum(self, highest: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        return highest, total
 
 
 ALONE = Alone()

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sphereface2.heads.head import require, require_positive
+from sphereface2.heads.checks import require, require_positive
 
 
 class FusedSGD(torch.optim.Optimizer):

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-UNKNOWN = -1
-"""The label of a sample that belongs to no known class."""
+from sphereface2.heads.checks import require
+from sphereface2.heads.labels import UNKNOWN
+from sphereface2.heads.sharding import ShardExchange, shard_exchange
 
 
 class Head(nn.Module):
@@ -16,6 +17,10 @@ class Head(nn.Module):
     The trainer knows no particular head. It reads `images_per_person` to compose the batches,
     calls `advance` before each step, and logs `statistics()` of steps for which
     `collect_statistics` is set.
+
+    A head that is built inside `class_shards` is one of several, a rank each: it is given its
+    rank's part of the batch, returns the loss of the whole batch, and leaves gradients that add up
+    to those of one rank alone once the network's are averaged over ranks (as DDP does).
     """
 
     images_per_person: int = 1
@@ -27,6 +32,7 @@ class Head(nn.Module):
         require(num_classes >= 2, f"num_classes must be at least 2, got {num_classes}")
         self.dim = dim
         self.num_classes = num_classes
+        self.exchange: ShardExchange | None = shard_exchange(num_classes)
         self.collect_statistics = False
         self._statistics: dict[str, Tensor] = {}
 
@@ -36,6 +42,16 @@ class Head(nn.Module):
     def statistics(self) -> dict[str, float]:
         """What the last forward pass with `collect_statistics` saw, as plain numbers."""
         return {name: float(value) for name, value in self._statistics.items()}
+
+    def whole_batch(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch of all ranks, for losses that compare its samples.
+
+        Such a loss is computed alike on every rank, so the head's own parameters get their whole
+        gradient everywhere. A column of other numbers may take the place of the embeddings.
+        """
+        if self.exchange is None:
+            return embeddings, labels
+        return self.exchange.gather_with_gradient(embeddings, labels)
 
     def check_batch(self, embeddings: Tensor, labels: Tensor) -> None:
         """Refuse a batch that does not fit this head, in one sentence."""
@@ -103,21 +119,3 @@ class MarginHead:
         else:
             (start, low), (end, high) = before[-1], after[0]
             self.margin = low + (high - low) * (epoch - start) / (end - start)
-
-
-def require(condition: bool, sentence: str) -> None:
-    """Raise a ValueError with `sentence` unless the condition holds."""
-    if not condition:
-        raise ValueError(sentence)
-
-
-def require_positive(**values: float) -> None:
-    """Every value must be a finite number above zero."""
-    for name, value in values.items():
-        require(math.isfinite(value) and value > 0, f"{name} must be above 0, got {value}")
-
-
-def require_share(**values: float) -> None:
-    """Every value must lie in [0, 1]."""
-    for name, value in values.items():
-        require(0.0 <= value <= 1.0, f"{name} must lie in [0, 1], got {value}")

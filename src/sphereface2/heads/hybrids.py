@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from sphereface2.heads.head import require, require_positive
+from sphereface2.heads.checks import require, require_positive
 from sphereface2.heads.pairs import contrastive_loss, pair_masks, unit_rows
 from sphereface2.heads.softmax import PlainSoftmax
 
@@ -37,6 +37,7 @@ class DeepID2(PlainSoftmax):
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         loss = super().forward(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
+            embeddings, labels = self.whole_batch(embeddings, labels)
             unit = unit_rows(embeddings)
             same, different = pair_masks(labels)
             pairs = contrastive_loss(unit @ unit.T, same, different, self.margin)
@@ -65,12 +66,13 @@ class Ring(PlainSoftmax):
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         loss = super().forward(embeddings, labels)
-        known = embeddings[labels >= 0].to(self.weight.dtype)
+        length = torch.linalg.vector_norm(embeddings.to(self.weight.dtype), dim=1, keepdim=True)
+        length, labels = self.whole_batch(length, labels)
+        known = length[labels >= 0]
         if len(known) == 0:
             return loss
-        length = torch.linalg.vector_norm(known, dim=1)
         if self.collect_statistics:
-            self._statistics["mean_norm"] = length.detach().mean()
+            self._statistics["mean_norm"] = known.detach().mean()
             self._statistics["ring_radius"] = self.ring_radius.detach().clone()
-        pull: Tensor = (length - self.ring_radius).square().mean()
+        pull: Tensor = (known - self.ring_radius).square().mean()
         return loss + 0.5 * self.ring_weight * pull

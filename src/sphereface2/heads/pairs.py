@@ -7,7 +7,8 @@ compared, since nobody knows whether they show the same person.
 import torch
 from torch import Tensor
 
-from sphereface2.heads.head import Head, MarginHead, require, require_positive
+from sphereface2.heads.checks import require, require_positive
+from sphereface2.heads.head import Head, MarginHead
 
 
 class PairHead(MarginHead, Head):
@@ -84,6 +85,7 @@ class Contrastive(PairHead):
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         self.check_batch(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
+            embeddings, labels = self.whole_batch(embeddings, labels)
             unit = unit_rows(embeddings)
             cosine = unit @ unit.T
             same, different = pair_masks(labels)
@@ -131,6 +133,7 @@ class Triplet(PairHead):
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         self.check_batch(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
+            embeddings, labels = self.whole_batch(embeddings, labels)
             unit = unit_rows(embeddings)
             cosine = unit @ unit.T
             squared = (2.0 - 2.0 * cosine).clamp_min(0.0)

@@ -6,13 +6,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from sphereface2.heads.checks import require
 from sphereface2.heads.class_rows import ClassRows
 from sphereface2.heads.engine import Binary, Rows, Softmax, evaluate
 from sphereface2.heads.exchange import ALONE
 from sphereface2.heads.fused import FusedSGD
-from sphereface2.heads.head import Head, require
+from sphereface2.heads.head import Head
 from sphereface2.heads.sampling import sample_classes
-from sphereface2.heads.sharding import ShardExchange, class_range
+from sphereface2.heads.sharding import class_range
 
 BiasKind = Literal["shared", "per-class", "none"]
 _SEED_CLASSES = 4096  # rows of class weights that are drawn from one seed
@@ -52,9 +53,6 @@ class ProxyHead(Head):
             self.register_parameter("bias", None)
         else:
             self.bias = nn.Parameter(torch.full(shape[bias], float(bias_start)))
-        self.exchange: ShardExchange | None = None
-        if stop - start < num_classes:
-            self.exchange = ShardExchange(start, stop)
         self.sample_rate = 1.0
         self.fused: FusedSGD | None = None
         self._told_unknown = False
@@ -100,8 +98,8 @@ class ProxyHead(Head):
             embeddings, self.weight, self.bias, labels, self, torch.is_grad_enabled(), statistics
         )
         if self.collect_statistics:
-            if self.bias is not None:
-                statistics["bias"] = self.bias.detach().mean()
+            if self.bias is not None and not self.bias.ndim:
+                statistics["bias"] = self.bias.detach().clone()
             self._statistics = statistics
         return loss
 

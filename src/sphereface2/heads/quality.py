@@ -5,9 +5,10 @@ import math
 import torch
 from torch import Tensor
 
+from sphereface2.heads.checks import require, require_positive, require_share
 from sphereface2.heads.cosine import GradientMode, add_angle, straight_through
 from sphereface2.heads.engine import Rows
-from sphereface2.heads.head import MarginHead, require, require_positive, require_share
+from sphereface2.heads.head import MarginHead
 from sphereface2.heads.softmax import NormFace
 
 
@@ -60,13 +61,14 @@ class MagFace(NormFace):
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         loss = super().forward(embeddings, labels)
-        known = embeddings[labels >= 0]
+        length = torch.linalg.vector_norm(embeddings.to(self.weight.dtype), dim=1, keepdim=True)
+        length, labels = self.whole_batch(length, labels)
+        known = self._clamp(length[labels >= 0])
         if len(known) == 0:
             return loss
-        length = self._clamp(torch.linalg.vector_norm(known.to(self.weight.dtype), dim=1))
         if self.collect_statistics:
-            self._statistics["mean_norm"] = length.detach().mean()
-        reward = 1.0 / length + length / self.norm_high**2
+            self._statistics["mean_norm"] = known.detach().mean()
+        reward = 1.0 / known + known / self.norm_high**2
         return loss + self.norm_weight * reward.mean()
 
     def _clamp(self, norm_b: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sphereface2.heads.engine import ELSEWHERE
-from sphereface2.heads.head import require
+from sphereface2.heads.checks import require
+from sphereface2.heads.labels import ELSEWHERE
 
 _SHARDS: ContextVar[tuple[int, int] | None] = ContextVar("shards", default=None)
 
@@ -47,6 +47,14 @@ def class_range(num_classes: int) -> tuple[int, int]:
     return min(rank * size, num_classes), min((rank + 1) * size, num_classes)
 
 
+def shard_exchange(num_classes: int) -> "ShardExchange | None":
+    """The exchange of a head that is built here and now; None if it is alone."""
+    shards = _SHARDS.get()
+    if shards is None or shards[1] == 1:
+        return None
+    return ShardExchange(*class_range(num_classes), rank=shards[0], world=shards[1])
+
+
 @dataclass
 class Traffic:
     """What this rank has sent and how often it had to wait for the others."""
@@ -69,11 +77,9 @@ class ShardExchange:
 
     start: int
     stop: int
+    rank: int
+    world: int
     traffic: Traffic = field(default_factory=Traffic)
-
-    @property
-    def world(self) -> int:
-        return dist.get_world_size()
 
     def gather(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The whole batch, by one collective: a label travels behind its embedding."""
@@ -92,6 +98,18 @@ class ShardExchange:
         all_rows = whole[:, :width].contiguous().view(rows.dtype)
         all_labels = whole[:, width:].contiguous().view(torch.int64).squeeze(1)
         return all_rows, all_labels
+
+    def gather_with_gradient(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The whole batch, for a loss that every rank computes alike from all of it."""
+        rows, all_labels = self.gather(embeddings, labels)
+        mine = slice(self.rank * len(embeddings), (self.rank + 1) * len(embeddings))
+        # Every rank has the same gradient of the same loss, so none has to be sent: this rank's
+        # rows get theirs, times the number of ranks, which the network's average takes back.
+        own = embeddings.view_as(embeddings)
+        if own.requires_grad:
+            own.register_hook(lambda gradient: gradient * self.world)
+        rows[mine] = own
+        return rows, all_labels
 
     def local_labels(self, labels: Tensor) -> Tensor:
         """Labels counted within this rank's classes."""
@@ -116,11 +134,12 @@ class ShardExchange:
         self.traffic.count(total, copies=2 * (1 - 1 / self.world))
         return total
 
-    def log_sum_exp(self, highest: Tensor, total: Tensor) -> Tensor:
+    def softmax_sum(self, highest: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
         # Maximum and sum travel together, so that a softmax head waits once and not twice.
         mine = torch.stack([highest, total])
         every = mine.new_empty((self.world * 2, len(highest)))
         dist.all_gather_into_tensor(every, mine)
         self.traffic.count(every, copies=1 - 1 / self.world)
         tops, sums = every.view(self.world, 2, -1).unbind(dim=1)
-        return torch.logsumexp(tops + sums.log(), dim=0)
+        top = tops.amax(dim=0)
+        return top, (sums * (tops - top).exp()).sum(dim=0)

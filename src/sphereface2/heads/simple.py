@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from sphereface2.heads.head import require, require_positive, require_share
+from sphereface2.heads.checks import require, require_positive, require_share
 from sphereface2.heads.pairs import PairHead, pair_masks
 
 
@@ -67,6 +67,7 @@ class SimPLE(PairHead):
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         self.check_batch(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
+            embeddings, labels = self.whole_batch(embeddings, labels)
             rows = embeddings.to(self.bias.dtype)
             filled = self.memory_y > -2
             others = torch.cat([rows, self.memory_x[filled].to(rows.dtype)])

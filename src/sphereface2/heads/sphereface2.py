@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from sphereface2.heads.checks import require, require_positive, require_share
 from sphereface2.heads.cosine import (
     GradientMode,
     add_angle_saturating,
@@ -16,7 +17,7 @@ from sphereface2.heads.cosine import (
     straight_through,
 )
 from sphereface2.heads.engine import Binary, Rows
-from sphereface2.heads.head import MarginHead, require, require_positive, require_share
+from sphereface2.heads.head import MarginHead
 from sphereface2.heads.proxy import BiasKind, ProxyHead
 
 

@@ -1,0 +1,74 @@
+"""One rank of the sharding test: losses and gradients of every head on its share of classes."""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from sphereface2.heads import HEADS, build_head
+from sphereface2.heads.sharding import class_shards
+
+DIM = 5
+CASES = {
+    "plain": (7, [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4]),
+    "uneven": (11, [10, 0, 5, 5, -1, 3, 9, 10, 2, 2, 7, 8]),
+    "a shard without positives": (9, [0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1]),
+    "nobody known": (8, [-1] * 12),
+    "an empty shard": (4, [0, 1, 2, 3, 3, 2, 1, 0, -1, 0, 1, 2]),
+}
+
+
+def batch(case: str) -> tuple[torch.Tensor, torch.Tensor]:
+    _, labels = CASES[case]
+    generator = torch.Generator().manual_seed(len(case))
+    x = torch.randn(len(labels), DIM, dtype=torch.float64, generator=generator) * 20
+    return x, torch.tensor(labels)
+
+
+def head_of(name: str, classes: int, *, rank: int, world: int, dtype: torch.dtype) -> Any:
+    torch.manual_seed(17)
+    with class_shards(rank, world):
+        return build_head(name, DIM, classes).to(dtype)
+
+
+def results(rank: int, world: int, dtype: torch.dtype) -> dict[str, dict[str, torch.Tensor]]:
+    """Loss and gradients by head and case; those of the rows and weights of this rank."""
+    found = {}
+    for name in HEADS:
+        for case, (classes, _) in CASES.items():
+            head = head_of(name, classes, rank=rank, world=world, dtype=dtype)
+            head.collect_statistics = True
+            x, y = batch(case)
+            share = len(y) // world
+            mine = slice(rank * share, (rank + 1) * share)
+            local = x[mine].to(dtype).requires_grad_()
+            loss = head(local, y[mine])
+            loss.backward()
+            assert local.grad is not None
+            # What data-parallel training does to the network's gradients: an average over ranks.
+            row = {"loss": loss.detach(), "x": local.grad / world}
+            row |= {key: _gradient(value) for key, value in head.named_parameters()}
+            row |= {f"{key} seen": torch.tensor(seen) for key, seen in head.statistics().items()}
+            found[f"{name}, {case}"] = row
+    return found
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def main(folder: str) -> None:
+    warnings.simplefilter("ignore")  # softmax heads say that they skip unknown samples
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for dtype in (torch.float32, torch.float64):
+        path = Path(folder) / f"{world}-{rank}-{str(dtype).removeprefix('torch.')}.pt"
+        torch.save(results(rank, world, dtype), path)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
