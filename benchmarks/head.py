@@ -1,0 +1,174 @@
+"""The classifier layer against its contenders and the physical limit.
+
+    python -m benchmarks.head              # everything, to docs/performance/head.json and .png
+    python -m benchmarks.head classes      # one part: classes, sampling, ranks, large
+
+One process a contender, a step of each in turn, the median of the repeats; ratios are taken within
+one such run. The machine should be idle otherwise.
+"""
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.projection import project
+from benchmarks.workers import Measured, compare
+
+OUTPUT = Path("docs/performance")
+DENSE = ("dense sphereface2", "dense cosface", "dense arcface")
+
+
+def classes_part(repeats: int) -> list[Measured]:
+    """Ours, the dense ones and the limit over the number of classes, on two threads."""
+    results = []
+    for classes in (10_000, 100_000):
+        names = ("limit", "sphereface2-c", "cosface", *DENSE)
+        results += _show(
+            compare(names, dim=512, classes=classes, batch=256, threads=2, repeats=repeats)
+        )
+    # A million: the dense ones take 12 GB each, so each meets the limit in a run of its own.
+    results += _show(
+        compare(
+            ("limit", "sphereface2-c", "cosface"),
+            dim=512, classes=1_000_000, batch=256, threads=2, repeats=max(2, repeats // 3),
+        )
+    )  # fmt: skip
+    for name in DENSE[:2]:
+        run = compare(("limit", name), dim=512, classes=1_000_000, batch=256, threads=2, repeats=2)
+        results += _show(run)[1:]
+    return results
+
+
+def sampling_part(repeats: int) -> list[Measured]:
+    """A tenth of a million classes a step, against all of them."""
+    names = ("sphereface2-c", "sphereface2-c, sample_rate 0.1")
+    return _show(
+        compare(
+            names, dim=512, classes=1_000_000, batch=256, threads=2, repeats=max(3, repeats // 2)
+        )
+    )
+
+
+def large_part(repeats: int) -> list[Measured]:
+    """Ten million classifiers on one machine."""
+    names = ("sphereface2-c, sample_rate 0.01",)
+    return _show(compare(names, dim=128, classes=10_000_000, batch=256, threads=2, repeats=repeats))
+
+
+def ranks_part(repeats: int) -> list[Measured]:
+    """One and two ranks of one thread each: the paper's parallelisation figure."""
+    results = []
+    for classes in (50_000, 200_000):
+        for ranks in (1, 2):
+            results += _show(
+                compare(
+                    ("sphereface2-c", "cosface"),
+                    dim=512, classes=classes, batch=256, threads=1, repeats=repeats, ranks=ranks,
+                )
+            )  # fmt: skip
+    return results
+
+
+PARTS = {
+    "classes": classes_part,
+    "sampling": sampling_part,
+    "ranks": ranks_part,
+    "large": large_part,
+}
+
+
+def _show(results: Sequence[Measured]) -> list[Measured]:
+    first = results[0]
+    print(f"\n{first.classes:,} classes, {first.dim}-D, batch {first.batch}, {first.ranks} rank(s)")
+    limit = next((r.seconds for r in results if r.name == "limit"), None)
+    ours = next((r.seconds for r in results if r.name == "sphereface2-c"), None)
+    print(f"{'':34}{'s/step':>9}{'images/s':>10}{'of limit':>10}{'ours is':>9}{'extra MB':>10}")
+    for r in results:
+        share = f"{limit / r.seconds:.0%}" if limit else ""
+        ratio = f"{r.seconds / ours:.2f}x" if ours else ""
+        line = f"{r.name:34}{r.seconds:9.3f}{r.images_per_second:10.0f}{share:>10}{ratio:>9}"
+        print(f"{line}{r.extra_mb:10.0f}", flush=True)
+    return list(results)
+
+
+def _plot(measured: Sequence[Measured], path: Path) -> None:
+    """Images a second over the number of classes, and over ranks."""
+    from matplotlib.figure import Figure
+
+    from sphereface2.reporting.plots import method_colour
+
+    figure = Figure(figsize=(9.5, 3.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    names = dict.fromkeys(r.name for r in measured if "sample" not in r.name)
+    for name in names:
+        points = sorted(
+            {(r.classes, r.images_per_second) for r in measured if r.name == name and r.dim == 512}
+        )
+        dense = name.startswith("dense ")
+        method = name.removeprefix("dense ").replace("sphereface2", "sphereface2-c")
+        colour = "0.35" if name == "limit" else method_colour(method.replace("-c-c", "-c"))
+        style = ":" if name == "limit" else "--" if dense else "-"
+        two_threads = [p for p in points if p[0] in (10_000, 100_000, 1_000_000)]
+        left.plot(*zip(*two_threads, strict=True), style, marker="o", color=colour, label=name)
+    left.set(xscale="log", yscale="log", xlabel="classes", ylabel="images/s")
+    left.set_title("one process, two threads")
+    left.legend(fontsize=8)
+    for name in ("sphereface2-c", "cosface"):
+        for classes, style in ((50_000, "--"), (200_000, "-")):
+            points = [
+                (r.ranks, r.images_per_second)
+                for r in measured
+                if r.name == name and r.classes == classes
+            ]
+            label = f"{name}, {classes:,} classes"
+            right.plot(
+                *zip(*points, strict=True),
+                style,
+                marker="o",
+                color=method_colour(name),
+                label=label,
+            )
+    right.set(xticks=[1, 2], xlabel="ranks, one thread each", ylabel="images/s", ylim=(0, None))
+    right.set_title("classes shared out over ranks")
+    right.legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none is named")
+    parser.add_argument("--repeats", type=int, default=9)
+    arguments = parser.parse_args()
+    unknown = [part for part in arguments.parts if part not in PARTS]
+    if unknown:
+        parser.error(f"unknown part '{unknown[0]}' (known: {', '.join(PARTS)})")
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    path = OUTPUT / "head.json"
+    stored = json.loads(path.read_text()) if path.exists() else {"parts": {}}
+    for part in arguments.parts or PARTS:
+        stored["parts"][part] = [asdict(r) for r in PARTS[part](arguments.repeats)]
+        stored["machine"] = {
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+        }
+        path.write_text(json.dumps(stored, indent=1) + "\n")
+    measured = [Measured(**r) for part in stored["parts"].values() for r in part]
+    if set(stored["parts"]) >= {"classes", "ranks"}:
+        _plot(measured, OUTPUT / "head.png")
+        print(project([r for r in measured if r.ranks == 2 and r.classes == 200_000]))
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":")[1].strip()
+    return platform.processor()
+
+
+if __name__ == "__main__":
+    main()
