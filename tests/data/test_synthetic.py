@@ -154,7 +154,7 @@ def test_conditions_really_vary_and_do_not_tell_who_it_is() -> None:
     conditions = [sample_conditions(identity, k) for identity in range(30) for k in range(10)]
     yaw = np.array([c.yaw for c in conditions])
     light = np.array([c.light_azimuth for c in conditions])
-    assert yaw.std() > 15
+    assert yaw.std() > 12
     assert light.std() > 25
     assert {c.accessory for c in conditions} >= {"none", "glasses", "hat"}
     for values in (yaw, light):
@@ -221,7 +221,7 @@ def test_pose_gap(sets: dict[str, VerificationSet]) -> None:
     yaws = np.array([abs(images.conditions(i).yaw) for i in range(len(images))])
     first, second = yaws[sets["cross-pose"].pairs].T
     assert first.max() <= 12
-    assert second.min() >= 42
+    assert second.min() >= 50
     assert images[5].shape == (32, 32, 3)
 
 

@@ -95,7 +95,8 @@ class Loader:
     """Reads the batches of a plan ahead of the training, in `workers` threads.
 
     Threads suffice, for decoding and resizing happen outside Python's lock. With no workers each
-    batch is read when it is asked for.
+    batch is read when it is asked for. With `share` = (k, n) it reads the k-th (from 0) of n equal
+    parts of each batch only, which put together in order are the batch.
     """
 
     def __init__(
@@ -107,8 +108,16 @@ class Loader:
         flip: bool = True,
         workers: int = 2,
         pin_memory: bool = False,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
         _check_labels(source)
+        if plan.batch_size % share[1]:
+            raise ValueError(
+                f"training.batch_size={plan.batch_size} cannot be shared out evenly to {share[1]} "
+                "ranks; take a multiple of their number"
+            )
+        size_of_share = plan.batch_size // share[1]
+        self._share = slice(share[0] * size_of_share, (share[0] + 1) * size_of_share)
         self.source = source
         self.plan = plan
         self.size = size
@@ -150,7 +159,7 @@ class Loader:
         while step < stop:
             epoch = step // per_epoch
             for indices in self.plan.epoch(epoch)[step % per_epoch :][: stop - step]:
-                yield epoch, indices
+                yield epoch, indices[self._share]
                 step += 1
 
     def _read(

@@ -1,9 +1,11 @@
 """Embedded data: synthetic people as a training source, as verification sets and as a picture.
 
 `synthetic_person` draws who somebody is and the conditions of a picture, `synthetic_surface` is
-the shape of the head, `synthetic_texture` its skin, `synthetic_renderer` makes the picture,
-`synthetic_images` numbers the pictures, `synthetic_sets` pairs those of unseen people. A picture
-depends on (seed, identity, sample) only, so it is the same in any order, process or thread.
+the shape of the head and casts rays at it, `synthetic_skin` is what all pictures of a person
+share, `synthetic_texture` draws one face on it (with the shapes of `synthetic_canvas`),
+`synthetic_renderer` makes the picture, `synthetic_images` numbers the pictures and
+`synthetic_sets` pairs those of unseen people. A picture depends on (seed, identity, sample) only,
+so it is the same in any order, process or thread.
 """
 
 from __future__ import annotations

@@ -259,16 +259,16 @@ def draw_conditions(
     def uniform(low: float, high: float) -> float:
         return float(low + (high - low) * next(uniforms))
 
-    near, far_age = normal(person.usual_age, 9, 18, 80), uniform(18, 78)
-    age = near if next(uniforms) < 0.8 else far_age
+    near, far_age = normal(person.usual_age, 8, 18, 80), uniform(18, 78)
+    age = near if next(uniforms) < 0.9 else far_age
     if setting.age is not None:
         low_age, high_age = setting.age
         age = low_age + (high_age - low_age) * (far_age - 18) / 60
-    near_yaw, far_yaw = normal(0, 20, -68, 68), uniform(-62, 62)
-    yaw = near_yaw if next(uniforms) < 0.7 else far_yaw
+    near_yaw, far_yaw = normal(0, 18, -68, 68), uniform(-66, 66)
+    yaw = near_yaw if next(uniforms) < 0.84 else far_yaw
     if setting.yaw is not None:
         low_yaw, high_yaw = setting.yaw
-        yaw = math.copysign(low_yaw + (high_yaw - low_yaw) * abs(far_yaw) / 62, far_yaw)
+        yaw = math.copysign(low_yaw + (high_yaw - low_yaw) * abs(far_yaw) / 66, far_yaw)
     warmth, green = normal(0, 0.055, -0.13, 0.13), normal(0, 0.018, -0.05, 0.05)
     restyled, dyed = next(uniforms) < 0.25, next(uniforms) < 0.1
     length, new_length = normal(person.hair_length, 0.08, 0, 1), uniform(0.1, 1)
@@ -304,6 +304,6 @@ def draw_conditions(
         blur=max(uniform(-2.6, 1.3), 0.0),
         noise=abs(normal(0, 3.2, -9, 9)),
         contrast=uniform(0.78, 1.12),
-        jpeg_quality=int(max(uniform(-200, 90), 0)),
+        jpeg_quality=int(max(uniform(-300, 90), 0)),
         nuisance_seed=int(rng.integers(0, 2**31)),
     )

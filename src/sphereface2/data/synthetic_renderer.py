@@ -45,7 +45,8 @@ def render(person: Person, conditions: Conditions) -> Picture:
     on_map = hits.column, hits.row
     on_texture = hits.column * fine + (fine - 1) / 2, hits.row * fine + (fine - 1) / 2
     # OpenCV samples floats faster than bytes.
-    colour = np.array(cv2.split(_sample(texture.astype(np.float32), on_texture)))
+    planes = cv2.split(_sample(texture.astype(np.float32), on_texture))
+    colour = np.array(planes, dtype=np.float32)
     strands = _sample(hair_strands(person), on_texture)
     hairy = _sample(share, on_map)
     colour += (_covering(conditions, hair, strands, hits.row, rng) - colour) * hairy
@@ -56,7 +57,7 @@ def render(person: Person, conditions: Conditions) -> Picture:
     sky *= np.float32(conditions.ambient)
     # Light goes further round in red than in blue: skin lets it through.
     wrap = np.array([0.34, 0.22, 0.18], dtype=np.float32)[:, None, None]
-    shade = np.maximum((facing + wrap) * (1 / (1 + wrap)), 0)
+    shade = np.clip((facing + wrap) * (1 / (1 + wrap)), 0, 1)
     shade *= lamp
     shade += sky
     shade *= _plane(conditions.tint)
@@ -76,14 +77,16 @@ def _sample(source: NDArray[Any], place: tuple[Map, Map]) -> NDArray[Any]:
 
 def hair_colour(person: Person, conditions: Conditions) -> Colour:
     """The person's colour, dyed, then grey with age."""
-    base = np.array(person.hair)
-    base = base * (1 + 0.3 * conditions.hair_dye)
-    if conditions.hair_dye > 0.3:
-        base = base + (200 * (conditions.hair_dye - 0.3)) * np.array([1.0, 0.72, 0.45])
-    grey = np.clip((conditions.age - 46) / 26, 0, 1) ** 1.2
-    base = base + (np.array([186, 184, 182]) - base) * (0.85 * grey)
-    red, green, blue = np.clip(base, 8, 235)
-    return float(red), float(green), float(blue)
+    dye = conditions.hair_dye
+    bleach = 200 * max(dye - 0.3, 0)
+    grey = 0.85 * min(max((conditions.age - 46) / 26, 0), 1) ** 1.2
+
+    def tone(base: float, bleached: float, aged: float) -> float:
+        dyed = base * (1 + 0.3 * dye) + bleach * bleached
+        return float(min(max(dyed + (aged - dyed) * grey, 8.0), 235.0))
+
+    red, green, blue = person.hair
+    return tone(red, 1.0, 186), tone(green, 0.72, 184), tone(blue, 0.45, 182)
 
 
 @lru_cache(maxsize=4)
@@ -176,8 +179,9 @@ def _plane(colour: Colour) -> Map:
 
 def _muted(rng: np.random.Generator) -> Colour:
     """A colour of a wall or of clothes: any lightness, mostly not garish."""
-    red, green, blue = np.clip(rng.uniform(30, 225) + rng.normal(0, 22, 3), 5, 250)
-    return float(red), float(green), float(blue)
+    level = 30 + 195 * rng.random()
+    red, green, blue = (min(max(level + 22 * z, 5.0), 250.0) for z in rng.standard_normal(3))
+    return red, green, blue
 
 
 @lru_cache(maxsize=1)
@@ -190,10 +194,11 @@ def _spread() -> Map:
 
 def _background(rng: np.random.Generator) -> Map:
     """A soft room or street, and shoulders; nothing of it depends on the person."""
-    light = rng.normal(0, rng.uniform(4, 30), (5, 5)) + rng.normal(0, 9, (3, 5, 5))
-    scene = _spread() @ (light.astype(np.float32) + _plane(_muted(rng))) @ _spread().T
+    patches = rng.standard_normal((4, 5, 5), np.float32)
+    light = np.float32(4 + 26 * rng.random()) * patches[3] + np.float32(9) * patches[:3]
+    scene = _spread() @ (light + _plane(_muted(rng))) @ _spread().T
     shoulders = np.zeros((SIZE, SIZE), np.uint8)
-    neck = (56 + int(rng.integers(-6, 7)), int(rng.integers(127, 137)))
+    neck = (int(50 + 13 * rng.random()), int(127 + 10 * rng.random()))
     cv2.ellipse(shoulders, neck, (74, 30), 0, 180, 360, 255, -1, cv2.LINE_AA)
     scene += (_plane(_muted(rng)) - scene) * (shoulders * np.float32(1 / 255))
     return np.asarray(scene)

@@ -41,7 +41,7 @@ _KINDS = (
     _Kind("plain", EVERYDAY, EVERYDAY),
     _Kind("age-30", Setting(age=(18, 34)), Setting(age=(64, 80))),
     _Kind("cross-age", Setting(age=(18, 36)), Setting(age=(48, 70)), look_alikes=True),
-    _Kind("cross-pose", Setting(yaw=(0, 12)), Setting(yaw=(42, 64))),
+    _Kind("cross-pose", Setting(yaw=(0, 12)), Setting(yaw=(50, 68))),
 )
 
 

@@ -30,7 +30,7 @@ BEARD_WINDOW = window((-62, 62), (0, 66))
 
 @dataclass(frozen=True, eq=False)
 class Skin:
-    """What the pictures of one person share: the skin, and how deep age and smile cut into it."""
+    """What the pictures of one person share: the skin, and what age and smile take from it."""
 
     base: Picture
     age_lines: Picture
@@ -39,7 +39,7 @@ class Skin:
 
 @lru_cache(maxsize=4)
 def skin_of(person: Person) -> Skin:
-    """The bare skin of a person, and the darkness (0 to 255) of its lines."""
+    """The bare skin of a person, and its lines."""
     rng = np.random.Generator(np.random.PCG64(person.skin_seed))
     eye_x, eye_y = eye_position(person)
     mouth_y, nose_y = mouth_height(person), nose_height(person, 0.3)
@@ -64,20 +64,28 @@ def skin_of(person: Person) -> Skin:
     for plane, by_blush, by_shade in zip(skin, (0.1, 1.0, 0.9), (0.36, 0.48, 0.46), strict=True):
         plane *= 1 - np.float32(by_blush) * blush - np.float32(by_shade) * shade
     base = np.asarray(cv2.merge(list(np.clip(skin, 0, 255).astype(np.uint8))))
-    marks = np.full_like(base, 255)
+    _marks(base, person, rng)
+    _nostrils(base, person)
+    age_lines, smile_lines = _age_lines(person, rng), _smile_lines(person)
+    return Skin(base, _cut(age_lines, person), _cut(smile_lines, person))
+
+
+def _marks(texture: Picture, person: Person, rng: np.random.Generator) -> None:
+    """Freckles and moles."""
+    rows, columns, corner = LINES_WINDOW
+    region = texture[rows, columns]
+    marks = np.full_like(region, 255)
     for tone in (0.8, 0.85, 0.9):
         count = int(43 * person.freckles)
-        spots = to_texels(rng.normal(0, 17, count), rng.normal(4, 8, count))
+        spots = to_texels(rng.normal(0, 17, count), rng.normal(4, 8, count)) - corner
         rings = list(((spots[:, None] + 0.9 * RING) * 16).astype(np.int32))
         cv2.fillPoly(marks, rings, (255 * tone**0.5, 255 * tone, 235 * tone), cv2.LINE_AA, 4)
     for _ in range(rng.poisson(1.4)):
         size = rng.uniform(0.9, 1.9)
-        spot = to_texels(rng.uniform(-30, 30), rng.uniform(-30, 44))
+        spot = to_texels(rng.uniform(-30, 30), rng.uniform(-30, 44)) - corner
         ellipse(marks, spot, (size, size), (130, 92, 80))
     soften(marks, 0.5)
-    cv2.multiply(base, marks, dst=base, scale=1 / 255)
-    _nostrils(base, person)
-    return Skin(base, _age_lines(person, rng), _smile_lines(person))
+    cv2.multiply(region, marks, dst=region, scale=1 / 255)
 
 
 @lru_cache(maxsize=3)
@@ -93,6 +101,13 @@ def _noise_sheet(kind: str) -> NDArray[np.float32]:
 def _noise(rng: np.random.Generator, kind: str) -> NDArray[np.float32]:
     left, top = rng.integers(0, 2 * TEXELS, 2)
     return _noise_sheet(kind)[top : top + TEXELS, left : left + TEXELS]
+
+
+def _cut(dark: Picture, person: Person) -> Picture:
+    """What lines of this darkness (0 to 255) take away from the skin's colour."""
+    # Less from red than from the rest: blood shines through.
+    shares = (0.75 * person.skin[0], person.skin[1], person.skin[2])
+    return np.asarray(cv2.merge([cv2.addWeighted(dark, s / 255, dark, 0, 0) for s in shares]))
 
 
 @lru_cache(maxsize=4)

@@ -8,6 +8,7 @@ the face more room than the back of the head and needs no arctangent to look up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,11 +23,13 @@ from sphereface2.data.synthetic_person import Conditions, Person
 Map = NDArray[np.float32]
 
 SIZE = 112
-CELLS = 112
+CELLS = 96
 TOP, BOTTOM = -72.0, 72.0
 FACE_RADIUS = 38.0
 EYE_X, EYE_Y, NOSE_Y, MOUTH_Y, CHIN_Y = 17.6, -10.0, 10.0, 30.0, 46.0
 CENTRE_X, CENTRE_Y = 56.0, 62.0
+_FAR = np.float32(-34)
+_SQUARE = np.ones((3, 3), np.uint8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +86,9 @@ def bare_radius(person: Person, conditions: Conditions) -> Map:
     old = ageing(conditions)
     width = 37.5 + 1.5 * p.face_width
     forehead = width * (0.93 + 0.022 * p.forehead_width)
-    cheek = width * (0.97 + 0.02 * p.cheek - 0.01 * old)
-    jaw = width * (0.77 + 0.04 * p.jaw + 0.035 * old)
-    chin = width * (0.47 + 0.05 * p.chin_width + 0.02 * old)
+    cheek = width * (0.97 + 0.02 * p.cheek - 0.03 * old)
+    jaw = width * (0.77 + 0.04 * p.jaw + 0.075 * old)
+    chin = width * (0.47 + 0.05 * p.chin_width + 0.05 * old)
     chin_y = CHIN_Y + 1.8 * p.chin_length + 2.4 * conditions.mouth_open
     crown = [(-66.0, 0.0), (-63.0, 14.0)]
     side = _profile(
@@ -144,7 +147,7 @@ def _bumps(person: Person, conditions: Conditions, old: float) -> Map:
         (0.0, mouth_y - 7.5, 1.8, 3.0, -0.6),
         (0.0, CHIN_Y - 3.5 + 1.5 * p.chin_length, 7.0, 4.0, 1.3 + 0.5 * p.chin_forward),
         (13.5 + 2 * max(smile, 0), nose_y + 8, 2.4, 7.0, -0.5 - 0.7 * max(smile, 0) - 0.7 * old),
-        (1.55 * FACE_RADIUS, -3.0, 3.6, 7.6, 5.4 + 1.1 * p.ears),
+        (1.55 * FACE_RADIUS, -3.0, 3.6, 7.6, 5.2 + 1.1 * p.ears + 1.4 * old),
         (1.5 * FACE_RADIUS, 6.0, 2.8, 4.0, 1.5 + 0.5 * p.ears),
     ]
     table = np.array(spots + [(-x, y, sx, sy, h) for x, y, sx, sy, h in spots if x], np.float32)
@@ -160,7 +163,7 @@ def eye_position(person: Person) -> tuple[float, float]:
 
 
 def nose_height(person: Person, old: float) -> float:
-    return NOSE_Y + 1.3 * person.nose_length + 0.9 * old
+    return NOSE_Y + 1.3 * person.nose_length + 1.8 * old
 
 
 def mouth_height(person: Person) -> float:
@@ -169,11 +172,18 @@ def mouth_height(person: Person) -> float:
 
 def rotation(conditions: Conditions) -> NDArray[np.float32]:
     """Rows are the camera's axes in the coordinates of the head."""
-    angles = np.deg2rad([conditions.yaw, conditions.pitch, conditions.roll])
-    (cos_yaw, cos_pitch, cos_roll), (sin_yaw, sin_pitch, sin_roll) = np.cos(angles), np.sin(angles)
-    turn = np.array([[cos_yaw, 0, sin_yaw], [0, 1, 0], [-sin_yaw, 0, cos_yaw]])
-    nod = np.array([[1, 0, 0], [0, cos_pitch, sin_pitch], [0, -sin_pitch, cos_pitch]])
-    tilt = np.array([[cos_roll, -sin_roll, 0], [sin_roll, cos_roll, 0], [0, 0, 1]])
+    yaw, pitch, roll = (
+        math.radians(angle) for angle in (conditions.yaw, conditions.pitch, conditions.roll)
+    )
+    turn = np.array(
+        [[math.cos(yaw), 0, math.sin(yaw)], [0, 1, 0], [-math.sin(yaw), 0, math.cos(yaw)]]
+    )
+    nod = np.array(
+        [[1, 0, 0], [0, math.cos(pitch), math.sin(pitch)], [0, -math.sin(pitch), math.cos(pitch)]]
+    )
+    tilt = np.array(
+        [[math.cos(roll), -math.sin(roll), 0], [math.sin(roll), math.cos(roll), 0], [0, 0, 1]]
+    )
     return np.asarray(tilt @ nod @ turn, dtype=np.float32)
 
 
@@ -189,7 +199,7 @@ class Hits:
 
 
 def cast(radius: Map, camera: NDArray[np.float32], conditions: Conditions) -> Hits:
-    """Cast one ray a pixel: first coarsely, then from close to the surface at full size."""
+    """Cast one ray a pixel: at half the size from near the surface, then at full size."""
     # The crop follows eyes, nose and mouth, as alignment by landmarks does.
     marks = np.array([[-EYE_X, EYE_Y, 31], [EYE_X, EYE_Y, 31], [0, NOSE_Y, 46], [0, MOUTH_Y, 38]])
     weights = np.array([0.25, 0.25, 0.1, 0.4])
@@ -203,16 +213,16 @@ def cast(radius: Map, camera: NDArray[np.float32], conditions: Conditions) -> Hi
     # Camera axes in the units of the look-up: x and z in pixels, y in rows of the map.
     right, down, ahead = (camera * np.array([1, to_row, 1])).tolist()
     first_row = -TOP * to_row - 0.5
-    square = np.float32((CELLS / 2) ** 2 / 2)
+    square = (CELLS / 2) ** 2 / 2
+    above_square = np.float32(square * 1.00001)  # keeps the root real in spite of rounding
     middle_column = np.float32(CELLS / 2 - 0.5)
 
     def starts(step: int) -> list[Map]:
         """Where the rays of every `step`-th pixel cross the plane through the head's axis."""
         pixel = (np.arange(SIZE // step, dtype=np.float32) + 0.5) * step - 0.5
-        across = ((pixel - offset_x) / scale)[None, :]
-        along = ((pixel - offset_y) / scale)[:, None]
-        x, row, z = (across * right[k] + along * down[k] for k in range(3))
-        return [x, row + np.float32(first_row), z]
+        across, along = (pixel - offset_x) / scale, (pixel - offset_y) / scale
+        zero = (0.0, first_row, 0.0)
+        return [np.add.outer(along * down[k] + zero[k], across * right[k]) for k in range(3)]
 
     def locate(start: list[Map], depth: Map) -> tuple[Map, Map, Map]:
         x: Any = cv2.scaleAdd(depth, ahead[0], start[0])
@@ -220,43 +230,62 @@ def cast(radius: Map, camera: NDArray[np.float32], conditions: Conditions) -> Hi
         z: Any = cv2.scaleAdd(depth, ahead[2], start[2])
         distance: Any = cv2.magnitude(x, z)
         # sin(azimuth/2) = ±√((1 − cos azimuth)/2)
-        z /= distance
-        z *= -square
-        z += square * np.float32(1.00001)  # above zero in spite of rounding
-        column = np.copysign(cv2.sqrt(z), x)
+        part: Any = cv2.divide(z, distance, scale=-square)
+        part += above_square
+        column = np.copysign(cv2.sqrt(part), x)
         column += middle_column
         distance -= cv2.remap(
             radius, column, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
         )
         return distance, column, row
 
-    depth = np.full((SIZE // 4, SIZE // 4), 62, dtype=np.float32)
-    for step, rounds, stride in ((4, 8, 4.5), (2, 4, 1.5)):
-        start = starts(step)
-        if step < 4:
-            depth = cv2.resize(depth, (SIZE // step, SIZE // step)) + np.float32(2)
-        closest = np.full_like(depth, 1e3)
-        silhouette = depth
-        for _ in range(rounds):
-            gap, _, _ = locate(start, depth)
-            # A ray that misses keeps the depth where it came closest: that is its silhouette.
-            silhouette = np.where(gap < closest, depth, silhouette)
-            closest = np.minimum(gap, closest)
-            # A stride at least, else rays would stop where they graze a cheek, short of the hair.
-            move = np.where(gap > 0.6, np.maximum(gap, np.float32(stride)), gap)
-            depth = np.maximum(depth - np.float32(0.85) * move, np.float32(-34))
-        depth = silhouette
+    start = starts(2)
+    depth, inside = _splat(radius, camera, scale, offset_x, offset_y)
+    closest = np.full_like(depth, 1e3)
+    silhouette = depth
+    for _ in range(3):
+        gap, _, _ = locate(start, depth)
+        # A ray that misses keeps the depth where it came closest: that is its silhouette.
+        silhouette = np.where(gap < closest, depth, silhouette)
+        closest = np.minimum(gap, closest)
+        # A stride at least, else rays would stop where they graze a cheek, short of the hair.
+        move = np.where(gap > 0.6, np.maximum(gap, np.float32(1.8)), gap)
+        depth = np.asarray(cv2.scaleAdd(move, -0.85, depth), dtype=np.float32)
+    depth = silhouette
     start = starts(1)
     depth = cv2.resize(depth, (SIZE, SIZE)) + np.float32(0.8)
     gap, _, _ = locate(start, depth)
     depth -= np.float32(0.9) * gap
     gap, column, row = locate(start, depth)
-    # The coarse rays know how near each ray came; the fine ones may hang beside the nose.
+    # Rays inside the outline hit, even one that hangs in the air beside the nose or the hair.
     gap = np.minimum(gap, cv2.resize(closest, (SIZE, SIZE)))
-    cover = np.clip(np.float32(1.12) - np.float32(0.8) * gap, 0, 1)
-    # Close the holes where rays gave up between cheek and hair.
-    cover = cv2.morphologyEx(cover, cv2.MORPH_CLOSE, np.ones((3, 3), np.uint8))
+    near = np.clip(np.float32(1.12) - np.float32(0.8) * gap, 0, 1)
+    cover = np.maximum(near, cv2.resize(inside, (SIZE, SIZE)))
     return Hits(column=column, row=row, cover=np.asarray(cover, dtype=np.float32))
+
+
+def _splat(
+    radius: Map, camera: NDArray[np.float32], scale: float, offset_x: float, offset_y: float
+) -> tuple[Map, Map]:
+    """At every second pixel: the depth where its ray starts to search, and if it will hit."""
+    cells, side = grid(), SIZE // 2 + 2
+    x, y, z = radius * cells.sine, cells.y[:, None], radius * cells.cosine
+    right, down, ahead = (camera * np.array([[scale / 2], [scale / 2], [1]])).tolist()
+    # One cell of margin all round takes what lies outside the picture.
+    column = x * right[0] + z * right[2] + (y * right[1] + (offset_x / 2 + 1.25))
+    row = x * down[0] + z * down[2] + (y * down[1] + (offset_y / 2 + 1.25))
+    depth = x * ahead[0] + z * ahead[2] + y * ahead[1]
+    column, row = np.clip(column, 0, side - 1), np.clip(row, 0, side - 1)
+    place = row.astype(np.int64) * side + column.astype(np.int64)
+    nearest = np.full((side, side), _FAR, dtype=np.float32)
+    np.maximum.at(nearest.reshape(-1), place.ravel(), depth.ravel())
+    # Where the surface is steep its cells lie sparse, and the back of the head shows through.
+    grown = cv2.dilate(nearest, _SQUARE)
+    closed = cv2.erode(grown, _SQUARE)
+    covered = closed > _FAR
+    inside = cv2.erode(covered.astype(np.float32), _SQUARE)
+    first = np.where(covered, closed + np.float32(1.5), grown)
+    return np.ascontiguousarray(first[1:-1, 1:-1]), np.ascontiguousarray(inside[1:-1, 1:-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,10 +322,10 @@ def illuminate(radius: Map, camera: NDArray[np.float32], conditions: Conditions)
         return np.asarray(normal_x * x - slope_y * y + normal_z * z)
 
     # Hollows see less of the sky: sockets, the sides of the nose, below lip, chin and hair.
-    hollow = cv2.blur(radius, (9, 9)) + np.float32(0.5) * cv2.blur(radius, (25, 25))
-    hollow -= np.float32(1.5) * radius
-    openness = cv2.exp(np.float32(-0.10) * np.clip(hollow, -1.5, 12))
-    highlight = np.maximum(towards(half_way), 0)
+    hollow: Any = cv2.blur(radius, (13, 13))
+    hollow -= radius
+    openness = cv2.exp(np.clip(hollow, -1.2, 9) * np.float32(-0.13))
+    highlight = np.clip(towards(half_way), 0, 1)
     for _ in range(4):
         highlight *= highlight
     highlight *= openness

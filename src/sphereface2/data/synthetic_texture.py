@@ -41,11 +41,9 @@ def face_texture(person: Person, conditions: Conditions, hair: Colour) -> Pictur
     old = ageing(conditions)
     rows, columns, _ = LINES_WINDOW
     region = texture[rows, columns]
-    age, smile = max(old - 0.15, 0.0), max(conditions.smile, 0.0)
-    light = cv2.addWeighted(skin.age_lines, -age, skin.smile_lines, -smile, 255)
-    # Lines darken blue and green more than red: blood shines through.
-    layer = cv2.merge([cv2.addWeighted(light, 0.75, light, 0, 64), light, light])
-    cv2.multiply(region, layer, dst=region, scale=1 / 255)
+    age, smile = 1.35 * max(old - 0.12, 0.0), max(conditions.smile, 0.0)
+    lines = cv2.addWeighted(skin.age_lines, age, skin.smile_lines, smile, 0)
+    cv2.subtract(region, lines, dst=region)
     if conditions.beard > 0.06:
         _beard(texture, person, conditions, hair)
     _mouth(texture, person, conditions, old)
@@ -67,7 +65,7 @@ def _eye(texture: Picture, person: Person, conditions: Conditions, side: int, ol
     region = texture[low[1] : low[1] + 41, low[0] : low[0] + 53]
     middle = centre - low
     half_width = 11.6 + 0.85 * p.eye_size
-    opening = 1 + conditions.eye_opening + 0.14 * p.eye_opening - 0.22 * old
+    opening = 1 + conditions.eye_opening + 0.14 * p.eye_opening - 0.34 * old
     opening *= 1 - 0.18 * max(conditions.smile, 0)
     upper = (7.0 + 0.55 * p.eye_size) * max(opening, 0.12)
     lower = (3.9 + 0.25 * p.eye_size) * max(0.35 + 0.65 * opening, 0.1)
@@ -114,10 +112,10 @@ def _brows(
     along = _ALONG
     inner = eye_x - 10.0 + 1.0 * p.brow_gap
     length = 17.5 + 1.3 * p.brow_length
-    thickness = max(3.0 + 0.75 * p.brow_thickness - 0.4 * old, 1.0)
+    thickness = max(3.0 + 0.75 * p.brow_thickness - 0.8 * old, 0.9)
     arch = (2.6 + 1.0 * p.brow_arch) * np.sin(np.pi * along**1.35)
     tilt = (1.0 * p.brow_tilt + 1.2 * min(conditions.brow_raise, 0)) * (1 - 2 * along)
-    base = eye_y - 9.2 - 1.0 * p.brow_height - 2.2 * conditions.brow_raise
+    base = eye_y - 9.2 - 1.0 * p.brow_height - 2.2 * conditions.brow_raise + 1.2 * old
     height = base - arch - tilt + 1.5 * along**3
     taper = 0.5 * thickness * (0.72 + 0.45 * along - 1.05 * along**3)
     dark = 0.5 if sum(hair) > 330 else 0.75
@@ -142,7 +140,7 @@ def _mouth(texture: Picture, person: Person, conditions: Conditions, old: float)
     bend = 0.9 + 0.6 * p.mouth_curve + 3.4 * smile - 0.6 * old
     level = mouth_y + 0.4 * bend - bend * across**2 + 0.35 * p.asymmetry * across
     gap = conditions.mouth_open * 6.5 * _LIP
-    thin = 1 - 0.3 * old - 0.18 * max(smile, 0)
+    thin = 1 - 0.42 * old - 0.18 * max(smile, 0)
     bow = (0.6 + 0.35 * p.cupid_bow) * np.exp(-((across / 0.16) ** 2))
     upper = np.maximum(max(3.6 + 0.75 * p.upper_lip, 1.2) * thin * _LIP - 1.2 * bow, 0)
     lower = max(4.9 + 0.85 * p.lower_lip, 1.8) * thin * _LIP
