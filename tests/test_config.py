@@ -264,6 +264,8 @@ def test_an_override_that_is_no_yaml_is_refused(file: Path) -> None:
         ("schedule.warmup=4", "schedule.warmup (4 epochs) must be shorter than the training (4"),
         ("schedule={name: step, milestones: [4]}", "schedule.milestones: 4 is not before the end"),
         ("optimizer={nesterov: yes, momentum: 0}", "optimizer.nesterov needs optimizer.momentum"),
+        ("optimizer={nesterov: yes, fused_head: yes}", "optimizer.fused_head has no Nesterov"),
+        ("training.sample_rate=0", "training.sample_rate"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_key_and_value(

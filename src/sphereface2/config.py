@@ -87,9 +87,14 @@ class TrainingConfig(_Section):
         default=None, ge=1, description="passes over the data; or give steps"
     )
     steps: Whole | None = Field(default=None, ge=1, description="optimiser steps; or give epochs")
-    batch_size: Whole = Field(default=128, ge=1, description="images per optimiser step")
+    batch_size: Whole = Field(
+        default=128, ge=1, description="images per optimiser step, over all ranks"
+    )
     accumulate: Whole = Field(
         default=1, ge=1, description="micro-batches that one step is split into"
+    )
+    sample_rate: float = Field(
+        default=1.0, gt=0, le=1, description="share of the other classes that a step sees"
     )
     workers: Whole = Field(default=2, ge=0, description="threads that read images; 0: none")
     flip: Switch = Field(default=True, description="mirror every other image, at random")
@@ -100,6 +105,9 @@ class TrainingConfig(_Section):
         default=1, ge=0, description="epochs between evaluations; 0: at the end"
     )
     checkpoint_every: Whole = Field(default=1, ge=1, description="epochs between checkpoints")
+    checkpoint_every_steps: Whole = Field(
+        default=0, ge=0, description="steps between further checkpoints within an epoch; 0: none"
+    )
     log_every: Whole = Field(default=20, ge=1, description="steps between lines of metrics.jsonl")
     tensorboard: Switch = Field(default=False, description="write TensorBoard files as well")
 
@@ -130,11 +138,21 @@ class OptimizerConfig(_Section):
     head_weight_decay: float | None = Field(
         default=None, ge=0, description="of the head; null: the same"
     )
+    fused_head: Switch = Field(
+        default=False,
+        description="move class weights within the loss, without a gradient in memory; clip_norm "
+        "then leaves them out",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.nesterov and self.momentum == 0:
             raise ValueError("optimizer.nesterov needs optimizer.momentum above 0, got 0")
+        if self.nesterov and self.fused_head:
+            raise ValueError(
+                "optimizer.fused_head has no Nesterov momentum; set one of optimizer.fused_head "
+                "and optimizer.nesterov to false"
+            )
         return self
 
 

@@ -31,11 +31,13 @@ from sphereface2.evaluation.results import (
 )
 from sphereface2.evaluation.verification import PairScores, measure_all, score_pairs
 from sphereface2.heads import Head, build_head, head_options
+from sphereface2.heads.sharding import class_shards
 from sphereface2.reporting.pictures import ReportPictures, hardest_pairs, people_sheet
 from sphereface2.reporting.report import write_report
 from sphereface2.tables import build, look_up, resolve_options
-from sphereface2.training.checkpoint import load_checkpoint
+from sphereface2.training.checkpoint import has_checkpoint, load_tensors
 from sphereface2.training.devices import choose_device
+from sphereface2.training.distributed import current_team
 from sphereface2.training.events import Events
 from sphereface2.training.result import TrainingResult
 from sphereface2.training.trainer import Trainer
@@ -73,15 +75,23 @@ def train(
     events: Events | None = None,
     watch: Watch = unwatched,
 ) -> TrainingResult:
-    """Train as `config` says and export the best model; nothing is written before all is built."""
-    config = resolve(config)
-    if not overwrite:
-        _refuse_used_folder(folder)
-    trainer = _build_trainer(config, folder, events=events, watch=watch)
-    for product in PRODUCTS if overwrite else ():
-        _remove(folder / product)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / CONFIG, dump_config(config))
+    """Train as `config` says and export the best model; nothing is written before all is built.
+
+    Where a process group is up (`training.distributed.joined`), all ranks train together.
+    """
+    team = current_team()
+    with team.together():
+        config = resolve(config)
+        if team.is_first and not overwrite:
+            _refuse_used_folder(folder)
+        trainer = _build_trainer(config, folder, events=events, watch=watch)
+    team.require_same(_identity(trainer))
+    with team.together():
+        if team.is_first:
+            for product in PRODUCTS if overwrite else ():
+                _remove(folder / product)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / CONFIG, dump_config(config))
     return _finish(trainer, config, folder, trainer.run())
 
 
@@ -89,9 +99,13 @@ def resume(
     folder: Path, *, events: Events | None = None, watch: Watch = unwatched
 ) -> TrainingResult:
     """Go on with a run from its last checkpoint, or from its start if it has none yet."""
-    config = load_config(_require_run(folder))
-    trainer = _build_trainer(config, folder, events=events, watch=watch)
-    return _finish(trainer, config, folder, trainer.run(resume=trainer.last_path.exists()))
+    team = current_team()
+    with team.together():
+        config = load_config(_require_run(folder))
+        trainer = _build_trainer(config, folder, events=events, watch=watch)
+    team.require_same(_identity(trainer))
+    is_begun = team.from_first(lambda: has_checkpoint(trainer.last_path))
+    return _finish(trainer, config, folder, trainer.run(resume=is_begun))
 
 
 def evaluate(folder: Path, *, overrides: Sequence[str] = (), watch: Watch = unwatched) -> Evaluated:
@@ -181,7 +195,8 @@ def _build_sets(config: RunConfig, *, watch: Watch) -> list[VerificationSet]:
 
 def _build_head(config: RunConfig, *, dim: int, num_classes: int) -> Head:
     # The seed after the backbone's, so that the two do not start from the same numbers.
-    with torch.random.fork_rng(devices=[]):
+    team = current_team()
+    with torch.random.fork_rng(devices=[]), class_shards(team.rank, team.world):
         torch.manual_seed(config.seed + 1)
         return build_head(config.head.name, dim, num_classes, **config.head.options)
 
@@ -201,9 +216,20 @@ def _build_trainer(
     )
     with watch("preparing the training images") as progress:
         source.prepare(workers=config.training.workers, progress=progress)
-    if evaluation is not None:
+    if evaluation is not None and trainer.team.is_first:
         evaluation.prepare()
     return trainer
+
+
+def _identity(trainer: Trainer) -> dict[str, Any]:
+    """What must be the same on all ranks for them to train one model."""
+    versions = {f"the version of {name}": value for name, value in installed_versions().items()}
+    return {
+        **trainer.settings,
+        **versions,
+        "training.accumulate": trainer.config.training.accumulate,
+        "the run folder's name": trainer.last_path.parent.parent.name,
+    }
 
 
 class _Evaluation:
@@ -286,14 +312,22 @@ def _finish(
     """Export the best network of a training that came to its end."""
     if result.interrupted:
         return result
+    with trainer.team.together():
+        if trainer.team.is_first:
+            _export(trainer, config, folder, result)
+    return result
+
+
+def _export(trainer: Trainer, config: RunConfig, folder: Path, result: TrainingResult) -> None:
     backbone = trainer.backbone
-    backbone.load_state_dict(load_checkpoint(result.best_checkpoint).backbone)
+    tensors = {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
+    load_tensors(result.best_checkpoint, tensors, part="backbone.")
     save_model(
         folder / MODEL,
         backbone,
         name=config.backbone.name,
         options=config.backbone.options,
-        preprocessing=trainer.preprocessing,
+        preprocessing=trainer.update.preprocessing,
         extra={
             "head": config.head.model_dump(mode="json"),
             "people": trainer.head.num_classes,
@@ -302,7 +336,6 @@ def _finish(
             "best_metric": result.best_metric,
         },
     )
-    return result
 
 
 def _refuse_used_folder(folder: Path) -> None:

@@ -133,6 +133,24 @@ def test_starts_at_any_step_with_the_same_batches() -> None:
             assert torch.equal(batch.images, expected.images)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_shares_of_all_ranks_are_the_batch(ranks: int) -> None:
+    source = Numbers([i % 3 for i in range(30)])
+    plan = BatchPlan(source.labels, batch_size=6)
+    whole = list(Loader(source, plan, size=6, workers=0).batches(3, 8))
+    parts = [
+        list(Loader(source, plan, size=6, workers=1, share=(rank, ranks)).batches(3, 8))
+        for rank in range(ranks)
+    ]
+    for step, batch in enumerate(whole):
+        images = torch.cat([part[step].images for part in parts])
+        labels = torch.cat([part[step].labels for part in parts])
+        assert torch.equal(images, batch.images)
+        assert torch.equal(labels, batch.labels)
+    with pytest.raises(ValueError, match="batch_size=6 cannot be shared out evenly to 4 ranks"):
+        Loader(source, plan, size=6, share=(0, 4))
+
+
 def test_images_are_brought_to_the_input_size() -> None:
     loader = make_loader(Numbers([0] * 8, size=8), workers=1, flip=False, size=4)
     (batch,) = loader.batches(0, 1)

@@ -62,7 +62,7 @@ def make_config(**training: Any) -> RunConfig:
     """Three epochs of five steps over `Crowd()`; `training` overrides that section."""
     sections: dict[str, Any] = {
         key: training.pop(key)
-        for key in ("optimizer", "schedule", "device", "precision", "seed")
+        for key in ("optimizer", "schedule", "device", "precision", "seed", "head")
         if key in training
     }
     return config_from_mapping(

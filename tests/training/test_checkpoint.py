@@ -1,65 +1,197 @@
 """Checkpoints: whole or not at all, safe to read, and of one run only."""
 
+import json
+import os
 import pickle
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from sphereface2.training.checkpoint import (
     Checkpoint,
     check_settings,
+    has_checkpoint,
     load_checkpoint,
+    load_tensors,
     run_settings,
     save_checkpoint,
 )
+from sphereface2.training.distributed import Team
 from tests.training.conftest import make_config
 
 
 def make_checkpoint(step: int = 3, **settings: Any) -> Checkpoint:
-    return Checkpoint(
-        step=step,
-        settings=settings,
-        backbone={"weight": torch.arange(3.0)},
-        head={},
-        optimizer={"state": {0: {"momentum_buffer": torch.ones(2)}}, "param_groups": []},
-        scaler={},
-        best_metric=0.75,
-        best_step=2,
-    )
+    return Checkpoint(step=step, settings=settings, scaler={}, best_metric=0.75, best_step=2)
+
+
+def make_tensors(value: float = 1.0) -> dict[str, Tensor]:
+    return {
+        "backbone.weight": torch.arange(3.0) * value,
+        "backbone.count": torch.tensor(7),
+        "head.weight": torch.full((5, 2), value),
+    }
+
+
+def save(path: Path, step: int = 3, **settings: Any) -> None:
+    save_checkpoint(path, make_checkpoint(step, **settings), make_tensors(step))
+
+
+def loaded(path: Path) -> dict[str, Tensor]:
+    tensors = {name: torch.zeros_like(value) for name, value in make_tensors().items()}
+    load_tensors(path, tensors)
+    return tensors
 
 
 def test_round_trip(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoints" / "last.pt"
-    save_checkpoint(path, make_checkpoint(seed=1))
-    found = load_checkpoint(path)
-    assert found.step == 3
-    assert found.settings == {"seed": 1}
-    assert found.best_metric == 0.75
-    assert torch.equal(found.backbone["weight"], torch.arange(3.0))
-    assert [file.name for file in path.parent.iterdir()] == ["last.pt"]
+    path = tmp_path / "checkpoints" / "last"
+    assert not has_checkpoint(path)
+    save(path, seed=1)
+    assert has_checkpoint(path)
+    assert load_checkpoint(path) == make_checkpoint(seed=1)
+    found = loaded(path)
+    assert all(torch.equal(found[name], value) for name, value in make_tensors(3).items())
+    assert [file.name for file in path.parent.iterdir()] == ["last"]
+    assert str(tmp_path).encode() not in (path / ".metadata").read_bytes()
 
 
-def test_a_failure_while_writing_leaves_the_checkpoint_before(
+def test_a_part_can_be_read_alone(tmp_path: Path) -> None:
+    save(tmp_path / "last")
+    part = {"backbone.weight": torch.zeros(3), "backbone.count": torch.tensor(0)}
+    load_tensors(tmp_path / "last", part, part="backbone.")
+    assert torch.equal(part["backbone.weight"], torch.arange(3.0) * 3)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
+    """End before the moment-th touch of the file system that a checkpoint makes."""
+    left = iter(range(moment))
+
+    def counted(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if next(left, None) is None:
+                raise Killed
+            return original(*arguments, **options)
+
+        return call
+
+    patch.setattr(shutil, "rmtree", counted(shutil.rmtree))
+    patch.setattr(os, "fsync", counted(os.fsync))
+    for name in ("mkdir", "rename"):
+        patch.setattr(Path, name, counted(getattr(Path, name)))
+    patch.setattr(Team, "save_tensors", counted(Team.save_tensors))
+
+
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "last.pt"
-    save_checkpoint(path, make_checkpoint(step=3))
+    path = tmp_path / "last"
+    save(path, step=3)
+    seen = set()
+    for moment in range(30):
+        try:
+            with monkeypatch.context() as patch:
+                kill_at(moment, patch)
+                save(path, step=4)
+        except (Killed, OSError):
+            step = load_checkpoint(path).step
+            seen.add(step)
+            assert torch.equal(loaded(path)["head.weight"], torch.full((5, 2), float(step)))
+            save(path, step=3)
+            assert load_checkpoint(path).step == 3
+            assert [file.name for file in tmp_path.iterdir()] == ["last"]
+            continue
+        break
+    assert moment > 8
+    assert seen == {3, 4}
+    assert load_checkpoint(path).step == 4
 
-    def fail(values: object, file: Any) -> None:
-        file.write(b"half a checkpo")
-        raise OSError("no space left on device")
+
+def test_a_full_disk_is_one_sentence_and_leaves_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "last"
+    save(path, step=3)
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise OSError(28, "no space left on device")
 
     monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(OSError, match="no space left"):
-        save_checkpoint(path, make_checkpoint(step=4))
+    with pytest.raises(OSError, match=r"last\.partial cannot be written .*no space left"):
+        save(path, step=4)
+    monkeypatch.undo()
     assert load_checkpoint(path).step == 3
+    assert torch.equal(loaded(path)["head.weight"], torch.full((5, 2), 3.0))
 
 
 def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*last\.pt"):
-        load_checkpoint(tmp_path / "last.pt")
+    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*last"):
+        load_checkpoint(tmp_path / "last")
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
+def test_a_file_that_is_cut_off_or_missing_is_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "last"
+    save(path)
+    file = path / name
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=rf"last is damaged: its file {name} of \d+ bytes has \d+"):
+        load_checkpoint(path)
+    # Even a reader who looks at no sizes gets one sentence.
+    with pytest.raises(ValueError, match=r"^.*last is damaged.*$"):
+        loaded(path)
+    file.unlink()
+    with pytest.raises(ValueError, match=rf"its file {name} of \d+ bytes is missing"):
+        load_checkpoint(path)
+    with pytest.raises(ValueError, match=r"^.*last is damaged.*$"):
+        loaded(path)
+
+
+def test_facts_that_are_broken_or_foreign_give_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "last"
+    save(path)
+    facts = path / "checkpoint.json"
+    whole = json.loads(facts.read_text())
+    for content in (
+        "",
+        "text",
+        json.dumps(whole)[:50],
+        "[1, 2]",
+        "{}",
+        json.dumps({**whole, "a": 1}),
+    ):
+        facts.write_text(content)
+        with pytest.raises(ValueError, match=r"^.*last is damaged or no checkpoint; .*$"):
+            load_checkpoint(path)
+    facts.write_text(json.dumps({**whole, "format": "sphereface2 checkpoint 99"}))
+    with pytest.raises(ValueError, match="is no checkpoint of this version of sphereface2"):
+        load_checkpoint(path)
+    facts.unlink()
+    with pytest.raises(ValueError, match="is damaged or no checkpoint"):
+        load_checkpoint(path)
+
+
+def test_other_tensors_are_named_and_nothing_is_filled(tmp_path: Path) -> None:
+    save(tmp_path / "last")
+    changes: list[tuple[dict[str, Tensor | None], str]] = [
+        ({"head.weight": torch.zeros(6, 2)}, r"head.weight is of shape \(5, 2\), not \(6, 2\)"),
+        ({"head.bias": torch.zeros(())}, "it lacks head.bias"),
+        ({"backbone.count": None}, "it has backbone.count, which is not in them"),
+    ]
+    for change, sentence in changes:
+        mine = {**{name: torch.zeros_like(t) for name, t in make_tensors().items()}, **change}
+        tensors = {name: value for name, value in mine.items() if value is not None}
+        with pytest.raises(ValueError, match=f"does not fit this backbone and head: {sentence}"):
+            load_tensors(tmp_path / "last", tensors)
+        assert not tensors["backbone.weight"].any()
 
 
 class Evil:
@@ -72,41 +204,39 @@ class Evil:
         return Path.touch, (self.path,)
 
 
-def test_damaged_and_foreign_files_give_one_sentence(tmp_path: Path) -> None:
-    good, path = tmp_path / "good.pt", tmp_path / "last.pt"
-    save_checkpoint(good, make_checkpoint())
-    whole = good.read_bytes()
-    for content in (b"", b"text", whole[: len(whole) // 2], whole[:100]):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"^.*last\.pt is damaged or no checkpoint; .*$"):
-            load_checkpoint(path)
-    path.write_bytes(pickle.dumps(Evil(tmp_path / "ran")))
-    with pytest.raises(ValueError, match="is damaged or no checkpoint"):
-        load_checkpoint(path)
-    torch.save({"payload": Evil(tmp_path / "ran")}, path)
-    with pytest.raises(ValueError, match="is damaged or no checkpoint"):
-        load_checkpoint(path)
+def test_a_checkpoint_from_a_stranger_runs_no_code(tmp_path: Path) -> None:
+    path = tmp_path / "last"
+    save(path)
+    index, data = path / ".metadata", path / "__0_0.distcp"
+    whole, evil = index.read_bytes(), Evil(tmp_path / "ran")
+    metadata = pickle.loads(whole)
+    metadata.planner_data = evil
+    for content in (pickle.dumps(evil), pickle.dumps(metadata), pickle.dumps([1, 2])):
+        index.write_bytes(content)
+        with pytest.raises(ValueError, match=r"last is damaged: its index cannot be read"):
+            loaded(path)
+    index.write_bytes(whole)
+    torch.save(evil, data)
+    with pytest.raises(ValueError, match=r"last is damaged"):
+        loaded(path)
     assert not (tmp_path / "ran").exists()
-    foreign: Any
-    for foreign in ({"state_dict": {}}, [1, 2], {"format": "sphereface2 checkpoint 1", "a": 1}):
-        torch.save(foreign, path)
-        with pytest.raises(ValueError, match="is no checkpoint of this version of sphereface2"):
-            load_checkpoint(path)
 
 
 def test_settings_that_change_the_numbers_must_agree(tmp_path: Path) -> None:
-    settings = run_settings(make_config(), images=45)
-    path = tmp_path / "last.pt"
-    save_checkpoint(path, make_checkpoint(**settings))
+    settings = run_settings(make_config(), images=45, classes=5)
+    path = tmp_path / "last"
+    save(path, **settings)
     found = load_checkpoint(path)
     check_settings(found, settings, path)
-    free = make_config(workers=0, log_every=7, evaluate_every=2, checkpoint_every=5)
-    check_settings(found, run_settings(free, images=45), path)
-    for config, images, sentence in [
-        (make_config(batch_size=4), 45, "training.batch_size=8, here it is 4"),
-        (make_config(seed=1), 45, "seed=0, here it is 1"),
-        (make_config(optimizer={"learning_rate": 0.2}), 45, "optimizer.learning_rate=0.1, here"),
-        (make_config(), 46, "number of images=45, here it is 46"),
+    free = make_config(workers=0, log_every=7, evaluate_every=2, checkpoint_every_steps=5)
+    check_settings(found, run_settings(free, images=45, classes=5), path)
+    for config, images, classes, sentence in [
+        (make_config(batch_size=4), 45, 5, "training.batch_size=8, here it is 4"),
+        (make_config(seed=1), 45, 5, "seed=0, here it is 1"),
+        (make_config(optimizer={"learning_rate": 0.2}), 45, 5, "learning_rate=0.1, here"),
+        (make_config(head="cosface"), 45, 5, "head.name=sphereface2-c, here it is cosface"),
+        (make_config(), 46, 5, "number of images=45, here it is 46"),
+        (make_config(), 45, 6, "number of classes=5, here it is 6"),
     ]:
         with pytest.raises(ValueError, match=sentence):
-            check_settings(found, run_settings(config, images=images), path)
+            check_settings(found, run_settings(config, images=images, classes=classes), path)

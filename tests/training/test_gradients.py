@@ -141,11 +141,12 @@ def test_the_random_numbers_of_the_caller_are_left_alone() -> None:
         assert torch.equal(torch.get_rng_state(), after_building)
 
 
-def test_bf16_runs_the_backbone_and_gives_the_head_float32() -> None:
+def test_bf16_is_for_products_and_the_head_gets_float32() -> None:
     class Precise(CountingHead):
         def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
             assert embeddings.dtype is torch.float32
-            assert not torch.is_autocast_enabled("cpu")
+            assert torch.get_autocast_dtype("cpu") is torch.bfloat16
+            assert torch.is_autocast_enabled("cpu")
             return super().forward(embeddings, labels)
 
     seen: list[torch.dtype] = []

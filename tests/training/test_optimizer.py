@@ -6,7 +6,13 @@ from torch import nn
 
 from sphereface2.config import OptimizerConfig
 from sphereface2.heads import build_head
-from sphereface2.training.optimizer import build_optimizer, clip_gradients, set_learning_rate
+from sphereface2.training.optimizer import (
+    build_fused_sgd,
+    build_optimizer,
+    clip_gradients,
+    set_learning_rate,
+    squared_norm,
+)
 from tests.training.conftest import TinyNet
 
 
@@ -68,3 +74,26 @@ def test_clipping_sees_all_gradients_together() -> None:
     assert clip_gradients([first, second, unused], 1.0).item() == 5.0
     assert first.grad.tolist() == pytest.approx([0.6, 0.0])
     assert second.grad.tolist() == pytest.approx([0.0, 0.8])
+
+
+def test_clipping_counts_what_other_ranks_hold() -> None:
+    whole, shard = (nn.Parameter(torch.zeros(2)) for _ in range(2))
+    whole.grad, shard.grad = torch.tensor([2.0, 0.0]), torch.tensor([1.0, 2.0])
+    everywhere = squared_norm([shard]) + 7.0  # what another rank holds
+    norm = clip_gradients([whole], 1.0, shards=[shard], shards_square=everywhere)
+    assert norm.item() == 4.0
+    assert whole.grad.tolist() == pytest.approx([0.5, 0.0])
+    assert shard.grad.tolist() == pytest.approx([0.25, 0.5])
+
+
+def test_class_weights_that_the_head_moves_are_left_to_it() -> None:
+    net, head = TinyNet(), build_head("sphereface2-c", 8, 5)
+    config = OptimizerConfig(weight_decay=0.3, head_weight_decay=0.1, fused_head=True)
+    fused = build_fused_sgd(head, config)
+    assert fused is not None
+    assert fused.param_groups[0]["weight_decay"] == 0.1
+    optimizer = build_optimizer(net, head, config)
+    owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert id(head.weight) not in owned
+    assert id(head.bias) in owned
+    assert build_fused_sgd(head, OptimizerConfig()) is None

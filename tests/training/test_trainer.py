@@ -22,6 +22,7 @@ from sphereface2.training import (
     TrainingRecord,
     load_checkpoint,
 )
+from sphereface2.training.checkpoint import load_tensors
 from tests.training.conftest import Crowd, TinyNet, make_config
 
 
@@ -160,7 +161,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_with_the_same_bits(tmp_pa
 
     with pytest.raises(Killed):
         make_trainer(tmp_path / "killed", events=StopAt(9, kill)).run()
-    assert load_checkpoint(tmp_path / "killed/checkpoints/last.pt").step == 5
+    assert load_checkpoint(tmp_path / "killed/checkpoints/last").step == 5
     assert lines(tmp_path / "killed")[-1]["step"] == 8
     resumed = make_trainer(tmp_path / "killed")
     resumed.run(resume=True)
@@ -238,9 +239,9 @@ def test_a_loss_that_is_no_number_stops_before_the_update(run_folder: Path, valu
         trainer.run()
     rate = trainer.schedule.learning_rate(8)
     assert f"learning rate {rate:.4g}; the last good checkpoint is " in str(caught.value)
-    assert "checkpoints/last.pt" in str(caught.value)
+    assert "checkpoints/last;" in str(caught.value)
     assert all(bool(value.isfinite().all()) for value in parameters(trainer).values())
-    assert load_checkpoint(run_folder / "checkpoints" / "last.pt").step == 5
+    assert load_checkpoint(run_folder / "checkpoints" / "last").step == 5
 
 
 def test_without_a_checkpoint_the_sentence_says_so(run_folder: Path) -> None:
@@ -249,7 +250,7 @@ def test_without_a_checkpoint_the_sentence_says_so(run_folder: Path) -> None:
     )
     with pytest.raises(DivergedError, match=r"at step 3 .*; there is no checkpoint yet; lower"):
         trainer.run()
-    assert not (run_folder / "checkpoints" / "last.pt").exists()
+    assert not (run_folder / "checkpoints" / "last").exists()
 
 
 def test_the_checkpoint_named_after_a_failure_is_of_this_run(run_folder: Path) -> None:
@@ -287,9 +288,10 @@ def test_the_best_checkpoint_is_that_of_the_best_evaluation(run_folder: Path) ->
     trainer = make_trainer(run_folder, evaluate=evaluate)
     result = trainer.run()
     assert (result.best_metric, result.best_step) == (0.9, 10)
-    best = load_checkpoint(result.best_checkpoint)
-    assert best.step == 10
-    assert torch.equal(best.backbone["layers.0.weight"], states[1])
+    assert load_checkpoint(result.best_checkpoint).step == 10
+    best = {f"backbone.{k}": torch.zeros_like(v) for k, v in trainer.backbone.state_dict().items()}
+    load_tensors(result.best_checkpoint, best, part="backbone.")
+    assert torch.equal(best["backbone.layers.0.weight"], states[1])
     assert load_checkpoint(result.last_checkpoint).step == 15
 
 
@@ -335,7 +337,7 @@ def test_resuming_with_other_settings_or_without_a_checkpoint_is_refused(run_fol
     stopped_trainer(run_folder, 3).run()
     with pytest.raises(ValueError, match=r"seed=0, here it is 4"):
         make_trainer(run_folder, make_config(seed=4)).run(resume=True)
-    with pytest.raises(ValueError, match=r"last\.pt does not fit this backbone and head"):
+    with pytest.raises(ValueError, match=r"last does not fit this backbone and head"):
         make_trainer(run_folder, head="curricularface").run(resume=True)
 
 
@@ -392,3 +394,69 @@ def test_events_hear_of_a_failure_too(run_folder: Path) -> None:
     with pytest.raises(ValueError, match="verification set"):
         make_trainer(run_folder, make_config(log_every=9), events=Listener(), evaluate=fail).run()
     assert heard == ["started 0/15", "trained 1", "finished"]
+
+
+def test_checkpoints_within_an_epoch(run_folder: Path) -> None:
+    saved: list[int] = []
+
+    class Saves(Events):
+        def stepped(self, step: int, *, loss: float, learning_rate: float, rate: float) -> None:
+            last = run_folder / "checkpoints" / "last"
+            saved.append(load_checkpoint(last).step if last.exists() else 0)
+
+    config = make_config(epochs=2, checkpoint_every=2, checkpoint_every_steps=3)
+    make_trainer(run_folder, config, events=Saves(), evaluate=None).run()
+    assert saved == [0, 0, 0, 3, 3, 3, 6, 6, 6, 9]
+    assert load_checkpoint(run_folder / "checkpoints" / "last").step == 10
+
+
+FUSED = {"optimizer": {"fused_head": True, "learning_rate": 0.05, "head_weight_decay": 0.01}}
+
+
+def test_a_fused_head_trains_to_the_same_weights(tmp_path: Path) -> None:
+    found = []
+    for is_fused in (True, False):
+        config = make_config(accumulate=2, optimizer={**FUSED["optimizer"], "fused_head": is_fused})
+        trainer = make_trainer(tmp_path / str(is_fused), config)
+        assert len(trainer.update.optimizers) == (2 if is_fused else 1)
+        trainer.run()
+        found.append(parameters(trainer))
+    for key, value in found[1].items():
+        torch.testing.assert_close(found[0][key], value, rtol=1e-4, atol=1e-5)
+
+
+def test_the_momentum_of_a_fused_head_is_kept(tmp_path: Path) -> None:
+    config = make_config(sample_rate=0.6, **FUSED)
+    straight = make_trainer(tmp_path / "straight", config)
+    straight.run()
+    stopped_trainer(tmp_path / "resumed", 8, config=config).run()
+    resumed = make_trainer(tmp_path / "resumed", config)
+    resumed.run(resume=True)
+    found = parameters(resumed)
+    assert all(torch.equal(found[key], value) for key, value in parameters(straight).items())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"optimizer": {"fused_head": True}}, "optimizer.fused_head needs a head with class weigh"),
+        ({"sample_rate": 0.5}, "training.sample_rate=0.5 needs a head with class weights"),
+    ],
+)
+def test_heads_without_class_weights_refuse_what_needs_them(
+    run_folder: Path, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{sentence}.*Triplet has none"):
+        make_trainer(run_folder, make_config(**options), head="triplet")
+
+
+def test_sampled_negatives_change_from_step_to_step_and_not_from_run_to_run(
+    tmp_path: Path,
+) -> None:
+    found = []
+    for name, rate in [("a", 0.4), ("b", 0.4), ("c", 1.0)]:
+        trainer = make_trainer(tmp_path / name, make_config(epochs=1, sample_rate=rate))
+        trainer.run()
+        found.append(parameters(trainer)["head.weight"])
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])

@@ -1,7 +1,9 @@
 """Commands that make and judge a run: train, resume, evaluate."""
 
+import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,35 +35,41 @@ def train(
     ] = False,
 ) -> None:
     """Train a model: sphereface2 train quickstart head.name=cosface --output runs/cosface"""
-    from sphereface2 import runs
     from sphereface2.config import load_config
-    from sphereface2.training.progress import ProgressDisplay
 
-    config = load_config(recipe, overrides or [])
     folder = output or Path("runs") / Path(recipe).stem
     console = _console()
-    result = runs.train(
-        config,
-        folder,
-        overwrite=overwrite,
-        events=ProgressDisplay(console),
-        watch=_Watch(console),
-    )
+    with _all_ranks() as together:
+        with together:
+            config = load_config(recipe, overrides or [])
+        from sphereface2 import runs
+        from sphereface2.training.progress import ProgressDisplay
+
+        result = runs.train(
+            config,
+            folder,
+            overwrite=overwrite,
+            events=ProgressDisplay(console),
+            watch=_Watch(console),
+        )
     _tell(console, folder, result)
 
 
 def resume(run: RunFolder) -> None:
     """Go on with a run that was interrupted, from its last checkpoint."""
-    from sphereface2 import runs
-    from sphereface2.training.progress import ProgressDisplay
-
     console = _console()
-    result = runs.resume(run, events=ProgressDisplay(console), watch=_Watch(console))
+    with _all_ranks():
+        from sphereface2 import runs
+        from sphereface2.training.progress import ProgressDisplay
+
+        result = runs.resume(run, events=ProgressDisplay(console), watch=_Watch(console))
     _tell(console, run, result)
 
 
 def evaluate(run: RunFolder, overrides: Overrides = None) -> None:
     """Verify people the model has never seen: print a table, write an HTML report."""
+    if _rank() != 0:
+        return  # one process is enough, and torchrun may have started more
     from rich.console import Console
 
     from sphereface2 import runs
@@ -78,7 +86,33 @@ def _console() -> "Console":
     """Progress goes to stderr: what a command prints on stdout is its result."""
     from rich.console import Console
 
-    return Console(stderr=True)
+    return Console(stderr=True, quiet=_rank() != 0)
+
+
+def _rank() -> int:
+    """The number that torchrun gave this process, 0 without it."""
+    return int(os.environ.get("RANK", "0"))
+
+
+@contextmanager
+def _all_ranks() -> Iterator[AbstractContextManager[None]]:
+    """Join the processes that torchrun started; rank 0 speaks for all of them.
+
+    Gives a block in which a mistake that one of them finds ends them all.
+    """
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        yield nullcontext()
+        return
+    from sphereface2.training.distributed import LostRankError, ToldElsewhereError, joined
+
+    try:
+        with joined() as team:
+            yield team.together()
+    except ToldElsewhereError:
+        raise typer.Exit(2) from None
+    except LostRankError as error:
+        print(f"sphereface2: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
 
 
 def _tell(console: "Console", folder: Path, result: "TrainingResult") -> None:

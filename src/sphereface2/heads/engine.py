@@ -212,9 +212,14 @@ class _Evaluation:
             graph_rows = Rows(self.leaf_norm, self.rows.known, self.rows.context)
             self.target_graph = self.maps.target_logit(self.leaf_cosine, graph_rows)
         self.target_logit = self.target_graph.detach()
-        if self.bias is not None and self.bias.ndim and len(self.bias):
-            self.target_logit = self.target_logit + self.classes.pick(self.bias)[index]
-        elif self.bias is not None and not self.bias.ndim:
+        if self.bias is not None and self.bias.ndim:
+            own_bias = torch.zeros_like(self.target_logit)
+            if len(self.bias):
+                own_bias = self.classes.pick(self.bias)[index] * self.is_here
+            if self.statistics:  # which compare with the target also where its class is elsewhere
+                own_bias = self.exchange.sum(own_bias)
+            self.target_logit = self.target_logit + own_bias
+        elif self.bias is not None:
             self.target_logit = self.target_logit + self.bias
 
     def _block(self, start: int, stop: int) -> "_Block":

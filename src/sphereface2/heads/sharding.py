@@ -18,6 +18,10 @@ from torch import Tensor
 from sphereface2.heads.checks import require
 from sphereface2.heads.labels import ELSEWHERE
 
+# The names of torch 2.13 and later, else those before; they mean the same.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 _SHARDS: ContextVar[tuple[int, int] | None] = ContextVar("shards", default=None)
 
 
@@ -92,7 +96,7 @@ class ShardExchange:
             dim=1,
         )
         whole = packed.new_empty((self.world * len(packed), packed.shape[1]))
-        dist.all_gather_into_tensor(whole, packed)
+        _all_gather(whole, packed)
         self.traffic.count(whole, copies=1 - 1 / self.world)
         width = rows.shape[1] * rows.element_size()
         all_rows = whole[:, :width].contiguous().view(rows.dtype)
@@ -125,7 +129,7 @@ class ShardExchange:
         a mean over the whole batch already, so the factor takes that division back.
         """
         mine = gradient.new_empty((len(gradient) // self.world, gradient.shape[1]))
-        dist.reduce_scatter_tensor(mine, gradient.contiguous())
+        _reduce_scatter(mine, gradient.contiguous())
         self.traffic.count(gradient, copies=1 - 1 / self.world)
         return mine.mul_(self.world)
 
@@ -139,7 +143,7 @@ class ShardExchange:
         # Maximum and sum travel together, so that a softmax head waits once and not twice.
         mine = torch.stack([highest, total])
         every = mine.new_empty((self.world * 2, len(highest)))
-        dist.all_gather_into_tensor(every, mine)
+        _all_gather(every, mine)
         self.traffic.count(every, copies=1 - 1 / self.world)
         tops, sums = every.view(self.world, 2, -1).unbind(dim=1)
         top = tops.amax(dim=0)

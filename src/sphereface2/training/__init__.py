@@ -1,6 +1,7 @@
 """Training: from a backbone, a head and images to checkpoints."""
 
 from sphereface2.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sphereface2.training.distributed import LostRankError, Team, current_team, joined
 from sphereface2.training.events import EvaluationRecord, EventGroup, Events, TrainingRecord
 from sphereface2.training.progress import ProgressDisplay
 from sphereface2.training.result import TrainingResult
@@ -13,10 +14,14 @@ __all__ = [
     "EvaluationRecord",
     "EventGroup",
     "Events",
+    "LostRankError",
     "ProgressDisplay",
+    "Team",
     "Trainer",
     "TrainingRecord",
     "TrainingResult",
+    "current_team",
+    "joined",
     "load_checkpoint",
     "save_checkpoint",
 ]

@@ -1,38 +1,52 @@
-"""Checkpoints: all that a run needs to go on with the same bits, in one file."""
+"""Checkpoints: all that a run needs to go on with the same bits, in one folder.
+
+A folder holds the tensors as torch.distributed.checkpoint writes them, a file for each rank that
+took part, and checkpoint.json with everything else. Any number of ranks can read it. It comes
+under its name whole: it is written beside, as NAME.partial, while the one before keeps its place.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from sphereface2.config import RunConfig
+from sphereface2.training.distributed import Team, saved_shapes
 
-_FORMAT = "sphereface2 checkpoint 1"
+_FORMAT = "sphereface2 checkpoint 2"
+_FACTS = "checkpoint.json"
 
 # What may differ when a run goes on: where and how it computes, not what.
 _FREE = ("device", "evaluation")
-_FREE_TRAINING = ("workers", "evaluate_every", "checkpoint_every", "log_every", "tensorboard")
+_FREE_TRAINING = (
+    "accumulate",
+    "workers",
+    "evaluate_every",
+    "checkpoint_every",
+    "checkpoint_every_steps",
+    "log_every",
+    "tensorboard",
+)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Checkpoint:
-    """The state of a run after `step` updates.
+    """The state of a run after `step` updates, its tensors aside.
 
     No state of random numbers is among it: every random choice of a run is a function of its seed
-    and the step, and the seed stands in the settings.
+    and the step, and the seed stands in the settings. So is the position in the data.
     """
 
     step: int
     settings: dict[str, Any]
     """What determines the run, as `run_settings` gives it."""
-    backbone: dict[str, Any]
-    head: dict[str, Any]
-    optimizer: dict[str, Any]
     scaler: dict[str, Any]
     best_metric: float | None = None
     best_step: int | None = None
@@ -45,43 +59,113 @@ class Checkpoint:
     """Time spent on the run so far."""
 
 
-def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write the file whole or not at all: a kill on the way leaves the file before as it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    values = {field.name: getattr(checkpoint, field.name) for field in fields(checkpoint)}
-    with partial.open("wb") as file:
-        torch.save({"format": _FORMAT, **values}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+def has_checkpoint(folder: Path) -> bool:
+    """Whether there is a checkpoint of this name."""
+    return _place(folder).exists()
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint, to the CPU; a file that is none gives a ValueError of one sentence."""
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no checkpoint {path}; start the training anew")
+def save_checkpoint(
+    folder: Path,
+    checkpoint: Checkpoint,
+    tensors: Mapping[str, Tensor],
+    *,
+    rows: Mapping[str, int] | None = None,
+    team: Team | None = None,
+) -> None:
+    """Write the checkpoint whole or not at all: a kill on the way leaves the one before.
+
+    All ranks take part; `rows` names the tensors of which each holds some rows, and how many rows
+    those have in all.
+    """
+    team = team or Team()
+    partial = folder.with_name(f"{folder.name}.partial")
+    with team.together():
+        if team.is_first:
+            _remove(partial)
+            partial.mkdir(parents=True)
+    team.save_tensors(partial, tensors, rows=rows or {})
+    with team.together():
+        if team.is_first:
+            # The sizes let a reader tell a file that was cut off before it loads any.
+            files = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
+            facts = {"format": _FORMAT, "files": files, **asdict(checkpoint)}
+            _write(partial / _FACTS, json.dumps(facts, indent=1))
+            _take_place(partial, folder)
+
+
+def load_checkpoint(folder: Path) -> Checkpoint:
+    """Read all but the tensors; a folder that is no whole checkpoint gives one sentence."""
+    place = _place(folder)
+    if not place.exists():
+        raise FileNotFoundError(f"there is no checkpoint {folder}; start the training anew")
     try:
-        # weights_only: a file from a stranger can hold tensors and numbers, but run no code.
-        values = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # torch raises some ten kinds of error for a broken file
+        values = json.loads((place / _FACTS).read_text(encoding="utf-8"))
+        written, files = values.pop("format"), values.pop("files")
+        checkpoint = Checkpoint(**values) if written == _FORMAT else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(
-            f"{path} is damaged or no checkpoint; restore it or start the training anew"
+            f"{place} is damaged or no checkpoint; restore it or start the training anew"
         ) from None
-    if not isinstance(values, dict) or values.pop("format", None) != _FORMAT:
-        raise ValueError(f"{path} is no checkpoint of this version of sphereface2")
-    try:
-        return Checkpoint(**values)
-    except TypeError:
-        raise ValueError(f"{path} is no checkpoint of this version of sphereface2") from None
+    if checkpoint is None:
+        raise ValueError(f"{place} is no checkpoint of this version of sphereface2")
+    for name, size in files.items():
+        path = place / name
+        if not path.is_file() or path.stat().st_size != size:
+            found = f"has {path.stat().st_size} bytes" if path.is_file() else "is missing"
+            raise ValueError(
+                f"{place} is damaged: its file {name} of {size} bytes {found}; restore it or start "
+                "the training anew"
+            )
+    return checkpoint
 
 
-def run_settings(config: RunConfig, *, images: int) -> dict[str, Any]:
+def load_tensors(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    *,
+    rows: Mapping[str, int] | None = None,
+    team: Team | None = None,
+    part: str = "",
+) -> None:
+    """Fill the tensors in place with those of a checkpoint, by whatever ranks it was saved.
+
+    All of its tensors must be asked for, or all whose names begin with `part`; if names or shapes
+    differ, nothing is filled.
+    """
+    team, rows = team or Team(), rows or {}
+    place = _place(folder)
+    with team.together():
+        try:
+            saved = {k: v for k, v in saved_shapes(place).items() if k.startswith(part)}
+        except Exception:  # a broken pickle raises any kind of error
+            raise ValueError(
+                f"{place} is damaged: its index cannot be read; restore it or start the training "
+                "anew"
+            ) from None
+        for name in sorted({*saved, *tensors}):
+            _check_fit(place, name, saved.get(name), tensors.get(name), rows.get(name))
+    team.load_tensors(place, tensors, rows=rows)
+
+
+def _check_fit(
+    place: Path, name: str, saved: tuple[int, ...] | None, mine: Tensor | None, rows: int | None
+) -> None:
+    fits_not = f"{place} does not fit this backbone and head"
+    if mine is None:
+        raise ValueError(f"{fits_not}: it has {name}, which is not in them")
+    wanted = tuple(mine.shape) if rows is None else (rows, *mine.shape[1:])
+    if saved is None:
+        raise ValueError(f"{fits_not}: it lacks {name}")
+    if saved != wanted:
+        raise ValueError(f"{fits_not}: {name} is of shape {saved}, not {wanted}")
+
+
+def run_settings(config: RunConfig, *, images: int, classes: int) -> dict[str, Any]:
     """What determines the numbers of a run, as dotted keys: other settings make another run."""
     values = config.model_dump(mode="json", exclude=set(_FREE))
     for key in _FREE_TRAINING:
         values["training"].pop(key)
-    return {**_dotted(values), "number of images": images}
+    return {**_dotted(values), "number of images": images, "number of classes": classes}
 
 
 def check_settings(checkpoint: Checkpoint, settings: Mapping[str, Any], path: Path) -> None:
@@ -103,3 +187,53 @@ def _dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+# -- the folder ----------------------------------------------------------------------------------
+
+
+def _old(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.old")
+
+
+def _place(folder: Path) -> Path:
+    """Where the checkpoint is: a kill between two renames can leave it under its second name."""
+    return folder if folder.exists() or not _old(folder).exists() else _old(folder)
+
+
+def _take_place(partial: Path, folder: Path) -> None:
+    """Put a complete folder in the place of the one before.
+
+    A folder cannot replace another in one move. At every moment either `folder` or NAME.old is
+    a whole checkpoint.
+    """
+    _sync(partial)
+    if folder.exists():
+        _remove(_old(folder))
+        folder.rename(_old(folder))
+    partial.rename(folder)
+    _sync(folder.parent)
+    _remove(_old(folder))
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Let renames and new files of a folder reach the disk, where the system can."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sphereface2.config import OptimizerConfig
+from sphereface2.heads.fused import FusedSGD
+from sphereface2.heads.proxy import ProxyHead
 
 
 def build_optimizer(
@@ -19,18 +21,17 @@ def build_optimizer(
     Weight decay is on all of the backbone, biases and norms included, as in the authors' code,
     and on the class weights of the head. It is not on the head's biases: SphereFace2's shared
     bias is the threshold that all classifiers agree on (-24 to 22 at the start of the published
-    settings), and decay would pull it to zero whatever the data say.
+    settings), and decay would pull it to zero whatever the data say. Class weights that
+    `build_fused_sgd` has taken over are left out.
     """
-    head_decay = config.head_weight_decay
-    if head_decay is None:
-        head_decay = config.weight_decay
-    trained = [parameter for parameter in head.parameters() if parameter.requires_grad]
+    moved = _moved_by_head(head)
+    trained = [p for p in head.parameters() if p.requires_grad and p is not moved]
     groups: list[dict[str, Any]] = [
         {
             "params": [p for p in backbone.parameters() if p.requires_grad],
             "weight_decay": config.weight_decay,
         },
-        {"params": [p for p in trained if p.ndim > 1], "weight_decay": head_decay},
+        {"params": [p for p in trained if p.ndim > 1], "weight_decay": _head_decay(config)},
         {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
     ]
     return torch.optim.SGD(
@@ -41,16 +42,57 @@ def build_optimizer(
     )
 
 
+def build_fused_sgd(head: nn.Module, config: OptimizerConfig) -> FusedSGD | None:
+    """The optimiser that moves the class weights inside the head, if the config asks for it."""
+    if not config.fused_head:
+        return None
+    if not isinstance(head, ProxyHead):
+        raise ValueError(
+            f"optimizer.fused_head needs a head with class weights; {type(head).__name__} has none"
+        )
+    return head.fused_sgd(
+        lr=config.learning_rate, momentum=config.momentum, weight_decay=_head_decay(config)
+    )
+
+
+def _moved_by_head(head: nn.Module) -> nn.Parameter | None:
+    return head.weight if isinstance(head, ProxyHead) and head.fused is not None else None
+
+
+def _head_decay(config: OptimizerConfig) -> float:
+    return config.weight_decay if config.head_weight_decay is None else config.head_weight_decay
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Use this learning rate for every parameter."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], clip_norm: float | None) -> Tensor:
-    """The norm of the gradient over all parameters together, which is then at most `clip_norm`."""
-    having = [parameter for parameter in parameters if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm([p.grad for p in having if p.grad is not None])
+def clip_gradients(
+    parameters: Iterable[nn.Parameter],
+    clip_norm: float | None,
+    *,
+    shards: Iterable[nn.Parameter] = (),
+    shards_square: Tensor | None = None,
+) -> Tensor:
+    """The norm of the gradient over all parameters together, which is then at most `clip_norm`.
+
+    `shards` are parameters of which this rank holds a part, and `shards_square` is the squared norm
+    of their gradients over all ranks.
+    """
+    norm = torch.nn.utils.get_total_norm(_gradients(parameters := list(parameters)))
+    if shards_square is not None:
+        norm = (norm.double().square() + shards_square).sqrt().to(norm.dtype)
     if clip_norm is not None:
-        torch.nn.utils.clip_grads_with_norm_(having, clip_norm, norm)
+        torch.nn.utils.clip_grads_with_norm_([*parameters, *shards], clip_norm, norm)
     return norm
+
+
+def squared_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """The squared norm of the gradients, to be summed over ranks."""
+    return torch.nn.utils.get_total_norm(_gradients(parameters)).double().square()
+
+
+def _gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]

@@ -11,7 +11,10 @@ from types import FrameType
 
 
 class DivergedError(ValueError):
-    """The loss or its gradient is no longer a number; the parameters were not touched by it."""
+    """The loss or its gradient is no longer a number; the parameters were not touched by it.
+
+    Only class weights that move inside the loss (optimizer.fused_head) have moved by then.
+    """
 
     def __init__(
         self,
@@ -36,8 +39,11 @@ class DivergedError(ValueError):
 
 
 @contextmanager
-def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
+def stop_signals(stop: Callable[[], None], *, only_first: bool = True) -> Iterator[None]:
     """The first Ctrl-C or SIGTERM inside calls `stop`; a second one acts as it always does.
+
+    Unless `only_first`, all of them call `stop`: torchrun hands a Ctrl-C on to processes that have
+    had it from the terminal already, and has its own way to end those that do not obey.
 
     Only the main thread may handle signals; elsewhere this does nothing.
     """
@@ -51,7 +57,8 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        restore()
+        if only_first:
+            restore()
         stop()
 
     for number in before:

@@ -9,12 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import cast
 
-import torch
 from torch import nn
-from torch.amp.grad_scaler import GradScaler
 
 from sphereface2.backbones.backbone import Backbone
-from sphereface2.backbones.model_folder import Preprocessing
 from sphereface2.config import RunConfig
 from sphereface2.data.loader import Batch, BatchPlan, Loader
 from sphereface2.data.source import Source
@@ -23,10 +20,12 @@ from sphereface2.training.checkpoint import (
     Checkpoint,
     check_settings,
     load_checkpoint,
+    load_tensors,
     run_settings,
     save_checkpoint,
 )
-from sphereface2.training.devices import choose_device, choose_precision
+from sphereface2.training.devices import choose_device
+from sphereface2.training.distributed import current_team
 from sphereface2.training.events import (
     EvaluationRecord,
     EventGroup,
@@ -34,11 +33,10 @@ from sphereface2.training.events import (
     JsonLines,
     TensorBoard,
 )
-from sphereface2.training.gradients import add_gradients
-from sphereface2.training.optimizer import build_optimizer, clip_gradients, set_learning_rate
 from sphereface2.training.result import TrainingResult
 from sphereface2.training.schedule import Schedule
 from sphereface2.training.stopping import DivergedError, stop_signals
+from sphereface2.training.update import Update
 from sphereface2.training.window import Window
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
@@ -50,6 +48,10 @@ class Trainer:
     Every step is a function of the state before it, the seed and the step's number, so a run that
     is stopped, or killed, and resumed ends with the same bits as one that was not (on the CPU;
     other devices add in an order of their own).
+
+    Where a process group is up, the trainers of all ranks train together: each takes its share of
+    every batch, and rank 0 evaluates, writes and tells the events. Build the head inside
+    `heads.sharding.class_shards` then, so that each rank holds its part of the classes.
     """
 
     def __init__(
@@ -65,13 +67,23 @@ class Trainer:
     ) -> None:
         training = config.training
         self.config = config
-        self.device = choose_device(config.device)
-        self.precision = choose_precision(config.precision, self.device)
+        self.team = team = current_team()
+        if training.batch_size % (team.world * training.accumulate):
+            raise ValueError(
+                f"training.batch_size={training.batch_size} is no multiple of {team.world} ranks "
+                f"times {training.accumulate} micro-batches (training.accumulate)"
+            )
+        if head.exchange is None and not team.is_alone:
+            raise ValueError(
+                f"the head must be built inside class_shards(rank, {team.world}) to be one of "
+                f"{team.world} ranks"
+            )
+        self.device = choose_device(team.device_name(config.device))
         self.backbone = backbone.to(self.device)
         self.head = head.to(self.device)
         self.evaluate = evaluate
-        self.last_path = run_folder / "checkpoints" / "last.pt"
-        self.best_path = run_folder / "checkpoints" / "best.pt"
+        self.last_path = run_folder / "checkpoints" / "last"
+        self.best_path = run_folder / "checkpoints" / "best"
         plan = BatchPlan(
             source.labels,
             batch_size=training.batch_size,
@@ -85,6 +97,7 @@ class Trainer:
             flip=training.flip,
             workers=training.workers,
             pin_memory=self.device.type == "cuda",
+            share=(team.rank, team.world),
         )
         self.steps_per_epoch = plan.steps_per_epoch
         self.total_steps = training.steps or cast(int, training.epochs) * plan.steps_per_epoch
@@ -94,14 +107,13 @@ class Trainer:
             total_steps=self.total_steps,
             steps_per_epoch=plan.steps_per_epoch,
         )
-        self.optimizer = build_optimizer(self.backbone, self.head, config.optimizer)
-        self.scaler = GradScaler(self.device.type, enabled=self.precision is torch.float16)
-        self.preprocessing = Preprocessing(input_size=backbone.input_size)
-        self.settings = run_settings(config, images=len(source))
+        self.update = Update(self.backbone, self.head, config, team=team, device=self.device)
+        self.settings = run_settings(config, images=len(source), classes=head.num_classes)
         sinks: list[Events] = [JsonLines(run_folder / "metrics.jsonl")]
         if training.tensorboard:
             sinks.append(TensorBoard(run_folder / "tensorboard"))
-        self.events = EventGroup([*sinks, *([] if events is None else [events])])
+        sinks += [] if events is None else [events]
+        self.events = EventGroup(sinks if team.is_first else [])
         self.step = 0
         self.best_metric: float | None = None
         self.best_step: int | None = None
@@ -110,6 +122,7 @@ class Trainer:
         self.window = Window()
         self._last_good: Path | None = None
         self._stop_requested = False
+        self._stops = False
 
     def stop(self) -> None:
         """Ask the running training to end after its present step, with a checkpoint."""
@@ -122,11 +135,12 @@ class Trainer:
         """
         if resume:
             self._restore()
-        self._stop_requested = False
+        self._stop_requested = self._stops = False
         self._began = time.monotonic()
-        self.last_path.parent.mkdir(parents=True, exist_ok=True)
+        if self.team.is_first:
+            self.last_path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with stop_signals(self.stop):
+            with stop_signals(self.stop, only_first=self.team.is_alone):
                 self.events.started(step=self.step, total_steps=self.total_steps)
                 self._train()
         finally:
@@ -147,6 +161,7 @@ class Trainer:
         self.backbone.train()
         self.head.train()
         training = self.config.training
+        self.update.join()
         # A run that was stopped just before an evaluation makes up for it.
         if self.step > self.evaluated_step and self._is_due(training.evaluate_every):
             self._evaluate()
@@ -154,12 +169,17 @@ class Trainer:
         with closing(self.loader.batches(self.step, self.total_steps)) as batches:
             for batch in batches:
                 self._train_step(batch)
-                if not self._stop_requested and self._is_due(training.evaluate_every):
+                if not self._must_stop and self._is_due(training.evaluate_every):
                     self._evaluate()
-                if self._stop_requested or self._is_due(training.checkpoint_every):
+                if self._must_stop or self._is_checkpoint_due():
                     self._save(self.last_path)
-                if self._stop_requested:
+                if self._must_stop:
                     return
+
+    @property
+    def _must_stop(self) -> bool:
+        """Whether this rank, or among several any of them in the last step, was asked to stop."""
+        return self._stop_requested if self.team.is_alone else self._stops
 
     def _train_step(self, batch: Batch) -> None:
         began = time.perf_counter()
@@ -167,51 +187,40 @@ class Trainer:
         number = self.step + 1
         is_recorded = number in (1, self.total_steps) or number % training.log_every == 0
         rate = self.schedule.learning_rate(self.step)
-        set_learning_rate(self.optimizer, rate)
         self.head.advance(self.step / self.steps_per_epoch)
         self.head.collect_statistics = is_recorded
-        self.optimizer.zero_grad()
-        loss = add_gradients(
-            self.backbone,
-            self.head,
-            batch.images.to(self.device, non_blocking=True),
-            batch.labels.to(self.device, non_blocking=True),
-            micro_batches=training.accumulate,
-            prepare=self.preprocessing.to_tensor,
-            precision=self.precision,
-            scaler=self.scaler,
-            seed=(self.config.seed, self.step),
-        ).item()
-        self._check_finite("loss", loss, rate)
-        self.scaler.unscale_(self.optimizer)
-        parameters = [*self.backbone.parameters(), *self.head.parameters()]
-        gradient_norm = clip_gradients(parameters, training.clip_norm).item()
-        if not self.scaler.is_enabled():  # a scaler passes over such steps and lowers its scale
-            self._check_finite("gradient", gradient_norm, rate)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        agreed = self.update.differentiate(
+            batch, step=self.step, rate=rate, stops=self._stop_requested
+        )
+        self._check_finite("loss", agreed.loss, rate)
+        if not self.update.skips_overflows:
+            self._check_finite("gradient", agreed.gradient_norm, rate)
+        self.update.apply()
         self.step = number
+        self._stops = agreed.stops
         self.window.add(
-            loss,
-            images=len(batch.labels),
+            agreed.loss,
+            images=len(batch.labels) * self.team.world,
             seconds=batch.wait_seconds + time.perf_counter() - began,
             wait_seconds=batch.wait_seconds,
         )
         speed = self.window.images_per_second
-        self.events.stepped(number, loss=loss, learning_rate=rate, rate=speed)
+        self.events.stepped(number, loss=agreed.loss, learning_rate=rate, rate=speed)
         if is_recorded:
             record = self.window.record(
                 step=number,
                 epoch=number / self.steps_per_epoch,
                 learning_rate=rate,
-                gradient_norm=gradient_norm,
+                gradient_norm=agreed.gradient_norm,
                 head=self.head.statistics(),
             )
             self.events.trained(record)
             self.window = Window()
 
     def _check_finite(self, quantity: str, value: float, rate: float) -> None:
-        if not math.isfinite(value):
+        if math.isfinite(value):
+            return
+        with self.team.together():
             raise DivergedError(
                 quantity,
                 value=value,
@@ -225,12 +234,18 @@ class Trainer:
         steps = epochs * self.steps_per_epoch
         return self.step == self.total_steps or (steps > 0 and self.step % steps == 0)
 
+    def _is_checkpoint_due(self) -> bool:
+        steps = self.config.training.checkpoint_every_steps
+        is_step = steps > 0 and self.step % steps == 0
+        return is_step or self._is_due(self.config.training.checkpoint_every)
+
     def _evaluate(self) -> None:
-        if self.evaluate is None:
+        evaluate = self.evaluate
+        if evaluate is None:
             return
         self.backbone.eval()
         try:
-            metrics = dict(self.evaluate(self.backbone))
+            metrics = self.team.from_first(lambda: dict(evaluate(self.backbone)))
         finally:
             self.backbone.train()
         record = EvaluationRecord(self.step, self.step / self.steps_per_epoch, metrics)
@@ -244,10 +259,7 @@ class Trainer:
         checkpoint = Checkpoint(
             step=self.step,
             settings=self.settings,
-            backbone=self.backbone.state_dict(),
-            head=self.head.state_dict(),
-            optimizer=self.optimizer.state_dict(),
-            scaler=self.scaler.state_dict(),
+            scaler=self.update.scaler.state_dict(),
             best_metric=self.best_metric,
             best_step=self.best_step,
             evaluated_step=self.evaluated_step,
@@ -255,22 +267,17 @@ class Trainer:
             loss_steps=self.window.steps,
             seconds=self._seconds(),
         )
-        save_checkpoint(path, checkpoint)
+        tensors, rows = self.update.tensors(), self.update.rows()
+        save_checkpoint(path, checkpoint, tensors, rows=rows, team=self.team)
         self._last_good = path
 
     def _restore(self) -> None:
-        checkpoint = load_checkpoint(self.last_path)
-        check_settings(checkpoint, self.settings, self.last_path)
-        try:
-            self.backbone.load_state_dict(checkpoint.backbone)
-            self.head.load_state_dict(checkpoint.head)
-            self.optimizer.load_state_dict(checkpoint.optimizer)
-            self.scaler.load_state_dict(checkpoint.scaler)
-        except (RuntimeError, ValueError, KeyError) as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(
-                f"{self.last_path} does not fit this backbone and head: {reason}"
-            ) from None
+        with self.team.together():
+            checkpoint = load_checkpoint(self.last_path)
+            check_settings(checkpoint, self.settings, self.last_path)
+        tensors, rows = self.update.tensors(), self.update.rows()
+        load_tensors(self.last_path, tensors, rows=rows, team=self.team)
+        self.update.scaler.load_state_dict(checkpoint.scaler)
         self.step = checkpoint.step
         self.best_metric, self.best_step = checkpoint.best_metric, checkpoint.best_step
         self.evaluated_step = checkpoint.evaluated_step

@@ -1,0 +1,326 @@
+"""Several processes that train together: how they meet, agree, and read and write one state.
+
+torchrun starts the processes and tells each its rank; without torchrun there is a team of one,
+for which everything here is a plain call. Collectives stand here and in `heads.sharding` only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+from sphereface2.training.safe_metadata import load_metadata
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+
+Value = TypeVar("Value")
+
+# A rank that dies is noticed at once, because its connections close. This is for one that hangs,
+# and must be longer than anything that a rank does alone, such as rank 0 its evaluation.
+PATIENCE = timedelta(minutes=30)
+
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_LOST = re.compile(r"gloo|nccl|connection (closed|reset|refused)|broken pipe|timed? ?out", re.I)
+
+
+class LostRankError(RuntimeError):
+    """Another rank has ended or cannot be reached."""
+
+
+class ToldElsewhereError(ValueError):
+    """What went wrong is told by rank 0; this rank ends without a word."""
+
+
+@contextmanager
+def joined() -> Iterator[Team]:
+    """The team that torchrun started this process in, until the end of the block."""
+    if any(name not in os.environ for name in _TORCHRUN) or os.environ["WORLD_SIZE"] == "1":
+        yield Team()
+        return
+    has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+    try:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if has_nccl else "gloo", timeout=PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise LostRankError(
+            f"rank {os.environ['RANK']} did not find the others at {address}: {_first_line(error)}"
+        ) from None
+    try:
+        yield current_team()
+    except RuntimeError as error:
+        if isinstance(error, LostRankError) or not _is_lost_contact(error):
+            raise
+        raise LostRankError(
+            f"rank {dist.get_rank()} lost another rank, which has ended or cannot be reached "
+            f"({_first_line(error)}); go on from the last checkpoint with 'sphereface2 resume RUN'"
+        ) from None
+    finally:
+        dist.destroy_process_group()
+
+
+def current_team() -> Team:
+    """The team of the process group that is up, or this process alone."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return Team()
+    local = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
+    return Team(rank=dist.get_rank(), world=dist.get_world_size(), local_rank=local)
+
+
+@dataclass(frozen=True)
+class Team:
+    """The processes of a run; every method is to be called by all of them, in the same order."""
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    """The rank among those on this machine."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that prints, evaluates and writes."""
+        return self.rank == 0
+
+    @property
+    def is_alone(self) -> bool:
+        return self.world == 1
+
+    # -- agreeing --------------------------------------------------------------------------------
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """An error inside, on any rank, is raised on all at the end; collectives are not allowed.
+
+        So no rank waits for one that has given up. A user's mistake is raised in words on rank 0
+        and as a ToldElsewhereError on the others.
+        """
+        if self.is_alone:
+            yield
+            return
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as caught:
+            error = caught
+        is_mistake = isinstance(error, ValueError | OSError)
+        found = self._gather(None if error is None else (str(error), is_mistake))
+        wrong = [(rank, *entry) for rank, entry in enumerate(found) if entry is not None]
+        if not wrong:
+            return
+        if error is not None and (self.is_first or not is_mistake):
+            raise error
+        rank, sentence, is_mistake = wrong[0]
+        if not self.is_first:
+            raise ToldElsewhereError(sentence) from None
+        raise (ValueError if is_mistake else RuntimeError)(f"on rank {rank}: {sentence}")
+
+    def require_same(self, values: Mapping[str, Any]) -> None:
+        """Refuse ranks that were started with different settings, by the first of them."""
+        everyone: list[Mapping[str, Any]] = self._gather(dict(values))
+        with self.together():
+            for rank, theirs in enumerate(everyone):
+                for key in sorted({*everyone[0], *theirs}):
+                    first, other = everyone[0].get(key), theirs.get(key)
+                    if first != other:
+                        raise ValueError(
+                            f"the ranks disagree: {key} is {first} on rank 0 and {other} on rank "
+                            f"{rank}; start all ranks with the same command, data and version"
+                        )
+
+    def from_first(self, make: Callable[[], Value]) -> Value:
+        """What `make` gives on rank 0, known to all; the others wait."""
+        if self.is_alone:
+            return make()
+        made: list[Any] = [None]
+        with self.together():
+            if self.is_first:
+                made = [make()]
+        dist.broadcast_object_list(made, src=0)
+        value: Value = made[0]
+        return value
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of a tensor over all ranks."""
+        if not self.is_alone:
+            dist.all_reduce(values)
+        return values
+
+    def _gather(self, value: Any) -> list[Any]:
+        if self.is_alone:
+            return [value]
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, value)
+        return found
+
+    # -- training --------------------------------------------------------------------------------
+
+    def device_name(self, name: str) -> str:
+        """The name of this rank's own device, where the config names a kind."""
+        if self.is_alone:
+            return name
+        if name.startswith("cuda:") or name == "mps":
+            raise ValueError(
+                f"device={name} is one device, but there are {self.world} ranks; "
+                "use device=cuda or device=cpu"
+            )
+        if name == "cuda" or (name == "auto" and torch.cuda.is_available()):
+            return f"cuda:{self.local_rank}"
+        return "cpu"
+
+    def data_parallel(self, backbone: nn.Module, device: torch.device) -> nn.Module:
+        """The network with its gradients averaged over the ranks.
+
+        Batch norm stays each rank's own: it normalises over the rank's share of the batch, and
+        the running statistics that are evaluated and saved are those of rank 0.
+        """
+        if self.is_alone:
+            return backbone
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        wrapper = nn.parallel.DistributedDataParallel
+        # The option has changed its name: what it means here is the same.
+        is_new = "forward_sync_buffers" in inspect.signature(wrapper).parameters
+        buffers: dict[str, Any] = {"forward_sync_buffers" if is_new else "broadcast_buffers": False}
+        return wrapper(
+            backbone,
+            device_ids=[device] if device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+            **buffers,
+        )
+
+    def grad_scaler(self, device: torch.device, *, enabled: bool) -> GradScaler:
+        """A loss scaler that passes over a step on all ranks if a gradient overflows on one."""
+        if self.is_alone or not enabled:
+            return GradScaler(device.type, enabled=enabled)
+        from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+        return ShardedGradScaler(device.type)
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def save_tensors(
+        self, folder: Path, tensors: Mapping[str, Tensor], *, rows: Mapping[str, int]
+    ) -> None:
+        """Write tensors into a folder, each rank its part.
+
+        Those named in `rows` are cut over the ranks along their first dimension and have so many
+        rows in all; of all others rank 0's are written.
+        """
+        from torch.distributed.checkpoint.state_dict_saver import save
+
+        state = {
+            name: self._whole(tensor.detach(), rows.get(name))
+            for name, tensor in tensors.items()
+            if self.is_first or name in rows
+        }
+        with _file_errors(f"the checkpoint {folder} cannot be written", OSError):
+            save(state, storage_writer=_writer(folder), no_dist=self.is_alone)
+
+    def load_tensors(
+        self,
+        folder: Path,
+        tensors: Mapping[str, Tensor],
+        *,
+        rows: Mapping[str, int],
+    ) -> None:
+        """Fill the tensors in place with what any number of ranks has saved."""
+        from torch.distributed.checkpoint.state_dict_loader import load
+
+        state = {
+            name: self._whole(tensor.detach(), rows.get(name)) for name, tensor in tensors.items()
+        }
+        with _file_errors(
+            f"{folder} is damaged; restore it or start the training anew", ValueError
+        ):
+            load(state, storage_reader=_reader(folder), no_dist=self.is_alone)
+
+    def _whole(self, tensor: Tensor, rows: int | None) -> Tensor:
+        """A rank's rows as part of a tensor over all ranks, which checkpoints can cut anew."""
+        if self.is_alone or rows is None:
+            return tensor
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.tensor import DTensor, Shard
+
+        assert dist.group.WORLD is not None
+        mesh = DeviceMesh.from_group(dist.group.WORLD, tensor.device.type)
+        return DTensor.from_local(
+            tensor,
+            mesh,
+            [Shard(0)],
+            run_check=False,
+            shape=torch.Size((rows, *tensor.shape[1:])),
+            stride=tensor.stride(),
+        )
+
+
+def saved_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of the tensors in a folder, without reading them."""
+    entries: dict[str, Any] = _reader(folder).read_metadata().state_dict_metadata
+    return {name: tuple(entry.size) for name, entry in entries.items()}
+
+
+def _writer(folder: Path) -> FileSystemWriter:
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.metadata import StorageMeta
+
+    class Writer(FileSystemWriter):
+        def storage_meta(self) -> StorageMeta:
+            return StorageMeta()  # else the folder's absolute path would be written down
+
+    return Writer(folder, single_file_per_rank=True, sync_files=True)
+
+
+def _reader(folder: Path) -> FileSystemReader:
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+
+    class Reader(FileSystemReader):
+        def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+            # The original unpickles whatever stands in the file.
+            metadata: Metadata = load_metadata(folder / ".metadata")
+            metadata.storage_meta = StorageMeta(load_id=self.load_id)
+            return metadata
+
+    return Reader(folder)
+
+
+@contextmanager
+def _file_errors(sentence: str, kind: type[Exception]) -> Iterator[None]:
+    """What goes wrong on any rank while it reads or writes, as one sentence on all ranks."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        with warnings.catch_warnings():
+            # That one process saves alone is no reason for a warning.
+            warnings.filterwarnings("ignore", message="torch.distributed is", category=UserWarning)
+            yield
+    except CheckpointException as error:  # a BaseException, for reasons of its own
+        # What the system says (no space left) helps; what torch says of a broken file does not.
+        causes = [cause for cause, _ in error.failures.values() if isinstance(cause, OSError)]
+        reason = f" ({_first_line(causes[0])})" if causes else ""
+        raise (kind if current_team().is_first else ToldElsewhereError)(
+            f"{sentence}{reason}"
+        ) from None
+
+
+def _is_lost_contact(error: RuntimeError) -> bool:
+    return isinstance(error, dist.DistError) or bool(_LOST.search(str(error)))
+
+
+def _first_line(error: BaseException) -> str:
+    """The gist of a message of torch: its first sentence, without a place in the source."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\[\S+:\d+\] ", "", line).split(". ")[0][:200]

@@ -1,0 +1,318 @@
+"""Training on several real processes: the same numbers, shared checkpoints, and sudden ends."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from sphereface2 import runs
+from sphereface2.cli import app
+from sphereface2.config import load_config
+from sphereface2.training.checkpoint import load_checkpoint, load_tensors
+from sphereface2.training.distributed import Team, saved_shapes
+from tests.distributed.training_worker import CASES, PHASES, STOP_AT, WORLDS
+
+ROOT = Path(__file__).parent.parent.parent
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+TIME_LIMIT = 240  # seconds until a process that hangs is a failure
+RESUMED = [name for name, case in CASES.items() if case.resumes]
+
+SMALL = [
+    "data.people=12",
+    "data.images_per_person=4",
+    "data.image_size=32",
+    "backbone.name=sfnet4",
+    "backbone.width=8",
+    "backbone.input_size=32",
+    "backbone.embedding_dim=16",
+    "backbone.batch_norm=true",
+    "training.steps=80",
+    "training.epochs=null",
+    "training.batch_size=12",
+    "training.workers=0",
+    "training.log_every=1",
+    "training.checkpoint_every=50",
+    "training.checkpoint_every_steps=9",
+    "schedule.warmup=0",
+    "device=cpu",
+    "evaluation.sets=[]",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where three processes have trained every case on 1, 2 and 3 ranks."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        folder = tmp_path_factory.mktemp("ranks")
+        _train_all(folder)
+        return folder
+    # Once for all of pytest's workers: the first one here trains, the others wait.
+    folder = tmp_path_factory.getbasetemp().parent / "ranks"
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        deadline = time.monotonic() + TIME_LIMIT
+        while not (folder / "done").exists():
+            assert time.monotonic() < deadline, "the other worker of pytest has failed"
+            time.sleep(0.2)
+        return folder
+    _train_all(folder)
+    (folder / "done").touch()
+    return folder
+
+
+def _train_all(folder: Path) -> None:
+    ports = _free_ports(len(PHASES))
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.distributed.training_worker", str(folder), *ports],
+            env={
+                **ENVIRONMENT,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "MASTER_ADDR": "127.0.0.1",
+            },
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(max(WORLDS))
+    ]
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=TIME_LIMIT)
+            assert process.returncode == 0, errors[-3000:]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _free_ports(count: int) -> list[str]:
+    """Ports that nobody uses now."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [str(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def final_tensors(run: Path) -> dict[str, Tensor]:
+    """All tensors of the last checkpoint of a run, by one rank."""
+    last = run / "checkpoints" / "last"
+    assert load_checkpoint(last).step == 10
+    types = {"num_batches_tracked": torch.int64, "memory_y": torch.int64, "memory_end": torch.int64}
+    tensors = {
+        name: torch.zeros(shape, dtype=types.get(name.rpartition(".")[2], torch.float32))
+        for name, shape in saved_shapes(last).items()
+    }
+    load_tensors(last, tensors)
+    return tensors
+
+
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], limit: float) -> None:
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        # Relative to the tensor's own size: single entries may cancel to almost nothing.
+        error = torch.linalg.vector_norm((found[name] - value).double())
+        scale = max(float(torch.linalg.vector_norm(value.double())), 1e-3)
+        assert error <= limit * scale, f"{name} is off by {error / scale:.1e}"
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.noisy])
+def test_ranks_do_not_change_the_training(folder: Path, name: str, world: int) -> None:
+    one, several = (folder / "straight" / f"{name} {number}" for number in (1, world))
+    expected, found = (json.loads((run / "losses.json").read_text()) for run in (one, several))
+    assert len(expected) == 10
+    assert expected[-1] != expected[0]
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert_close(final_tensors(several), final_tensors(one), 1e-4)
+    records = [
+        [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for run in (one, several)
+    ]
+    for before, now in zip(*records, strict=True):
+        assert now["gradient_norm"] == pytest.approx(before["gradient_norm"], rel=1e-4)
+        assert now["head"] == pytest.approx(before["head"], rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("before", [1, 2, 3])
+@pytest.mark.parametrize("name", RESUMED)
+def test_any_number_of_ranks_goes_on_where_any_other_stopped(
+    folder: Path, name: str, before: int, world: int
+) -> None:
+    stopped = folder / "stopped" / f"{name} {before}" / "checkpoints" / "last"
+    assert load_checkpoint(stopped).step == STOP_AT
+    found = final_tensors(folder / "resumed" / f"{name} {before} {world}")
+    expected = final_tensors(folder / "straight" / f"{name} {world}")
+    if before == world:
+        assert all(torch.equal(found[key], value) for key, value in expected.items())
+    elif not CASES[name].noisy:
+        assert_close(found, expected, 1e-4)
+    assert any("momentum.head.weight" in key for key in expected)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_mistake_on_one_rank_is_told_once_and_ends_all(folder: Path, world: int) -> None:
+    told, *others = (
+        json.loads((folder / f"said by {rank} of {world}.json").read_text())
+        for rank in range(world)
+    )
+    expected = [
+        f"ValueError: on rank {world - 1}: list.txt: there is no such file",
+        "ValueError: unknown head 'arc'",
+        "ValueError: the ranks disagree: margin is 0.4 on rank 0 and 0.5 on rank 1; start",
+        "nothing",
+        "nothing",
+        "belongs to a run with head.name=sphereface2-c, here it is cosface",
+        "belongs to a run with number of classes=7, here it is 8",
+        "last is damaged; restore it or start the training anew",
+        f"last is damaged: its file __{world - 1}_0.distcp of",
+    ]
+    assert len(told) == len(expected)
+    for sentence, part in zip(told, expected, strict=True):
+        assert part in sentence
+    for said in others:
+        for mine, first in zip(said, told, strict=True):
+            assert mine == "nothing" if first == "nothing" else "ToldElsewhereError" in mine
+
+
+# -- torchrun and the command line ---------------------------------------------------------------
+
+
+def command(ranks: int, *arguments: str) -> list[str]:
+    launcher = [sys.executable]
+    if ranks > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return [*launcher, "-m", "sphereface2", *arguments]
+
+
+def finish(ranks: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command(ranks, *arguments),
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT,
+        check=False,
+    )
+
+
+def kill_one(ranks: int, run: Path, *, after: int) -> tuple[int, str]:
+    """Start a run, kill -9 its last rank after so many steps; the exit code and what was said."""
+    process = subprocess.Popen(
+        command(ranks, "train", "quickstart", *SMALL, "--output", str(run)),
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + TIME_LIMIT
+        while len(_lines(run)) < after:
+            assert process.poll() is None, process.communicate()[1][-3000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        victim = process.pid if ranks == 1 else _child(process.pid, rank=ranks - 1)
+        os.kill(victim, signal.SIGKILL)
+        _, errors = process.communicate(timeout=TIME_LIMIT)
+    finally:
+        process.kill()
+    assert len(_lines(run)) < 80, "the run was over before it could be killed"
+    return process.returncode, errors
+
+
+def _lines(run: Path) -> list[str]:
+    path = run / "metrics.jsonl"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _child(parent: int, *, rank: int) -> int:
+    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        if f"\0RANK={rank}\0" in Path(f"/proc/{child}/environ").read_text():
+            return int(child)
+    raise AssertionError(f"no process of rank {rank}")
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds ranks by /proc")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_killed_run_ends_and_goes_on_to_the_same_bits(tmp_path: Path, ranks: int) -> None:
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    code, errors = kill_one(ranks, killed, after=20)
+    assert code != 0
+    if ranks > 1:
+        assert errors.count("sphereface2: rank 0 lost another rank, which has ended") == 1
+        assert "go on from the last checkpoint with 'sphereface2 resume RUN'" in errors
+        done = finish(ranks, "resume", str(killed))
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stderr.count("next: sphereface2 evaluate") == 1
+        done = finish(ranks, "train", "quickstart", *SMALL, "--output", str(straight))
+        assert done.returncode == 0, done.stderr[-3000:]
+    else:
+        assert not runs.resume(killed).interrupted
+        runs.train(load_config("quickstart", SMALL), straight)
+    model = Path("model") / "model.safetensors"
+    assert (killed / model).read_bytes() == (straight / model).read_bytes()
+    losses = [[json.loads(line)["loss"] for line in _lines(run)] for run in (killed, straight)]
+    assert losses[0] == losses[1]
+
+
+def test_a_mistake_under_torchrun_is_one_sentence(tmp_path: Path) -> None:
+    arguments = ["train", "quickstart", *SMALL, "training.batch_size=15"]
+    done = finish(2, *arguments, "--output", str(tmp_path / "run"))
+    assert done.returncode != 0
+    sentence = "sphereface2: training.batch_size=15 is no multiple of 2 ranks"
+    assert done.stderr.count(sentence) == 1
+    assert "exitcode  : 2" in done.stderr
+    assert "ValueError" not in done.stderr  # torchrun has a traceback of its own
+    assert not (tmp_path / "run").exists()
+
+
+def test_evaluation_is_the_work_of_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    asked = CliRunner().invoke(app, ["evaluate", str(tmp_path)])
+    assert isinstance(asked.exception, FileNotFoundError)
+    monkeypatch.setenv("RANK", "1")
+    assert CliRunner().invoke(app, ["evaluate", str(tmp_path)]).exit_code == 0
+
+
+def test_a_team_of_one_needs_nobody() -> None:
+    team = Team()
+    assert team.from_first(lambda: 3) == 3
+    team.require_same({"seed": 0})
+    with pytest.raises(KeyError), team.together():
+        raise KeyError("as it is")
+    assert team.device_name("cuda:1") == "cuda:1"
+
+
+@pytest.mark.parametrize(
+    ("name", "cuda", "expected"),
+    [
+        ("auto", True, "cuda:3"),
+        ("cuda", True, "cuda:3"),
+        ("auto", False, "cpu"),
+        ("cpu", True, "cpu"),
+    ],
+)
+def test_every_rank_has_a_device_of_its_own(
+    name: str, cuda: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    assert Team(rank=11, world=16, local_rank=3).device_name(name) == expected
+
+
+@pytest.mark.parametrize("name", ["cuda:1", "mps"])
+def test_one_device_for_several_ranks_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"device={name} is one device, but there are 2 ranks"):
+        Team(world=2).device_name(name)

@@ -1,0 +1,182 @@
+"""One of three processes that train the same runs on 1, 2 and 3 ranks, and go on with each other's.
+
+The parent starts all three; in a phase with fewer ranks the others wait for the next one.
+"""
+
+import json
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sphereface2.heads import build_head
+from sphereface2.heads.sharding import class_shards
+from sphereface2.training import Events, Team, Trainer, joined
+from tests.training.conftest import Crowd, TinyNet, make_config
+
+WORLDS = (1, 2, 3)
+PHASES = [("train", 1), ("train", 2), ("train", 3), ("go on", 1), ("go on", 2), ("go on", 3)]
+STOP_AT = 7  # of ten steps, five an epoch
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run; `noisy` is one that draws numbers, which differ with the number of ranks."""
+
+    head: str = "sphereface2-c"
+    people: int = 7
+    noisy: bool = False
+    resumes: bool = False
+    training: dict[str, Any] = field(default_factory=dict)
+    optimizer: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = {
+    "binary": Case(training={"clip_norm": 0.5}),
+    "fused": Case(resumes=True, optimizer={"fused_head": True, "head_weight_decay": 0.01}),
+    # Of three ranks the last has no class; and each class has a bias, which is cut as well.
+    "an empty shard": Case(
+        head="softmax", people=4, resumes=True, training={"clip_norm": 0.5, "accumulate": 2}
+    ),
+    "running mean": Case(head="curricularface"),
+    "proxy-free": Case(head="simple", training={"accumulate": 2}),
+    "hybrid": Case(head="ring", optimizer={"fused_head": True}),
+    # Batch norm, dropout and sampled negatives: the same bits on the same number of ranks.
+    "noisy": Case(
+        noisy=True,
+        resumes=True,
+        training={"sample_rate": 0.5, "accumulate": 2},
+        optimizer={"nesterov": True},
+    ),
+}
+
+
+class Losses(Events):
+    """Keeps the loss of each step."""
+
+    def __init__(self) -> None:
+        self.found: list[float] = []
+
+    def stepped(self, step: int, *, loss: float, learning_rate: float, rate: float) -> None:
+        self.found.append(loss)
+
+
+def build(case: Case, folder: Path, team: Team, events: Events | None = None) -> Trainer:
+    torch.manual_seed(5)
+    noise = 0.2 if case.noisy else 0.0
+    net = TinyNet(batch_norm=case.noisy, dropout=noise)
+    with class_shards(team.rank, team.world):
+        head = build_head(case.head, 8, case.people)
+    config = make_config(
+        epochs=2,
+        batch_size=12,
+        head=case.head,
+        optimizer={"learning_rate": 0.02, **case.optimizer},
+        **case.training,
+    )
+    crowd = Crowd(people=case.people, images=-(-60 // case.people))
+    return Trainer(net, head, crowd, config, run_folder=folder, events=events)
+
+
+def train(root: Path, team: Team) -> None:
+    """Every run straight to its end, and once more with a stop on the way."""
+    for name, case in CASES.items():
+        losses = Losses()
+        folder = root / "straight" / f"{name} {team.world}"
+        build(case, folder, team, losses).run()
+        if team.is_first:
+            (folder / "losses.json").write_text(json.dumps(losses.found))
+        if not case.resumes:
+            continue
+        stopped = build(case, root / "stopped" / f"{name} {team.world}", team)
+        ask_to_stop(stopped, team)
+        result = stopped.run()
+        assert result.interrupted
+        assert result.steps == STOP_AT, (name, result)
+
+
+def ask_to_stop(trainer: Trainer, team: Team) -> None:
+    """The last rank alone is asked; several hear of it with the next step."""
+    step, at = trainer._train_step, STOP_AT - (0 if team.is_alone else 1)
+
+    def step_and_stop(batch: Any) -> None:
+        step(batch)
+        if trainer.step == at and team.rank == team.world - 1:
+            trainer.stop()
+
+    trainer._train_step = step_and_stop  # type: ignore[method-assign]
+
+
+def go_on(root: Path, team: Team) -> None:
+    """The stopped runs of 1, 2 and 3 ranks, on this number of ranks."""
+    for name, case in CASES.items():
+        for before in WORLDS if case.resumes else ():
+            folder = root / "resumed" / f"{name} {before} {team.world}"
+            source = root / "stopped" / f"{name} {before}"
+            team.from_first(lambda a=source, b=folder: str(shutil.copytree(a, b)))  # type: ignore[misc]
+            assert build(case, folder, team).run(resume=True).steps == 10
+    if not team.is_alone:
+        check_mistakes(root, team)
+
+
+def check_mistakes(root: Path, team: Team) -> None:
+    """What goes wrong on one rank is said on rank 0 and ends all."""
+    said = []
+
+    def note(action: Callable[[], object]) -> None:
+        try:
+            action()
+        except (ValueError, OSError) as error:
+            said.append(f"{type(error).__name__}: {error}")
+        else:
+            said.append("nothing")
+
+    def fail_on_last() -> None:
+        with team.together():
+            if team.rank == team.world - 1:
+                raise FileNotFoundError("list.txt: there is no such file")
+
+    def fail_on_all() -> None:
+        with team.together():
+            raise ValueError("unknown head 'arc'")
+
+    note(fail_on_last)
+    note(fail_on_all)
+    note(lambda: team.require_same({"seed": 0, "margin": 0.4 if team.is_first else 0.5}))
+    note(lambda: team.require_same({"seed": 0}))
+    note(lambda: team.from_first(lambda: 1 // 1))
+    folder = root / "damaged" / str(team.world)
+    team.from_first(
+        lambda: str(shutil.copytree(root / "straight" / f"binary {team.world}", folder))
+    )
+    shard = folder / "checkpoints" / "last" / f"__{team.world - 1}_0.distcp"
+    note(lambda: build(Case(head="cosface"), folder, team).run(resume=True))
+    note(lambda: build(Case(people=8), folder, team).run(resume=True))
+    team.from_first(lambda: shard.write_bytes(bytes(shard.stat().st_size)))
+    note(lambda: build(CASES["binary"], folder, team).run(resume=True))
+    team.from_first(lambda: shard.write_bytes(shard.read_bytes()[:100]))
+    note(lambda: build(CASES["binary"], folder, team).run(resume=True))
+    (root / f"said by {team.rank} of {team.world}.json").write_text(json.dumps(said))
+
+
+def main(folder: str, *ports: str) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    for port, (what, world) in zip(ports, PHASES, strict=True):
+        if rank >= world:
+            continue
+        os.environ.update({"MASTER_PORT": port, "WORLD_SIZE": str(world)})
+        with joined() as team:
+            assert team.world == world
+            (train if what == "train" else go_on)(Path(folder), team)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
