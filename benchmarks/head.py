@@ -11,7 +11,7 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -63,13 +63,11 @@ def ranks_part(repeats: int) -> list[Measured]:
     """One and two ranks of one thread each: the paper's parallelisation figure."""
     results = []
     for classes in (50_000, 200_000):
-        for ranks in (1, 2):
-            results += _show(
-                compare(
-                    ("sphereface2-c", "cosface"),
-                    dim=512, classes=classes, batch=256, threads=1, repeats=repeats, ranks=ranks,
-                )
-            )  # fmt: skip
+        run = compare(
+            ("sphereface2-c", "cosface"),
+            dim=512, classes=classes, batch=256, threads=1, repeats=repeats, ranks=(1, 2),
+        )  # fmt: skip
+        results += _show(run)
     return results
 
 
@@ -83,19 +81,25 @@ PARTS = {
 
 def _show(results: Sequence[Measured]) -> list[Measured]:
     first = results[0]
-    print(f"\n{first.classes:,} classes, {first.dim}-D, batch {first.batch}, {first.ranks} rank(s)")
+    print(f"\n{first.classes:,} classes, {first.dim}-D, batch {first.batch}")
     limit = next((r.seconds for r in results if r.name == "limit"), None)
     ours = next((r.seconds for r in results if r.name == "sphereface2-c"), None)
-    print(f"{'':34}{'s/step':>9}{'images/s':>10}{'of limit':>10}{'ours is':>9}{'extra MB':>10}")
+    columns = ("ranks", "s/step", "images/s", "of limit", "ours is", "extra MB")
+    print(" " * 32 + "".join(f"{column:>10}" for column in columns))
     for r in results:
-        share = f"{limit / r.seconds:.0%}" if limit else ""
-        ratio = f"{r.seconds / ours:.2f}x" if ours else ""
-        line = f"{r.name:34}{r.seconds:9.3f}{r.images_per_second:10.0f}{share:>10}{ratio:>9}"
-        print(f"{line}{r.extra_mb:10.0f}", flush=True)
+        cells = [
+            str(r.ranks),
+            f"{r.seconds:.3f}",
+            f"{r.images_per_second:.0f}",
+            f"{limit / r.seconds:.0%}" if limit else "",
+            f"{r.seconds / ours:.2f}x" if ours else "",
+            f"{r.extra_mb:.0f}",
+        ]
+        print(f"{r.name:32}" + "".join(f"{cell:>10}" for cell in cells), flush=True)
     return list(results)
 
 
-def _plot(measured: Sequence[Measured], path: Path) -> None:
+def _plot(parts: Mapping[str, Sequence[Measured]], path: Path) -> None:
     """Images a second over the number of classes, and over ranks."""
     from matplotlib.figure import Figure
 
@@ -103,17 +107,13 @@ def _plot(measured: Sequence[Measured], path: Path) -> None:
 
     figure = Figure(figsize=(9.5, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
-    names = dict.fromkeys(r.name for r in measured if "sample" not in r.name)
-    for name in names:
-        points = sorted(
-            {(r.classes, r.images_per_second) for r in measured if r.name == name and r.dim == 512}
-        )
+    for name in dict.fromkeys(r.name for r in parts["classes"]):
+        points = [(r.classes, r.images_per_second) for r in parts["classes"] if r.name == name]
         dense = name.startswith("dense ")
         method = name.removeprefix("dense ").replace("sphereface2", "sphereface2-c")
         colour = "0.35" if name == "limit" else method_colour(method.replace("-c-c", "-c"))
         style = ":" if name == "limit" else "--" if dense else "-"
-        two_threads = [p for p in points if p[0] in (10_000, 100_000, 1_000_000)]
-        left.plot(*zip(*two_threads, strict=True), style, marker="o", color=colour, label=name)
+        left.plot(*zip(*points, strict=True), style, marker="o", color=colour, label=name)
     left.set(xscale="log", yscale="log", xlabel="classes", ylabel="images/s")
     left.set_title("one process, two threads")
     left.legend(fontsize=8)
@@ -121,7 +121,7 @@ def _plot(measured: Sequence[Measured], path: Path) -> None:
         for classes, style in ((50_000, "--"), (200_000, "-")):
             points = [
                 (r.ranks, r.images_per_second)
-                for r in measured
+                for r in parts["ranks"]
                 if r.name == name and r.classes == classes
             ]
             label = f"{name}, {classes:,} classes"
@@ -157,10 +157,10 @@ def main() -> None:
             "python": platform.python_version(),
         }
         path.write_text(json.dumps(stored, indent=1) + "\n")
-    measured = [Measured(**r) for part in stored["parts"].values() for r in part]
-    if set(stored["parts"]) >= {"classes", "ranks"}:
-        _plot(measured, OUTPUT / "head.png")
-        print(project([r for r in measured if r.ranks == 2 and r.classes == 200_000]))
+    parts = {name: [Measured(**r) for r in part] for name, part in stored["parts"].items()}
+    if set(parts) >= {"classes", "ranks"}:
+        _plot(parts, OUTPUT / "head.png")
+        print(project([r for r in parts["ranks"] if r.ranks == 2 and r.classes == 200_000]))
 
 
 def _processor() -> str:

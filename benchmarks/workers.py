@@ -39,35 +39,36 @@ def compare(
     batch: int,
     threads: int,
     repeats: int,
-    ranks: int = 1,
+    ranks: Sequence[int] = (1,),
     port: int = 29531,
 ) -> list[Measured]:
     """The median step of each contender, all alive at once, a step of each in turn.
 
-    With several ranks, each contender is that many processes, one thread each as `threads` says.
+    On every one of the numbers of `ranks`, each contender is that many processes of `threads`.
     """
     context = multiprocessing.get_context("spawn")
     teams: list[list[Connection]] = []
     processes = []
-    for number, name in enumerate(names):
+    contenders = [(name, world) for world in ranks for name in names]
+    for number, (name, world) in enumerate(contenders):
         team = []
-        for rank in range(ranks):
+        for rank in range(world):
             here, there = context.Pipe()
-            arguments = (there, name, dim, classes, batch, threads, rank, ranks, port + number)
+            arguments = (there, name, dim, classes, batch, threads, rank, world, port + number)
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             processes.append(process)
             team.append(here)
         teams.append(team)
         _ask(team, "ready")  # one after another: building takes memory and time
-    seconds: list[list[float]] = [[] for _ in names]
+    seconds: list[list[float]] = [[] for _ in contenders]
     for repeat in range(repeats + 1):
         for number, team in enumerate(teams):
             slowest = max(_ask(team, "step"))
             if repeat:  # the first step warms up
                 seconds[number].append(slowest)
     results = []
-    for name, team, times in zip(names, teams, seconds, strict=True):
+    for (name, world), team, times in zip(contenders, teams, seconds, strict=True):
         told = _ask(team, "tell")
         median = statistics.median(times)
         results.append(
@@ -76,7 +77,7 @@ def compare(
                 classes=classes,
                 dim=dim,
                 batch=batch,
-                ranks=ranks,
+                ranks=world,
                 seconds=median,
                 images_per_second=batch / median,
                 extra_mb=max(each["extra_mb"] for each in told),
