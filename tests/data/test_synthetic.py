@@ -15,7 +15,6 @@ from sphereface2.data.source import Images, Source
 from sphereface2.data.synthetic import (
     Setting,
     SyntheticFaces,
-    contact_sheet,
     render_sample,
     sample_conditions,
     synthetic_verification_sets,
@@ -250,14 +249,6 @@ def test_raw_pixels_do_not_solve_it(sets: dict[str, VerificationSet], centred: b
     # The best threshold on all pairs: an upper bound on what ten folds would give.
     best = max(((scores >= t) == plain.same).mean() for t in scores)
     assert best < 0.75
-
-
-def test_contact_sheet_has_a_row_for_each_person() -> None:
-    sheet = contact_sheet([4, 9], 3, image_size=48, gap=1)
-    assert sheet.shape == (97, 146, 3)
-    assert np.array_equal(sheet[49:, 98:], render_sample(9, 2, image_size=48))
-    with pytest.raises(ValueError, match="at least one person"):
-        contact_sheet([], 3)
 
 
 def test_setting_replaces_only_its_own_ranges() -> None:

@@ -20,31 +20,23 @@ from sphereface2.config import load_config
 from sphereface2.training.checkpoint import load_checkpoint, load_tensors
 from sphereface2.training.distributed import Team, saved_shapes
 from tests.distributed.training_worker import CASES, PHASES, STOP_AT, WORLDS
+from tests.test_runs import NO_SETS, SMALL
 
 ROOT = Path(__file__).parent.parent.parent
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 TIME_LIMIT = 240  # seconds until a process that hangs is a failure
 RESUMED = [name for name, case in CASES.items() if case.resumes]
 
-SMALL = [
-    "data.people=12",
-    "data.images_per_person=4",
-    "data.image_size=32",
-    "backbone.name=sfnet4",
-    "backbone.width=8",
-    "backbone.input_size=32",
-    "backbone.embedding_dim=16",
-    "backbone.batch_norm=true",
+LONGER = [
+    *SMALL,
     "training.steps=80",
     "training.epochs=null",
     "training.batch_size=12",
-    "training.workers=0",
     "training.log_every=1",
     "training.checkpoint_every=50",
     "training.checkpoint_every_steps=9",
     "schedule.warmup=0",
-    "device=cpu",
-    "evaluation.sets=[]",
+    *NO_SETS,
 ]
 
 
@@ -213,7 +205,7 @@ def finish(ranks: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
 def kill_one(ranks: int, run: Path, *, after: int) -> tuple[int, str]:
     """Start a run, kill -9 its last rank after so many steps; the exit code and what was said."""
     process = subprocess.Popen(
-        command(ranks, "train", "quickstart", *SMALL, "--output", str(run)),
+        command(ranks, "train", "quickstart", *LONGER, "--output", str(run)),
         env=ENVIRONMENT,
         stderr=subprocess.PIPE,
         text=True,
@@ -257,11 +249,11 @@ def test_a_killed_run_ends_and_goes_on_to_the_same_bits(tmp_path: Path, ranks: i
         done = finish(ranks, "resume", str(killed))
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stderr.count("next: sphereface2 evaluate") == 1
-        done = finish(ranks, "train", "quickstart", *SMALL, "--output", str(straight))
+        done = finish(ranks, "train", "quickstart", *LONGER, "--output", str(straight))
         assert done.returncode == 0, done.stderr[-3000:]
     else:
         assert not runs.resume(killed).interrupted
-        runs.train(load_config("quickstart", SMALL), straight)
+        runs.train(load_config("quickstart", LONGER), straight)
     model = Path("model") / "model.safetensors"
     assert (killed / model).read_bytes() == (straight / model).read_bytes()
     losses = [[json.loads(line)["loss"] for line in _lines(run)] for run in (killed, straight)]
@@ -269,7 +261,7 @@ def test_a_killed_run_ends_and_goes_on_to_the_same_bits(tmp_path: Path, ranks: i
 
 
 def test_a_mistake_under_torchrun_is_one_sentence(tmp_path: Path) -> None:
-    arguments = ["train", "quickstart", *SMALL, "training.batch_size=15"]
+    arguments = ["train", "quickstart", *LONGER, "training.batch_size=15"]
     done = finish(2, *arguments, "--output", str(tmp_path / "run"))
     assert done.returncode != 0
     sentence = "sphereface2: training.batch_size=15 is no multiple of 2 ranks"

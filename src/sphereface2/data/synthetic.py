@@ -10,8 +10,6 @@ so it is the same in any order, process or thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,7 +23,6 @@ __all__ = [
     "Conditions",
     "Setting",
     "SyntheticFaces",
-    "contact_sheet",
     "render_sample",
     "sample_conditions",
     "synthetic_verification_sets",
@@ -92,27 +89,3 @@ class SyntheticFaces:
     def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
         """Render everything into memory; with two or more `workers`, in that many processes."""
         self._images.prepare(workers=workers, progress=progress)
-
-
-def contact_sheet(
-    people: Sequence[int],
-    samples: int,
-    *,
-    image_size: int = SIZE,
-    seed: int = 0,
-    gap: int = 2,
-    background: int = 255,
-) -> NDArray[np.uint8]:
-    """An RGB picture of people: a row for each of them, a column for each sample."""
-    if not people or samples < 1:
-        raise ValueError("contact sheet: give at least one person and one sample")
-    step = image_size + gap
-    shape = (len(people) * step - gap, samples * step - gap, 3)
-    sheet = np.full(shape, background, dtype=np.uint8)
-    for row, identity in enumerate(people):
-        for column in range(samples):
-            top, left = row * step, column * step
-            sheet[top : top + image_size, left : left + image_size] = render_sample(
-                identity, column, image_size=image_size, seed=seed
-            )
-    return sheet

@@ -1,23 +1,30 @@
 """The class weights as the engine sees them: read in blocks, and written or moved in blocks."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 
+@dataclass(frozen=True)
+class BlockGradient:
+    """dL/dW of a block, not yet multiplied out: unit·(G·X - along·W).
+
+    G is dL/dcosine over the rows' norms (C×B), X the embeddings (B×D), both in the precision of
+    products; `along` is what G·X has too much along W, None where the weights are no unit vectors.
+    """
+
+    product_g: Tensor
+    product_x: Tensor
+    along_c: Tensor | None
+    unit: float
+
+
 class Step(Protocol):
     """An update rule that moves a block of weights where it lies (see `heads.fused`)."""
 
-    def apply(
-        self,
-        weight_cd: Tensor,
-        momentum_cd: Tensor,
-        product_g: Tensor,
-        product_x: Tensor,
-        along_c: Tensor | None,
-        unit: float,
-    ) -> None: ...
+    def apply(self, weight_cd: Tensor, momentum_cd: Tensor, gradient: BlockGradient) -> None: ...
 
     @property
     def momentum_buffer(self) -> Tensor: ...
@@ -81,25 +88,16 @@ class ClassRows:
             return self.weight[start:stop]
         return self.weight[self.index[start:stop]]
 
-    def write(
-        self,
-        start: int,
-        stop: int,
-        product_g: Tensor,
-        product_x: Tensor,
-        along_c: Tensor | None,
-        unit: float,
-    ) -> None:
-        """Take in dL/dW = unit·(G·X - along·W) of a block: as a gradient, or as a move."""
+    def write(self, start: int, stop: int, gradient: BlockGradient) -> None:
+        """Take in the gradient of a block: as such, or as a move of its weights."""
         if self.step is not None:
-            self._move(start, stop, product_g, product_x, along_c, unit)
+            self._move(self.step, start, stop, gradient)
         elif self._gradient is not None:
             rows = slice(start, stop) if self.index is None else self.index[start:stop]
-            block = (product_g @ product_x).to(self.dtype)
-            if along_c is not None:
-                block.addcmul_(self.weight[rows], along_c[:, None], value=-1.0)
-            torch.mul(block, unit, out=block)
-            self._gradient[rows] = block
+            block = (gradient.product_g @ gradient.product_x).to(self.dtype)
+            if gradient.along_c is not None:
+                block.addcmul_(self.weight[rows], gradient.along_c[:, None], value=-1.0)
+            self._gradient[rows] = block.mul_(gradient.unit)
 
     def gradient(self) -> Tensor | None:
         """dL/dW, once every block has been written; None where it was not wanted."""
@@ -109,26 +107,14 @@ class ClassRows:
         """dL/dW of a batch in which no row counts."""
         return None if self._gradient is None else self._gradient.zero_()
 
-    def _move(
-        self,
-        start: int,
-        stop: int,
-        product_g: Tensor,
-        product_x: Tensor,
-        along_c: Tensor | None,
-        unit: float,
-    ) -> None:
-        assert self.step is not None
-        momentum = self.step.momentum_buffer
+    def _move(self, step: Step, start: int, stop: int, gradient: BlockGradient) -> None:
+        momentum = step.momentum_buffer
         if self.index is None:
-            block = slice(start, stop)
-            self.step.apply(
-                self.weight[block], momentum[block], product_g, product_x, along_c, unit
-            )
+            step.apply(self.weight[start:stop], momentum[start:stop], gradient)
             return
         # Only the sampled rows are read, moved, decayed and written back.
         rows = self.index[start:stop]
         weight_cd, momentum_cd = self.weight[rows], momentum[rows]
-        self.step.apply(weight_cd, momentum_cd, product_g, product_x, along_c, unit)
+        step.apply(weight_cd, momentum_cd, gradient)
         self.weight[rows] = weight_cd
         momentum[rows] = momentum_cd

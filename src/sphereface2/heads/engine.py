@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sphereface2.heads.class_rows import ClassRows
+from sphereface2.heads.class_rows import BlockGradient, ClassRows
 from sphereface2.heads.exchange import ALONE, Exchange
 from sphereface2.heads.labels import UNKNOWN
 
@@ -341,9 +341,8 @@ class _Evaluation:
                 self.grad_x += product_g.T @ block.product_w
         if self.needs_weight:
             # Last, because it may move the weights.
-            self.classes.write(
-                block.start, block.stop, product_g, self.product_x, along_c, self.unit
-            )
+            gradient = BlockGradient(product_g, self.product_x, along_c, self.unit)
+            self.classes.write(block.start, block.stop, gradient)
 
     def _sum_over_ranks(self, loss: Tensor) -> Tensor:
         """The whole loss and the whole gradient of a shared bias, in one exchange."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sphereface2.heads.checks import require, require_positive
+from sphereface2.heads.class_rows import BlockGradient
 
 
 class FusedSGD(torch.optim.Optimizer):
@@ -40,24 +41,17 @@ class FusedSGD(torch.optim.Optimizer):
         buffer: Tensor = self.state[self.param_groups[0]["params"][0]]["momentum_buffer"]
         return buffer
 
-    def apply(
-        self,
-        weight_cd: Tensor,
-        momentum_cd: Tensor,
-        product_g: Tensor,
-        product_x: Tensor,
-        along_c: Tensor | None,
-        unit: float,
-    ) -> None:
-        """Move a block by its gradient unit·(G·X - along·W) + decay·W."""
+    def apply(self, weight_cd: Tensor, momentum_cd: Tensor, gradient: BlockGradient) -> None:
+        """Move a block by its gradient and the decay."""
         group = self.param_groups[0]
-        decay = group["weight_decay"]
+        momentum, decay, unit = group["momentum"], group["weight_decay"], gradient.unit
+        product_g, product_x, along_c = gradient.product_g, gradient.product_x, gradient.along_c
         if product_g.dtype == momentum_cd.dtype:
             # One product that also scales the momentum: the gradient is never written down.
-            momentum_cd.addmm_(product_g, product_x, beta=group["momentum"], alpha=unit)
+            momentum_cd.addmm_(product_g, product_x, beta=momentum, alpha=unit)
         else:
-            gradient = (product_g @ product_x).to(momentum_cd.dtype)
-            momentum_cd.mul_(group["momentum"]).add_(gradient, alpha=unit)
+            product = (product_g @ product_x).to(momentum_cd.dtype)
+            momentum_cd.mul_(momentum).add_(product, alpha=unit)
         if along_c is not None:
             momentum_cd.addcmul_(weight_cd, (decay - unit * along_c)[:, None])
         elif decay:

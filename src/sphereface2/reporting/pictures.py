@@ -1,7 +1,7 @@
 """The pictures of a report: a contact sheet of the data, and the hardest pairs side by side."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,16 +75,21 @@ def hardest_pairs(
 
 
 def people_sheet(
-    source: Source, *, people: int = 7, samples: int = 10, size: int = 112, gap: int = 2
+    source: Source,
+    *,
+    people: Sequence[int] | None = None,
+    samples: int = 10,
+    size: int = 112,
+    gap: int = 2,
 ) -> ImageArray:
-    """A picture of a source: a row for each of its first people, a column for each image.
+    """A picture of a source: a row for each of the people (the first seven), a column an image.
 
     A person with fewer images leaves the rest of the row white.
     """
-    shown = [label for label in np.unique(source.labels) if label >= 0][:people]
+    known = [int(label) for label in np.unique(source.labels) if label >= 0]
+    shown = known[:7] if people is None else list(people)
     step = size + gap
-    shape = (max(1, len(shown)) * step - gap, samples * step - gap, 3)
-    sheet = np.full(shape, 255, dtype=np.uint8)
+    sheet = np.full((len(shown) * step - gap, samples * step - gap, 3), 255, dtype=np.uint8)
     for row, label in enumerate(shown):
         for column, index in enumerate(np.flatnonzero(source.labels == label)[:samples]):
             image, _ = source[int(index)]
