@@ -7,6 +7,7 @@ an index of tensors is made of is little, and nothing else is let in.
 from __future__ import annotations
 
 import pickle
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,19 @@ def load_metadata(path: Path) -> Any:
     return found
 
 
+def _enum_member(owner: Any, name: str) -> Any:
+    """What `getattr` may do here: some versions of Python pickle a member of an enum by it."""
+    if isinstance(owner, type) and issubclass(owner, Enum) and name in owner.__members__:
+        return owner[name]
+    raise pickle.UnpicklingError(f"an index of tensors has no {owner!r}.{name}")
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str) -> Any:
         if (module_name, global_name) in _ALLOWED:
             return super().find_class(module_name, global_name)
+        if (module_name, global_name) == ("builtins", "getattr"):
+            return _enum_member
         if module_name == "torch" and isinstance(getattr(torch, global_name, None), torch.dtype):
             return getattr(torch, global_name)
         raise pickle.UnpicklingError(f"an index of tensors has no {module_name}.{global_name}")
