@@ -18,8 +18,9 @@ demo: install
 	$(BIN)/sphereface2 train quickstart --overwrite
 	$(BIN)/sphereface2 evaluate runs/quickstart
 
+# One thread a worker: two workers of two threads each would stand in each other's way.
 test: install
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: install
 	$(BIN)/ruff check .
