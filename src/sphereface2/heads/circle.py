@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
+from sphereface2.heads.contract import Rows
 from sphereface2.heads.cosine import GradientMode, straight_through
-from sphereface2.heads.engine import Rows
 from sphereface2.heads.head import MarginHead
 from sphereface2.heads.softmax import NormFace
 

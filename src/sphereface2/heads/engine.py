@@ -17,13 +17,14 @@ of its gradient) then runs along contiguous memory.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from sphereface2.heads.class_rows import BlockGradient, ClassRows
+from sphereface2.heads.contract import Binary, ProxyMaps, Rows, Softmax
 from sphereface2.heads.exchange import ALONE, Exchange
 from sphereface2.heads.labels import UNKNOWN
 
@@ -35,59 +36,6 @@ def block_classes(rows: int, device: torch.device) -> int:
     """How many classes make a block for a batch of `rows`."""
     limit = BLOCK_ELEMENTS if device.type == "cpu" else 64 * BLOCK_ELEMENTS
     return max(64, limit // rows)
-
-
-@dataclass(frozen=True)
-class Binary:
-    """Reduction of K independent classifiers: a weighted sum of softplus terms."""
-
-    positive_weight: float
-    negative_weight: float
-
-
-@dataclass(frozen=True)
-class Softmax:
-    """Reduction of one K-way classifier: cross-entropy. Rows of no known class are left out."""
-
-    weight: float = 1.0
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What a head's logit maps know of each row (sample) besides the cosine at hand.
-
-    `context` is the head's own: B numbers, such as CurricularFace's boundary of each row.
-    """
-
-    norm: Tensor
-    known: Tensor
-    context: Tensor | None = None
-
-
-class ProxyMaps(Protocol):
-    """The contract between a head and the engine."""
-
-    unit_weights: bool
-    unit_embeddings: bool
-    needs_all_targets: bool
-    """Whether `prepare` needs the target cosine also of rows whose class is on another rank."""
-    collect_statistics: bool
-
-    def reduction(self) -> Binary | Softmax:
-        """How logits become a loss."""
-
-    def prepare(self, cosine_b: Tensor, norm_b: Tensor, known_b: Tensor) -> Rows:
-        """Target pre-pass, without gradient: gather what the maps need; update running averages."""
-
-    def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
-        """Logit of each row's own class, bias excluded; autograd differentiates these B numbers."""
-
-    def other_logit(self, cosine_cb: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
-        """Logit of all other classes, bias excluded, and its slope d logit / d cosine.
-
-        Rows run along the last dimension. `cosine_cb` must stay as it is; what is returned may be
-        overwritten.
-        """
 
 
 @dataclass

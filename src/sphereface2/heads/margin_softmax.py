@@ -6,6 +6,7 @@ CosFace and ArcFace take similarity adjustment (`sharpness` above 1), as a table
 from torch import Tensor
 
 from sphereface2.heads.checks import require_positive
+from sphereface2.heads.contract import Rows
 from sphereface2.heads.cosine import (
     GradientMode,
     add_angle,
@@ -15,7 +16,6 @@ from sphereface2.heads.cosine import (
     multiply_angle,
     straight_through,
 )
-from sphereface2.heads.engine import Rows
 from sphereface2.heads.head import MarginHead
 from sphereface2.heads.softmax import NormFace
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from sphereface2.heads.checks import require
 from sphereface2.heads.class_rows import ClassRows
-from sphereface2.heads.engine import Binary, Rows, Softmax, evaluate
+from sphereface2.heads.contract import Binary, Rows, Softmax
+from sphereface2.heads.engine import evaluate
 from sphereface2.heads.exchange import ALONE
 from sphereface2.heads.fused import FusedSGD
 from sphereface2.heads.head import Head
@@ -20,7 +21,7 @@ _SEED_CLASSES = 4096  # rows of class weights that are drawn from one seed
 
 
 class ProxyHead(Head):
-    """K class weights and the maps that the engine needs (see `engine.ProxyMaps`).
+    """K class weights and the maps that the engine needs (see `contract.ProxyMaps`).
 
     A new head defines `target_logit` and `other_logit`, and `prepare` or `reduction` where it
     differs from the defaults: no state of a row, softmax over the classes.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from sphereface2.heads.checks import require, require_positive, require_share
+from sphereface2.heads.contract import Binary, Rows
 from sphereface2.heads.cosine import (
     GradientMode,
     add_angle_saturating,
@@ -16,7 +17,6 @@ from sphereface2.heads.cosine import (
     multiply_angle,
     straight_through,
 )
-from sphereface2.heads.engine import Binary, Rows
 from sphereface2.heads.head import MarginHead
 from sphereface2.heads.proxy import BiasKind, ProxyHead
 
