@@ -110,6 +110,7 @@ def ask_to_stop(trainer: Trainer, team: Team) -> None:
         if trainer.step == at and team.rank == team.world - 1:
             trainer.stop()
 
+    # A step that also stops: the ignore is for replacing a method on purpose.
     trainer._train_step = step_and_stop  # type: ignore[method-assign]
 
 

@@ -85,6 +85,7 @@ def report(**changes: object) -> str:
             hardest=hardest_pairs(evaluation, {"plain": Pictures(), "cross-age": Pictures()}),
         ),
     }
+    # A dict of mixed values: mypy cannot tell which goes where.
     return render_report(**(values | changes))  # type: ignore[arg-type]
 
 
@@ -201,7 +202,7 @@ def test_pictures_survive_as_png_in_rgb_order() -> None:
     assert np.array_equal(decoded(png_data_uri(image)), image)
     assert decoded(png_data_uri(image[:12], max_size=6)).shape == (3, 6, 3)
     with pytest.raises(ValueError, match=r"uint8 of the shape .*got float64"):
-        png_data_uri(image / 255)  # type: ignore[arg-type]
+        png_data_uri(image / 255)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_writing_is_all_or_nothing(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class Backbone(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """The embeddings of images that have the right shape."""
-        raise NotImplementedError
+        raise NotImplementedError  # every backbone defines its own
 
 
 def require(option: str, value: int, *, at_least: int) -> None:
