@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sphereface2.cli.showing import Watch, console, rank
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sphereface2.data.source import Progress
     from sphereface2.training.result import TrainingResult
 
 Overrides = Annotated[
@@ -38,7 +39,7 @@ def train(
     from sphereface2.config import load_config
 
     folder = output or Path("runs") / Path(recipe).stem
-    console = _console()
+    screen = console()
     with _all_ranks() as together:
         with together:
             config = load_config(recipe, overrides or [])
@@ -49,49 +50,37 @@ def train(
             config,
             folder,
             overwrite=overwrite,
-            events=ProgressDisplay(console),
-            watch=_Watch(console),
+            events=ProgressDisplay(screen),
+            watch=Watch(screen),
         )
-    _tell(console, folder, result)
+    _tell(screen, folder, result)
 
 
 def resume(run: RunFolder) -> None:
     """Go on with a run that was interrupted, from its last checkpoint."""
-    console = _console()
+    screen = console()
     with _all_ranks():
         from sphereface2 import runs
         from sphereface2.training.progress import ProgressDisplay
 
-        result = runs.resume(run, events=ProgressDisplay(console), watch=_Watch(console))
-    _tell(console, run, result)
+        result = runs.resume(run, events=ProgressDisplay(screen), watch=Watch(screen))
+    _tell(screen, run, result)
 
 
 def evaluate(run: RunFolder, overrides: Overrides = None) -> None:
     """Verify people the model has never seen: print a table, write an HTML report."""
-    if _rank() != 0:
+    if rank() != 0:
         return  # one process is enough, and torchrun may have started more
     from rich.console import Console
 
     from sphereface2 import runs
     from sphereface2.reporting.tables import accuracy_table, detail_table
 
-    evaluated = runs.evaluate(run, overrides=overrides or [], watch=_Watch(_console()))
-    console = Console()
-    console.print(accuracy_table(evaluated.result))
-    console.print(detail_table(evaluated.result))
-    console.print(f"report: {evaluated.report}", highlight=False, soft_wrap=True)
-
-
-def _console() -> "Console":
-    """Progress goes to stderr: what a command prints on stdout is its result."""
-    from rich.console import Console
-
-    return Console(stderr=True, quiet=_rank() != 0)
-
-
-def _rank() -> int:
-    """The number that torchrun gave this process, 0 without it."""
-    return int(os.environ.get("RANK", "0"))
+    evaluated = runs.evaluate(run, overrides=overrides or [], watch=Watch(console()))
+    out = Console()
+    out.print(accuracy_table(evaluated.result))
+    out.print(detail_table(evaluated.result))
+    out.print(f"report: {evaluated.report}", highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -115,41 +104,18 @@ def _all_ranks() -> Iterator[AbstractContextManager[None]]:
         raise typer.Exit(1) from None
 
 
-def _tell(console: "Console", folder: Path, result: "TrainingResult") -> None:
+def _tell(screen: "Console", folder: Path, result: "TrainingResult") -> None:
     """Say how the training ended and what to do next."""
     if result.interrupted:
         text = (
             f"stopped at step {result.steps} of {result.total_steps}; "
             f"go on with: sphereface2 resume {folder}"
         )
-        console.print(text, highlight=False, soft_wrap=True)
+        screen.print(text, highlight=False, soft_wrap=True)
         raise typer.Exit(130)
     minutes, seconds = divmod(round(result.seconds), 60)
     text = f"trained {result.steps} steps in {minutes} min {seconds} s"
     if result.best_metric is not None:
         text += f"; best accuracy {result.best_metric:.2%} at step {result.best_step}"
-    console.print(f"{text}\nmodel: {folder / 'model'}", highlight=False, soft_wrap=True)
-    console.print(f"next: sphereface2 evaluate {folder}", highlight=False, soft_wrap=True)
-
-
-class _Watch:
-    """Shows a bar for each piece of work on a terminal, and a plain line elsewhere."""
-
-    def __init__(self, console: "Console") -> None:
-        self.console = console
-
-    @contextmanager
-    def __call__(self, title: str) -> "Iterator[Progress | None]":
-        if not self.console.is_terminal:
-            self.console.print(title, highlight=False)
-            yield None
-            return
-        from rich.progress import Progress
-
-        with Progress(console=self.console, transient=True) as bar:
-            task = bar.add_task(title, total=None)
-
-            def progress(done: int, total: int) -> None:
-                bar.update(task, completed=done, total=total)
-
-            yield progress
+    screen.print(f"{text}\nmodel: {folder / 'model'}", highlight=False, soft_wrap=True)
+    screen.print(f"next: sphereface2 evaluate {folder}", highlight=False, soft_wrap=True)
