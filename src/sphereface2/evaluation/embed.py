@@ -1,6 +1,8 @@
 """Embeddings of images: by a network, with the mirror image added, or by the pixels themselves."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 import cv2
@@ -39,41 +41,94 @@ def embed(
     preprocessing: Preprocessing,
     batch_size: int = 256,
     flip: bool = True,
+    workers: int = 1,
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> npt.NDArray[np.float32]:
-    """The (N, D) embeddings of `images`.
-
-    With `flip`, the embedding of an image is the plain sum of its own and its mirror image's raw
-    embedding; neither summand is normalised first. `score_pairs` brings the sum to unit norm.
-    `device` is where the backbone is; by default it is asked. The backbone runs in evaluation mode
-    and gets its modes back afterwards, whatever happens.
-    """
+    """The (N, D) embeddings of `images`, with the options of `embed_blocks`."""
     if len(images) == 0:
         raise ValueError("there are no images to embed")
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    blocks = [
+        range(start, min(start + batch_size, len(images)))
+        for start in range(0, len(images), batch_size)
+    ]
+    parts: list[npt.NDArray[np.float32]] = []
+    for block, embeddings in embed_blocks(
+        backbone,
+        images,
+        blocks,
+        preprocessing=preprocessing,
+        flip=flip,
+        workers=workers,
+        device=device,
+    ):
+        parts.append(embeddings)
+        if progress is not None:
+            progress(block.stop, len(images))
+    return np.concatenate(parts)
+
+
+def embed_blocks(
+    backbone: nn.Module,
+    images: Images,
+    blocks: Sequence[range],
+    *,
+    preprocessing: Preprocessing,
+    flip: bool = True,
+    workers: int = 1,
+    device: torch.device | str | None = None,
+) -> Iterator[tuple[range, npt.NDArray[np.float32]]]:
+    """Each block of image numbers with its (n, D) embeddings, one after the other.
+
+    With `flip`, the embedding of an image is the plain sum of its own and its mirror image's raw
+    embedding; neither summand is normalised first. `score_pairs` brings the sum to unit norm.
+    `workers` threads read the next images while the network is at work. `device` is where the
+    backbone is; by default it is asked. The backbone runs in evaluation mode and gets its modes
+    back afterwards, whatever happens.
+    """
     place = device if device is not None else _device_of(backbone)
     # Each module's own mode: a part may be frozen in evaluation mode while the rest trains.
     modes = [(module, module.training) for module in backbone.modules()]
     backbone.eval()
-    parts: list[npt.NDArray[np.float32]] = []
     try:
-        with torch.inference_mode():
-            for start in range(0, len(images), batch_size):
-                stop = min(start + batch_size, len(images))
-                batch = _batch(images, range(start, stop), preprocessing.input_size)
+        for block, batch in _read_ahead(images, blocks, preprocessing.input_size, workers):
+            with torch.inference_mode():
                 inputs = preprocessing.to_tensor(torch.from_numpy(batch).to(place))
                 embeddings = backbone(inputs).float()
                 if flip:
                     embeddings = embeddings + backbone(inputs.flip(3)).float()
-                parts.append(embeddings.cpu().numpy())
-                if progress is not None:
-                    progress(stop, len(images))
+                found: npt.NDArray[np.float32] = embeddings.cpu().numpy()
+            yield block, found
     finally:
         for module, mode in modes:
             module.training = mode
-    return np.concatenate(parts)
+
+
+def _read_ahead(
+    images: Images, blocks: Sequence[range], size: int, workers: int
+) -> Iterator[tuple[range, ImageArray]]:
+    """The images of each block, read in threads a block ahead of where they are needed."""
+    with ThreadPoolExecutor(max(1, workers), thread_name_prefix="images") as pool:
+
+        def read(number: int) -> ImageArray:
+            return _scaled(_image(images, number), size)
+
+        pending: deque[tuple[range, list[Future[ImageArray]]]] = deque()
+        try:
+            for block in blocks:
+                pending.append((block, [pool.submit(read, number) for number in block]))
+                if len(pending) > 1:
+                    yield _gathered(*pending.popleft())
+            while pending:
+                yield _gathered(*pending.popleft())
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _gathered(block: range, images: list[Future[ImageArray]]) -> tuple[range, ImageArray]:
+    return block, np.stack([image.result() for image in images])
 
 
 def raw_pixel_embedding(
@@ -106,10 +161,6 @@ def raw_pixel_embedding(
 def _device_of(backbone: nn.Module) -> torch.device:
     parameter = next(backbone.parameters(), None)
     return parameter.device if parameter is not None else torch.device("cpu")
-
-
-def _batch(images: Images, numbers: range, size: int) -> ImageArray:
-    return np.stack([_scaled(_image(images, number), size) for number in numbers])
 
 
 def _image(images: Images, index: int) -> ImageArray:
