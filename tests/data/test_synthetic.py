@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -45,6 +46,15 @@ def test_a_picture_is_the_same_in_any_order() -> None:
     backward = [digest(render_sample(*key)) for key in reversed(keys)]
     assert forward == backward[::-1]
     assert len(set(forward)) == len(keys)
+
+
+def test_a_picture_is_the_same_in_any_thread() -> None:
+    # Threads share what is cached of a person and of the scene; a picture must not draw on it.
+    keys = [(identity, sample) for sample in range(3) for identity in range(6)]
+    alone = [digest(render_sample(*key)) for key in keys]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda key: digest(render_sample(*key)), keys))
+    assert together == alone
 
 
 def test_a_picture_is_the_same_in_another_process_and_needs_no_torch() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,6 +90,10 @@ class Person:
     """0 none to 1 full: what this person usually wears."""
     skin_seed: int
     """Seeds the marks of the skin: moles, freckles, mottling, strands of hair."""
+
+    def __hash__(self) -> int:
+        # One number tells people apart; caches would spend their time on hashing all fifty.
+        return self.skin_seed
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,7 @@ def draw_person(seed: int, identity: int) -> Person:
     rng = _generator(seed, identity, _PERSON_STREAM)
 
     def sigma(scale: float = 1.0, mean: float = 0.0) -> float:
-        return mean + scale * float(np.clip(rng.normal(), -2.2, 2.2))
+        return mean + scale * min(max(rng.standard_normal(), -2.2), 2.2)
 
     femininity = float(np.clip((rng.random() < 0.5) + rng.normal(0, 0.22), 0, 1))
     lean = 2 * femininity - 1
@@ -250,14 +255,14 @@ def draw_conditions(
     """The conditions of one picture; `setting` replaces its ranges without touching the rest."""
     rng = _generator(seed, identity, sample, _SAMPLE_STREAM)
     # Two calls draw everything: one call a number would take longer than drawing the hair.
-    normals = iter(rng.standard_normal(24).tolist())
-    uniforms = iter(rng.random(24).tolist())
+    normals: Iterator[float] = iter(rng.standard_normal(24).tolist())
+    uniforms: Iterator[float] = iter(rng.random(24).tolist())
 
     def normal(mean: float, spread: float, low: float, high: float) -> float:
-        return float(min(max(mean + spread * next(normals), low), high))
+        return min(max(mean + spread * next(normals), low), high)
 
     def uniform(low: float, high: float) -> float:
-        return float(low + (high - low) * next(uniforms))
+        return low + (high - low) * next(uniforms)
 
     near, far_age = normal(person.usual_age, 8, 18, 80), uniform(18, 78)
     age = near if next(uniforms) < 0.9 else far_age

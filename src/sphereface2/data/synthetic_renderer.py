@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import cv2
@@ -29,6 +32,15 @@ from sphereface2.data.synthetic_surface import (
 )
 from sphereface2.data.synthetic_texture import face_texture
 
+# Light goes further round in red than in blue: skin lets it through.
+_WRAP = np.array([0.34, 0.22, 0.18], dtype=np.float32)[:, None, None]
+_WRAP_SCALE = 1 / (1 + _WRAP)
+_WRAP_START = _WRAP * _WRAP_SCALE
+# Over the length of the hair: how far down it hangs, how much of the scalp it hides, how thick.
+_HANG = ((0.0, -8.0), (0.3, 0.0), (0.5, 16.0), (0.7, 42.0), (1.0, 90.0))
+_DENSITY = ((0.0, 0.4), (0.12, 0.85), (0.2, 1.0))
+_THICKNESS = ((0.0, 0.4), (0.15, 2.4), (0.4, 5.2), (1.0, 6.0))
+
 
 def render(person: Person, conditions: Conditions) -> Picture:
     """A 112×112 RGB crop with the eyes and the mouth where alignment puts them."""
@@ -40,32 +52,35 @@ def render(person: Person, conditions: Conditions) -> Picture:
     light = illuminate(radius, camera, conditions)
     hits = cast(radius, camera, conditions)
 
-    # Colours are planes, (3, 112, 112), from here on: numpy is slow over a last axis of three.
+    # Four channels are looked up as fast as one, and faster than three.
     fine = TEXELS / CELLS
-    on_map = hits.column, hits.row
     on_texture = hits.column * fine + (fine - 1) / 2, hits.row * fine + (fine - 1) / 2
-    # OpenCV samples floats faster than bytes.
-    planes = cv2.split(_sample(texture.astype(np.float32), on_texture))
-    colour = np.array(planes, dtype=np.float32)
-    strands = _sample(hair_strands(person), on_texture)
-    hairy = _sample(share, on_map)
-    colour += (_covering(conditions, hair, strands, hits.row, rng) - colour) * hairy
+    layers = cv2.cvtColor(texture, cv2.COLOR_RGB2RGBA)
+    layers[:, :, 3] = hair_strands(person)
+    painted = _planes(_sample(layers, on_texture))
+    cells = cv2.merge([light.facing, light.sky, light.highlight, share])
+    facing, sky, highlight, hairy = _planes(_sample(cells, (hits.column, hits.row)))
 
-    facing = _sample(light.facing, on_map)
-    sky = _sample(light.sky, on_map)
+    # Colours are planes, (3, rows, columns), from here on: numpy is slow over a last axis of three.
+    colour = painted[:3]
+    covering = _covering(conditions, hair, painted[3], hits.row, rng)
+    _mix_in(colour, covering, hairy)
     lamp = (np.float32(0.65) * sky + np.float32(0.35)) * np.float32(conditions.light_strength)
     sky *= np.float32(conditions.ambient)
-    # Light goes further round in red than in blue: skin lets it through.
-    wrap = np.array([0.34, 0.22, 0.18], dtype=np.float32)[:, None, None]
-    shade = np.clip((facing + wrap) * (1 / (1 + wrap)), 0, 1)
+    shade = facing * _WRAP_SCALE
+    shade += _WRAP_START
+    shade = np.clip(shade, 0, 1, out=shade)
     shade *= lamp
     shade += sky
     shade *= _plane(conditions.tint)
     colour *= shade
-    highlight = _sample(light.highlight, on_map)
-    colour += highlight * lamp * (np.float32(36) + np.float32(50) * hairy)
+    lamp *= highlight
+    hairy *= np.float32(50)
+    hairy += np.float32(36)
+    lamp *= hairy
+    colour += lamp
     picture = _background(rng)
-    picture += (colour - picture) * hits.cover
+    _mix_in(picture[:, :, hits.columns], colour, hits.cover)
     if conditions.accessory == "hand":
         _hand(picture, rng)
     return _camera(picture, conditions, rng)
@@ -73,6 +88,20 @@ def render(person: Person, conditions: Conditions) -> Picture:
 
 def _sample(source: NDArray[Any], place: tuple[Map, Map]) -> NDArray[Any]:
     return np.asarray(cv2.remap(source, *place, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))
+
+
+def _planes(picture: NDArray[Any]) -> Map:
+    """(height, width, channels) as (channels, height, width)."""
+    height, width, channels = picture.shape
+    planes = np.asarray(cv2.transpose(picture.reshape(-1, channels)))
+    return planes.reshape(channels, height, width).astype(np.float32, copy=False)
+
+
+def _mix_in(picture: Map, other: Map, share: Map) -> None:
+    """Move `picture` towards `other` by `share`, in place; `other` is used up."""
+    other -= picture
+    other *= share
+    picture += other
 
 
 def hair_colour(person: Person, conditions: Conditions) -> Colour:
@@ -98,28 +127,68 @@ def _locks(person: Person) -> tuple[Map, Map]:
     return jag, np.asarray(curls, dtype=np.float32)
 
 
+@dataclass(frozen=True, eq=False)
+class _Scalp:
+    """What is the same for everybody's hair: curves over the azimuth, then over the height."""
+
+    side: Map
+    temples: Map
+    peak: Map
+    swept: Map
+    """Where a swept fringe can hang."""
+    full: Map
+    """Where a full fringe hangs."""
+    short: Map
+    """How thick short hair is."""
+    low: Map
+    """0 above the ears to 1 below them."""
+    dome: Map
+
+
+@lru_cache(maxsize=1)
+def _scalp() -> _Scalp:
+    side, height = np.abs(grid().azimuth), grid().y[:, None]
+    return _Scalp(
+        side=side,
+        temples=np.exp(-(((side - 0.55) / 0.25) ** 2)),
+        peak=np.exp(-((side / 0.18) ** 2)),
+        swept=np.exp(-((side / 0.75) ** 4)),
+        full=np.exp(-((side / 0.95) ** 6)),
+        short=np.clip(0.25 - height / 28, 0.25, 1),
+        low=np.clip((height + 20) / 20, 0, 1),
+        dome=np.sqrt(np.clip((height - TOP - 2) / 9, 0, 1)),
+    )
+
+
+def _along(points: Sequence[tuple[float, float]], x: float) -> float:
+    """The height at `x` of a curve through `points`, from x = 0; for one number, unlike numpy's."""
+    for (left, low), (right, high) in pairwise(points):
+        if x < right:
+            return low + (high - low) * (x - left) / (right - left)
+    return points[-1][1]
+
+
 def _hair(person: Person, conditions: Conditions, radius: Map) -> tuple[Map, Map]:
     """How much of each cell is hair (or hat), and the radius with it."""
-    cells, old = grid(), ageing(conditions)
-    side = np.abs(cells.azimuth)
+    cells, scalp, old = grid(), _scalp(), ageing(conditions)
+    side = scalp.side
     length = conditions.hair_length
     recede = person.balding * (0.25 + 1.1 * old)
     line = EYE_Y - 31 - 1.8 * person.hairline - 14 * recede
-    temples = (2.5 + 6.0 * recede) * np.exp(-(((side - 0.55) / 0.25) ** 2))
-    peak = (1.0 + 1.6 * person.widows_peak) * np.exp(-((side / 0.18) ** 2))
+    hairline = line - (2.5 + 6.0 * recede) * scalp.temples
+    hairline += (1.0 + 1.6 * person.widows_peak) * scalp.peak
     # A full fringe covers the forehead; a swept one hangs on one side of the parting.
     fringe = max(conditions.hair_fringe - 0.45, 0) * (length > 0.2) * (recede < 0.5)
-    parting = cells.azimuth - 0.6 * conditions.hair_parting
-    if fringe < 0.3:
-        away = np.clip(np.abs(parting) / 0.8, 0, 1) * np.exp(-((side / 0.75) ** 4))
-        sweep = ((10 + 30 * fringe) * away - 3.5) * (length > 0.2)
-    else:
-        sweep = (13 + 14 * (fringe - 0.3)) * np.exp(-((side / 0.95) ** 6))
-    hairline = line - temples + peak + sweep
+    if fringe >= 0.3:
+        hairline += (13 + 14 * (fringe - 0.3)) * scalp.full
+    elif length > 0.2:
+        parting = cells.azimuth * (1 / 0.8) - 0.6 / 0.8 * conditions.hair_parting
+        away = np.minimum(np.abs(parting), np.float32(1)) * scalp.swept
+        hairline += (10 + 30 * fringe) * away - 3.5
     jag, curls = _locks(person)
     hairline += (0.4 + 4.0 * fringe + 0.9 * person.hair_texture) * jag
     # Behind the temples the hair hangs down: to the ear when short, past the chin when long.
-    hang = float(np.interp(length, [0, 0.3, 0.5, 0.7, 1], [-8, 0, 16, 42, 90]))
+    hang = _along(_HANG, length)
     start = 1.2 if length < 0.5 else 1.0
     below = hang + 16 * (side - 1.5) + jag
     behind = (side - start) * FACE_RADIUS
@@ -129,31 +198,30 @@ def _hair(person: Person, conditions: Conditions, radius: Map) -> tuple[Map, Map
     # How far a cell lies inside the hair, in pixels: below the hairline, or behind the cheek.
     height = cells.y[:, None]
     inside = np.minimum(below - height, behind)
-    inside = np.maximum(inside, hairline - height).astype(np.float32)
-    density = float(np.interp(length, [0, 0.12, 0.2], [0.4, 0.85, 1.0]))
-    thick = float(np.interp(length, [0, 0.15, 0.4, 1], [0.4, 2.4, 5.2, 6.0]))
+    inside = np.maximum(inside, hairline - height)
+    density, thick = _along(_DENSITY, length), _along(_THICKNESS, length)
     thick *= conditions.hair_volume * (1 + 0.9 * person.hair_texture)
     if hat:
         thick, density = max(thick, 4.5), 1.0
     share = np.clip(inside * (1 / 3.4) + 0.5, 0, 1)
     # Hair grows out of the skin gradually, else the rays would tear at a wall beside the cheek.
     outward = np.clip((side - start) / 0.5, 0, 1)
-    if length < 0.5:
-        thickness = thick * np.clip(0.25 - height / 28, 0.25, 1)
-    else:
-        thickness = np.full_like(height, thick)
     # Long hair keeps its width below the ears, where the neck is thin.
-    low = np.clip((cells.y + 20) / 20, 0, 1)
-    grown = np.maximum(np.outer(low, 36 * outward), radius).astype(np.float32) - radius
-    grown += thickness * np.clip(inside * (1 / 11) + np.float32(0.2), 0, 1)
+    grown = np.maximum(scalp.low * (36 * outward), radius)
+    grown -= radius
+    inside *= 1 / 11
+    inside += np.float32(0.2)
+    thickness = thick * scalp.short if length < 0.5 else np.float32(thick)
+    grown += thickness * np.clip(inside, 0, 1)
     if person.hair_texture > 0.35 and not hat:
         grown += curls * np.float32(2.2 * person.hair_texture * min(thick / 4, 1.3))
     grown *= share
     grown = np.asarray(cv2.blur(grown, (3, 3)), dtype=np.float32)
     grown += radius
     # The top of the head is a dome, whatever grows on it.
-    dome = np.sqrt(np.clip((height - TOP - 2) / 9, 0, 1))
-    grown = grown * dome - 3 * (1 - dome)
+    grown += 3
+    grown *= scalp.dome
+    grown -= 3
     return share * np.float32(density), grown
 
 
@@ -192,15 +260,26 @@ def _spread() -> Map:
     )
 
 
+@lru_cache(maxsize=256)
+def _shoulders(x: int, y: int) -> Map:
+    """Which share of each pixel is clothes, in the lowest rows: no shoulder reaches higher."""
+    rows = 18
+    cover = np.zeros((rows, SIZE), np.uint8)
+    middle = (x, y - SIZE + rows)
+    cv2.ellipse(cover, middle, (74, 30), 0, 180, 360, 255, -1, cv2.LINE_AA)
+    return cover * np.float32(1 / 255)
+
+
 def _background(rng: np.random.Generator) -> Map:
     """A soft room or street, and shoulders; nothing of it depends on the person."""
     patches = rng.standard_normal((4, 5, 5), np.float32)
     light = np.float32(4 + 26 * rng.random()) * patches[3] + np.float32(9) * patches[:3]
-    scene = _spread() @ (light + _plane(_muted(rng))) @ _spread().T
-    shoulders = np.zeros((SIZE, SIZE), np.uint8)
-    neck = (int(50 + 13 * rng.random()), int(127 + 10 * rng.random()))
-    cv2.ellipse(shoulders, neck, (74, 30), 0, 180, 360, 255, -1, cv2.LINE_AA)
-    scene += (_plane(_muted(rng)) - scene) * (shoulders * np.float32(1 / 255))
+    light += _plane(_muted(rng))
+    wide = light.reshape(15, 5) @ _spread().T
+    scene = _spread() @ wide.reshape(3, 5, SIZE)
+    shoulders = _shoulders(int(50 + 13 * rng.random()), int(127 + 10 * rng.random()))
+    low = scene[:, -len(shoulders) :]
+    low += (_plane(_muted(rng)) - low) * shoulders
     return np.asarray(scene)
 
 
@@ -238,14 +317,19 @@ def _grain() -> Map:
 
 def _camera(picture: Map, conditions: Conditions, rng: np.random.Generator) -> Picture:
     """Contrast, blur, noise and compression."""
-    picture *= np.float32(conditions.contrast)
-    picture += np.float32(122 - 118 * conditions.contrast)
+    planes: Any = list(picture)
     if conditions.blur > 0.4:
-        picture = np.array([cv2.GaussianBlur(p, (0, 0), conditions.blur) for p in picture])
-    left, top = rng.integers(0, 256 - SIZE, 2)
+        planes = [cv2.GaussianBlur(plane, (0, 0), conditions.blur) for plane in planes]
+    left, top = int(rng.integers(0, 256 - SIZE)), int(rng.integers(0, 256 - SIZE))
     grain = _grain()[:, top : top + SIZE, left : left + SIZE]
-    picture += np.float32(conditions.noise) * grain
-    sharp = np.asarray(cv2.merge(list(np.clip(picture, 0, 255).astype(np.uint8))))
+    contrast, noise = conditions.contrast, conditions.noise
+    # OpenCV rounds to whole numbers; the half makes it cut, as a sensor counts.
+    level = 122 - 118 * contrast - 0.5
+    exposed = [
+        cv2.addWeighted(plane, contrast, specks, noise, level, dtype=cv2.CV_8U)
+        for plane, specks in zip(planes, grain, strict=True)
+    ]
+    sharp = np.asarray(cv2.merge(exposed), dtype=np.uint8)
     if conditions.jpeg_quality >= 25:
         setting = [cv2.IMWRITE_JPEG_QUALITY, conditions.jpeg_quality]
         _, encoded = cv2.imencode(".jpg", sharp, setting)

@@ -7,17 +7,21 @@ from functools import lru_cache
 
 import cv2
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from sphereface2.data.synthetic_canvas import (
+    FIXED,
     RING,
     TEXELS,
+    Curve,
     Picture,
+    band,
     ellipse,
     fill,
     line,
     scaled,
     soften,
+    to_texel,
     to_texels,
     window,
 )
@@ -26,6 +30,7 @@ from sphereface2.data.synthetic_surface import CHIN_Y, eye_position, mouth_heigh
 
 LINES_WINDOW = window((-44, 44), (-46, 54))
 BEARD_WINDOW = window((-62, 62), (0, 66))
+_ALONG, _ACROSS = np.linspace(0, 1, 8), np.linspace(-1, 1, 15)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +42,22 @@ class Skin:
     smile_lines: Picture
 
 
+@lru_cache(maxsize=1)
+def _rosy() -> NDArray[np.float32]:
+    """Where cheeks, nose and chin blush, 0 to 1."""
+    warm = np.zeros((TEXELS, TEXELS), np.uint8)
+    for x, y, width, height in ((21, 8, 17, 15), (-21, 8, 17, 15), (0, 9, 10, 11), (0, 42, 12, 8)):
+        ellipse(warm, to_texel(x, y), (width, height), 255)
+    return cv2.blur(cv2.blur(warm, (17, 17)), (17, 17)) * np.float32(1 / 255)
+
+
+@lru_cache(maxsize=1)
+def _chin_shadow() -> NDArray[np.float32]:
+    """What the chin throws on the neck, by row."""
+    rows = (np.arange(TEXELS) - to_texel(0, CHIN_Y + 2)[1]) / 9
+    return np.clip(rows, 0, 0.7).astype(np.float32)[:, None]
+
+
 @lru_cache(maxsize=4)
 def skin_of(person: Person) -> Skin:
     """The bare skin of a person, and its lines."""
@@ -44,26 +65,24 @@ def skin_of(person: Person) -> Skin:
     eye_x, eye_y = eye_position(person)
     mouth_y, nose_y = mouth_height(person), nose_height(person, 0.3)
     blotches = cv2.resize(rng.standard_normal((32, 32), np.float32), (TEXELS, TEXELS))
-    # Planes, (3, 256, 256): numpy is slow over a last axis of three.
-    skin = np.array(person.skin, dtype=np.float32)[:, None, None] * (
-        np.float32(1) + np.float32(0.02) * blotches + np.float32(0.013) * _noise(rng, "fine")
-    )
-    warm = np.zeros((TEXELS, TEXELS), np.uint8)
-    for x, y, width, height in ((21, 8, 17, 15), (-21, 8, 17, 15), (0, 9, 10, 11), (0, 42, 12, 8)):
-        ellipse(warm, to_texels(x, y), (width, height), 255)
+    mottling = cv2.addWeighted(blotches, 0.02, _noise(rng, "fine"), 0.013, 1)
     dim = np.zeros((TEXELS, TEXELS), np.uint8)
     for side in (-1, 1):
-        ellipse(dim, to_texels(side * eye_x, eye_y - 1.5), (18, 13), 110 + 16 * person.eye_depth)
-    ellipse(dim, to_texels(0, mouth_y + 8.0), (12, 3.6), 90)
-    ellipse(dim, to_texels(0, nose_y + 5.0), (9, 2.6), 100)
-    blush = cv2.blur(cv2.blur(warm, (17, 17)), (17, 17)) * np.float32(1 / 255)
+        ellipse(dim, to_texel(side * eye_x, eye_y - 1.5), (18, 13), 110 + 16 * person.eye_depth)
+    ellipse(dim, to_texel(0, mouth_y + 8.0), (12, 3.6), 90)
+    ellipse(dim, to_texel(0, nose_y + 5.0), (9, 2.6), 100)
     shade = cv2.blur(cv2.blur(dim, (9, 9)), (9, 9)) * np.float32(1 / 255)
-    # The chin throws its shadow on the neck.
-    shade += np.clip((np.arange(TEXELS) - to_texels(0, CHIN_Y + 2)[1]) / 9, 0, 0.7)[:, None]
-    blush *= np.float32(0.05 + 0.15 * person.redness)
-    for plane, by_blush, by_shade in zip(skin, (0.1, 1.0, 0.9), (0.36, 0.48, 0.46), strict=True):
-        plane *= 1 - np.float32(by_blush) * blush - np.float32(by_shade) * shade
-    base = np.asarray(cv2.merge(list(np.clip(skin, 0, 255).astype(np.uint8))))
+    shade += _chin_shadow()
+    blush = 0.05 + 0.15 * person.redness
+    planes = []
+    # OpenCV rounds to whole numbers; the half makes it cut.
+    for tone, by_blush, by_shade in zip(
+        person.skin, (0.1, 1.0, 0.9), (0.36, 0.48, 0.46), strict=True
+    ):
+        plane = cv2.addWeighted(_rosy(), -by_blush * blush, shade, -by_shade, 1)
+        cv2.multiply(plane, mottling, dst=plane)
+        planes.append(cv2.addWeighted(plane, tone, plane, 0, -0.5, dtype=cv2.CV_8U))
+    base = np.asarray(cv2.merge(planes), dtype=np.uint8)
     _marks(base, person, rng)
     _nostrils(base, person)
     age_lines, smile_lines = _age_lines(person, rng), _smile_lines(person)
@@ -78,12 +97,12 @@ def _marks(texture: Picture, person: Person, rng: np.random.Generator) -> None:
     for tone in (0.8, 0.85, 0.9):
         count = int(43 * person.freckles)
         spots = to_texels(rng.normal(0, 17, count), rng.normal(4, 8, count)) - corner
-        rings = list(((spots[:, None] + 0.9 * RING) * 16).astype(np.int32))
+        rings = list((spots[:, None] + 0.9 * FIXED * RING).astype(np.int32))
         cv2.fillPoly(marks, rings, (255 * tone**0.5, 255 * tone, 235 * tone), cv2.LINE_AA, 4)
     for _ in range(rng.poisson(1.4)):
         size = rng.uniform(0.9, 1.9)
-        spot = to_texels(rng.uniform(-30, 30), rng.uniform(-30, 44)) - corner
-        ellipse(marks, spot, (size, size), (130, 92, 80))
+        x, y = to_texel(rng.uniform(-30, 30), rng.uniform(-30, 44))
+        ellipse(marks, (x - columns.start, y - rows.start), (size, size), (130, 92, 80))
     soften(marks, 0.5)
     cv2.multiply(region, marks, dst=region, scale=1 / 255)
 
@@ -115,12 +134,12 @@ def eyeball_of(person: Person) -> Picture:
     """White, iris, pupil and glint, larger than the lids let see."""
     ball = np.empty((61, 73, 3), np.uint8)
     ball[:] = (236, 229, 223)
-    centre = np.array([36.0, 30.0])
+    centre = (36.0, 30.0)
     ellipse(ball, centre, (6.5, 7.0), scaled(person.iris, 0.4, 0.4, 0.4))
     ellipse(ball, centre, (5.6, 6.1), person.iris)
-    ellipse(ball, centre + np.array([0.3, 2.0]), (3.9, 3.2), scaled(person.iris, 1.4, 1.4, 1.4))
+    ellipse(ball, (36.3, 32.0), (3.9, 3.2), scaled(person.iris, 1.4, 1.4, 1.4))
     ellipse(ball, centre, (2.8, 3.0), (14, 12, 12))
-    ellipse(ball, centre + np.array([2.0, -2.4]), (1.5, 1.5), (255, 255, 255))
+    ellipse(ball, (38.0, 27.6), (1.5, 1.5), (255, 255, 255))
     return ball
 
 
@@ -133,7 +152,8 @@ def _nostrils(texture: Picture, person: Person) -> None:
         wing = side * (7.0 + 1.0 * person.nose_width - 1.4 * bend**2)
         crease = to_texels(wing, nose_y + 0.8 + 2.6 * bend) - corner
         line(region, crease, scaled(person.skin, 0.74, 0.62, 0.6), 1)
-        hole = to_texels(side * (3.6 + 0.6 * person.nose_width), nose_y + 3.3) - corner
+        x, y = to_texel(side * (3.6 + 0.6 * person.nose_width), nose_y + 3.3)
+        hole = (x - columns.start, y - rows.start)
         ellipse(region, hole, (2.6, 1.3), scaled(person.skin, 0.42, 0.28, 0.28))
     soften(region, 0.8)
 
@@ -143,10 +163,11 @@ def _age_lines(person: Person, rng: np.random.Generator) -> Picture:
     dark = np.zeros((rows.stop - rows.start, columns.stop - columns.start), np.uint8)
     eye_x, eye_y = eye_position(person)
     nose_y, mouth_y = nose_height(person, 0.6), mouth_height(person)
-    along, across = np.linspace(0, 1, 8), np.linspace(-1, 1, 15)
+    along, across = _ALONG, _ACROSS
 
-    def draw(x: ArrayLike, y: ArrayLike, depth: float, thickness: int) -> None:
-        line(dark, to_texels(x, y) - corner, 255 * depth * rng.uniform(0.6, 1.3), thickness)
+    def draw(x: Curve, y: Curve, depth: float, thickness: int) -> None:
+        strength = 255 * depth * (0.6 + 0.7 * rng.random())
+        line(dark, to_texels(x, y) - corner, strength, thickness)
 
     for side in (-1, 1):
         draw(side * (eye_x + 6 * across), eye_y + 6 + 2.2 * (1 - across**2), 0.26, 2)
@@ -167,7 +188,7 @@ def _age_lines(person: Person, rng: np.random.Generator) -> Picture:
 def _smile_lines(person: Person) -> Picture:
     rows, columns, corner = LINES_WINDOW
     dark = np.zeros((rows.stop - rows.start, columns.stop - columns.start), np.uint8)
-    nose_y, mouth_y, along = nose_height(person, 0.3), mouth_height(person), np.linspace(0, 1, 8)
+    nose_y, mouth_y, along = nose_height(person, 0.3), mouth_height(person), _ALONG
     for side in (-1, 1):
         fold_y = nose_y - 1 + (mouth_y + 1 - nose_y) * along**1.25
         line(dark, to_texels(side * (7.5 + 10.5 * along**0.8), fold_y) - corner, 66, 2)
@@ -182,11 +203,10 @@ def beard_shape(person: Person) -> tuple[NDArray[np.float32], NDArray[np.float32
     share = np.zeros((rows.stop - rows.start, columns.stop - columns.start), np.uint8)
     along = np.linspace(-1, 1, 21)
     edge = mouth_y + 4 - 26 * np.abs(along) ** 3.2 - 3 * np.exp(-((along / 0.3) ** 2))
-    low = to_texels(56 * along[::-1], np.full(21, 64.0)) - corner
-    fill(share, np.concatenate([to_texels(56 * along, edge) - corner, low]), 255)
-    moustache, lip = mouth_y - 2.5 - 3.6 * (1 - along**2), mouth_y + 0.5 + 3 * along**2
-    under = to_texels(15 * along[::-1], lip) - corner
-    fill(share, np.concatenate([to_texels(15 * along, moustache) - corner, under]), 255)
+    chin = np.array([edge, np.full(21, 64.0)])
+    fill(share, band(*to_texels(56 * along, chin) - corner), 255)
+    moustache = np.array([mouth_y - 2.5 - 3.6 * (1 - along**2), mouth_y + 0.5 + 3 * along**2])
+    fill(share, band(*to_texels(15 * along, moustache) - corner), 255)
     soften(share, 2.6)
     grain = hair_strands(person)[rows, columns] * np.float32(1 / 255)
     return share * np.float32(1 / 255), np.float32(0.7) + np.float32(0.5) * grain
@@ -196,6 +216,8 @@ def beard_shape(person: Person) -> tuple[NDArray[np.float32], NDArray[np.float32
 def hair_strands(person: Person) -> Picture:
     """Light and dark strands: long streaks for straight hair, curls for curly hair."""
     rng = np.random.Generator(np.random.PCG64(person.skin_seed + 1))
-    straight = np.float32(46 * (1 - person.hair_texture)) * _noise(rng, "streaks")
-    curly = np.float32(46 * person.hair_texture) * _noise(rng, "curls")
-    return np.clip(straight + curly + np.float32(128), 0, 255).astype(np.uint8)
+    curly = 46 * person.hair_texture
+    straight, curls = _noise(rng, "streaks"), _noise(rng, "curls")
+    # OpenCV rounds to whole numbers; the half makes it cut.
+    strands = cv2.addWeighted(straight, 46 - curly, curls, curly, 127.5, dtype=cv2.CV_8U)
+    return np.asarray(strands, dtype=np.uint8)
