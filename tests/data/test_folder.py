@@ -14,7 +14,7 @@ RED = (200, 10, 20)
 
 
 def write_image(
-    path: Path, *, size: tuple[int, int] = (6, 6), rgb: tuple[int, int, int] = RED
+    path: Path, *, size: tuple[int, int] = (8, 8), rgb: tuple[int, int, int] = RED
 ) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     cv2.imwrite(str(path), np.full((*size, 3), rgb[::-1], np.uint8))
@@ -47,16 +47,16 @@ def test_images_are_rgb(folder: Path) -> None:
     source = ImageFolder(path=str(folder))
     image, label = source[3]
     assert image.dtype == np.uint8
-    assert image.shape == (6, 6, 3)
+    assert image.shape == (8, 8, 3)
     assert image[0, 0].tolist() == list(RED)
     assert label == 1
 
 
 def test_a_grey_image_gets_three_channels(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    cv2.imwrite(str(tmp_path / "a" / "1.png"), np.full((5, 5), 77, np.uint8))
+    cv2.imwrite(str(tmp_path / "a" / "1.png"), np.full((9, 9), 77, np.uint8))
     image, _ = ImageFolder(path=str(tmp_path))[0]
-    assert image.shape == (5, 5, 3)
+    assert image.shape == (9, 9, 3)
     assert (image == 77).all()
 
 

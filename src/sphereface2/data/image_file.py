@@ -1,7 +1,10 @@
-"""Image files: which files are images, and how one becomes an RGB array."""
+"""Image files: which are images, what their headers say, and how one becomes an RGB array."""
 
 from __future__ import annotations
 
+import os
+import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
@@ -10,26 +13,204 @@ from numpy.typing import NDArray
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
+MIN_SIDE = 8
+"""Pixels: a smaller picture shows no face."""
+MAX_PIXELS = 100_000_000
+"""A larger picture is never decoded: 30,000 × 30,000 pixels would take 2.7 GB."""
+
+Encoded = bytes | memoryview
+"""The bytes of an image file."""
+
+_SUFFIX_OF = {"jpeg": ".jpg", "png": ".png", "bmp": ".bmp", "webp": ".webp"}
+_CUT_SHORT = "it is cut short"
+
+# JPEG: 0xFF, a marker, the length of the segment; in a start of frame also height and width.
+_SEGMENT = struct.Struct(">BBHxHH")
+_STARTS_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_START_OF_SCAN = 0xDA
+
+
+@dataclass(frozen=True)
+class ImageHeader:
+    """What an image file says about itself; the size is that before a turn by EXIF."""
+
+    format: str
+    """jpeg, png, bmp or webp."""
+    width: int
+    height: int
+
 
 def is_image_file(name: str) -> bool:
     """Whether a file of this name is taken for an image; hidden files never are."""
     return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
 
 
-def read_image(path: Path) -> NDArray[np.uint8]:
-    """The image in a file as uint8 RGB of shape (height, width, 3), turned as its EXIF says."""
+def suffix_of(image_format: str) -> str:
+    """The ending of a file of this format, as `look` names it: '.jpg' for 'jpeg'."""
+    return _SUFFIX_OF[image_format]
+
+
+def printable(path: Path | str) -> str:
+    """A path as text that can always be printed; bytes that are not UTF-8 come as \\xNN."""
+    # Python keeps such bytes as lone surrogates, which no UTF-8 terminal or file accepts.
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def look(encoded: Encoded) -> ImageHeader:
+    """Check the structure of an image file without decoding it; a ValueError says what is wrong.
+
+    Checked are the format, the size, and that the end of the file is there.
+    """
+    size = len(encoded)
+    if size == 0:
+        raise ValueError("it is empty")
+    start = bytes(encoded[:16])
+    try:
+        if start.startswith(b"\xff\xd8\xff"):
+            header = _look_at_jpeg(encoded)
+        elif start.startswith(b"\x89PNG\r\n\x1a\n"):
+            header = _look_at_png(encoded)
+        elif start.startswith(b"RIFF") and start[8:12] == b"WEBP":
+            header = _look_at_webp(encoded)
+        elif start.startswith(b"BM"):
+            header = _look_at_bmp(encoded)
+        else:
+            raise ValueError(_unknown_format(start))
+    except struct.error:
+        raise ValueError(_CUT_SHORT) from None
+    if min(header.width, header.height) < MIN_SIDE:
+        raise ValueError(
+            f"it has {header.width} × {header.height} pixels, fewer than {MIN_SIDE} a side"
+        )
+    if header.width * header.height > MAX_PIXELS:
+        raise ValueError(
+            f"it has {header.width} × {header.height} pixels, more than "
+            f"{MAX_PIXELS // 1_000_000} million"
+        )
+    return header
+
+
+def decode(encoded: Encoded, location: str, *, looked: bool = False) -> NDArray[np.uint8]:
+    """An image as uint8 RGB of shape (height, width, 3), turned as its EXIF says.
+
+    `location` names the image in the ValueError for one that cannot be decoded. With `looked`
+    the file has passed `look` before, which is then left out.
+    """
+    try:
+        return to_pixels(encoded, looked=looked)
+    except ValueError as error:
+        raise ValueError(undecodable(location, error)) from None
+
+
+def undecodable(location: str, reason: object) -> str:
+    """The sentence for an image that cannot be decoded."""
+    return f"cannot decode the image {location}: {reason}; replace or remove it"
+
+
+def to_pixels(encoded: Encoded, *, looked: bool = False) -> NDArray[np.uint8]:
+    """As `decode`, but the ValueError is the bare reason."""
+    if not looked:
+        look(encoded)
+    try:
+        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)
+    except cv2.error:
+        image = None  # what other decoders give
+    if image is None:
+        raise ValueError("its content is damaged")
+    return np.asarray(image, np.uint8)
+
+
+def read_file(path: Path | str) -> bytes:
+    """The bytes of an image file, or an error with its name."""
     # Read first and decode then: cv2.imread gives None for a missing, unreadable or broken file
     # alike, and cannot open every path on every system.
     try:
-        encoded = np.frombuffer(path.read_bytes(), np.uint8)
+        with open(path, "rb") as file:  # noqa: PTH123 - a Path for each of millions of files is slow
+            return file.read()
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no image {path}") from None
+        raise FileNotFoundError(f"there is no image {printable(path)}") from None
     except OSError as error:
-        raise ValueError(f"cannot open the image {path}: {error.strerror}") from None
-    try:
-        image = cv2.imdecode(encoded, cv2.IMREAD_COLOR) if len(encoded) else None
-    except cv2.error:
-        image = None
-    if image is None:
-        raise ValueError(f"cannot decode the image {path}; replace or remove it")
-    return np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB), np.uint8)
+        reason = f"cannot open the image {printable(path)}: {error.strerror}"
+        raise ValueError(reason) from None
+
+
+def read_image(path: Path | str) -> NDArray[np.uint8]:
+    """The image in a file as uint8 RGB of shape (height, width, 3), turned as its EXIF says."""
+    return decode(read_file(path), printable(path))
+
+
+# -- formats -------------------------------------------------------------------------------------
+
+
+def _look_at_jpeg(encoded: Encoded) -> ImageHeader:
+    """Walk the segments; the size stands in a start-of-frame segment, before the first scan."""
+    header = None
+    place, marker = 2, 0
+    while marker != _START_OF_SCAN:
+        lead, marker, length, height, width = _SEGMENT.unpack_from(encoded, place)
+        if lead != 0xFF:
+            raise ValueError("its JPEG segments are damaged")
+        if marker in _STARTS_OF_FRAME:
+            header = ImageHeader("jpeg", width, height)
+            if encoded[-2:] == b"\xff\xd9":
+                return header
+        place += 1 if marker == 0xFF else 2 + length  # 0xFF may be doubled to fill up
+    # Within a scan 0xFF is followed by 0 or a restart mark, so 0xFFD9 there is the real end, with
+    # something behind it. A preview within the EXIF data has an end, too, but stands before.
+    if header is None or bytes(encoded[place:]).rfind(b"\xff\xd9") < 0:
+        raise ValueError(_CUT_SHORT)
+    return header
+
+
+def _look_at_png(encoded: Encoded) -> ImageHeader:
+    name, width, height = struct.unpack_from(">4sII", encoded, 12)
+    if name != b"IHDR":
+        raise ValueError("its PNG header is damaged")
+    last = b"IEND\xaeB`\x82"
+    if encoded[-8:] != last and bytes(encoded).rfind(last) < 0:
+        raise ValueError(_CUT_SHORT)
+    return ImageHeader("png", width, height)
+
+
+def _look_at_bmp(encoded: Encoded) -> ImageHeader:
+    pixels, header_size = struct.unpack_from("<II", encoded, 10)
+    if header_size == 12:  # the header of OS/2
+        width, height, _, bits = struct.unpack_from("<HHHH", encoded, 18)
+        packed = 0
+    else:
+        width, height, _, bits, packed = struct.unpack_from("<iiHHI", encoded, 18)
+        height = abs(height)  # negative where rows run from top to bottom
+    # Rows are padded to four bytes; run-length coded files (1, 2) have no such length.
+    if packed not in (1, 2) and pixels + (width * bits + 31) // 32 * 4 * height > len(encoded):
+        raise ValueError(_CUT_SHORT)
+    return ImageHeader("bmp", width, height)
+
+
+def _look_at_webp(encoded: Encoded) -> ImageHeader:
+    length, kind = struct.unpack_from("<I4x4s", encoded, 4)
+    if kind == b"VP8 ":
+        width, height = (side & 0x3FFF for side in struct.unpack_from("<HH", encoded, 26))
+    elif kind == b"VP8L":
+        (bits,) = struct.unpack_from("<I", encoded, 21)
+        width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    elif kind == b"VP8X":
+        low_w, high_w, low_h, high_h = struct.unpack_from("<HBHB", encoded, 24)
+        width, height = (high_w << 16 | low_w) + 1, (high_h << 16 | low_h) + 1
+    else:
+        raise ValueError("its WebP header is damaged")
+    if length + 8 > len(encoded):
+        raise ValueError(_CUT_SHORT)
+    return ImageHeader("webp", width, height)
+
+
+def _unknown_format(start: bytes) -> str:
+    known = None
+    if start.startswith((b"GIF87a", b"GIF89a")):
+        known = "GIF"
+    elif start.startswith((b"II*\0", b"MM\0*")):
+        known = "TIFF"
+    elif start[4:8] == b"ftyp":
+        known = "HEIC, AVIF or video"
+    if known:
+        return f"it is a {known} file; convert it to JPEG or PNG"
+    return "it is no JPEG, PNG, BMP or WebP file"

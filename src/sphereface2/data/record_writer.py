@@ -1,0 +1,153 @@
+"""RecordIO files written as InsightFace lays them out: .rec, .idx and `property`, resumable."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from array import array
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from sphereface2.data.image_file import Encoded, look, printable
+from sphereface2.data.record_frames import HEADER, from_frames, record_starts, to_frames
+
+
+class RecordWriter:
+    """Writes `path` (.rec) with .idx and `property` beside it.
+
+    Record 0 says which keys are images and which are identities; an identity is the range of keys
+    of its images, so all images of a label must follow one another. Images are stored as they are.
+
+    Leaving the `with` block without an error completes the files. Otherwise what was written
+    stays in `path`.part, from which `resume` goes on: `written` images are there already.
+    """
+
+    def __init__(self, path: Path, *, resume: bool = False) -> None:
+        self.path = path
+        self.part = path.with_name(f"{path.name}.part")
+        self._offsets = array("q")
+        self._ranges: list[tuple[int, int]] = []
+        """The label and the first key of each run of images with one label."""
+        self._seen: set[int] = set()
+        self._size = (112, 112)
+        is_begun = resume and self.part.exists()
+        self._file: BinaryIO = self.part.open("r+b" if is_begun else "wb")
+        if is_begun:
+            self._take_up()
+        if not self._offsets:
+            self._append(_ranges_record(0, 0, 0))  # the numbers are filled in at the end
+
+    @property
+    def written(self) -> int:
+        """How many images there are already."""
+        return len(self._offsets) - 1
+
+    def write(self, encoded: Encoded, label: int) -> None:
+        """Append an image; all images of a label follow one another."""
+        (stored,) = struct.unpack("<f", struct.pack("<f", label))
+        if stored != label:
+            raise ValueError(f"RecordIO stores labels as float32, which cannot hold {label}")
+        key = len(self._offsets)
+        self._note(label, key, encoded)
+        self._append(HEADER.pack(0, label, key, 0) + bytes(encoded))
+
+    def finish(self) -> None:
+        """Write the identities, the index and `property`, and give the files their names."""
+        if not self.written:
+            raise ValueError(f"there are no images to write to {printable(self.path)}")
+        images = len(self._offsets)
+        ends = [start for _, start in self._ranges[1:]] + [images]
+        people = [
+            (start, end)
+            for (label, start), end in zip(self._ranges, ends, strict=True)
+            if label >= 0
+        ]
+        for start, end in people:
+            self._append(_ranges_record(len(self._offsets), start, end))
+        self._file.seek(0)
+        self._file.write(to_frames(_ranges_record(0, images, images + len(people))))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        index = "".join(f"{key}\t{offset}\n" for key, offset in enumerate(self._offsets))
+        height, width = self._size
+        _write_whole(self.path.with_suffix(".idx"), index)
+        _write_whole(self.path.with_name("property"), f"{len(people)},{height},{width}\n")
+        self.part.replace(self.path)  # last: only with all of it done is there a .rec
+
+    def close(self) -> None:
+        """Stop and keep what is written for `resume`; nothing after `finish`."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self.finish()
+        finally:
+            self.close()
+
+    def _append(self, payload: bytes) -> None:
+        offset = self._file.tell()
+        self._file.write(to_frames(payload))
+        self._offsets.append(offset)
+
+    def _note(self, label: int, key: int, encoded: Encoded) -> None:
+        if not self._ranges:
+            try:
+                header = look(encoded)
+                self._size = header.height, header.width
+            except ValueError:
+                pass  # a bad image is copied as it is; the size is then the usual one
+        if self._ranges and self._ranges[-1][0] == label:
+            return
+        if label in self._seen:
+            raise ValueError(f"the images of label {label} do not follow one another")
+        self._seen.add(label)
+        self._ranges.append((label, key))
+
+    def _take_up(self) -> None:
+        """Find what is written, and cut off what an interruption left unfinished."""
+        end = 0
+        if os.fstat(self._file.fileno()).st_size:
+            with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                end = self._read_back(mapped)
+        self._file.truncate(end)
+        self._file.seek(end)
+
+    def _read_back(self, mapped: mmap.mmap) -> int:
+        """The labels of the whole records; returns where the last image ends."""
+        view = memoryview(mapped)
+        try:
+            starts, end = record_starts(view)
+            for key, start in enumerate(starts):
+                payload = from_frames(view, start)
+                flag, label, _, _ = HEADER.unpack_from(payload)
+                if flag and key:
+                    return start  # identities: the last attempt had come this far
+                if key:
+                    self._note(int(label), key, payload[HEADER.size :])
+                self._offsets.append(start)
+            return end
+        finally:
+            view.release()
+
+
+def _ranges_record(key: int, first: int, end: int) -> bytes:
+    """A record without an image and with two labels: a range of keys."""
+    return HEADER.pack(2, 0, key, 0) + struct.pack("<ff", first, end)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="ascii")
+    part.replace(path)
