@@ -1,5 +1,6 @@
 """Verification pairs in a text file."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -109,3 +110,45 @@ def test_too_few_pairs_are_refused(images: Path) -> None:
 def test_a_binary_file_is_refused(images: Path) -> None:
     with pytest.raises(ValueError, match="not a text file"):
         pair_list(path=str(images / "0.png"))
+
+
+def write_people(folder: Path, name: str) -> list[str]:
+    files = [name.format(person=person, number=n) for person in range(5) for n in range(2)]
+    for file in files:
+        write_image(folder / file)
+    genuine = [f"{files[2 * i]} {files[2 * i + 1]} 1" for i in range(5)] * 4
+    impostor = [f"{files[2 * i]} {files[(2 * i + 3) % 10]} 0" for i in range(5)] * 4
+    return genuine + impostor
+
+
+@pytest.mark.parametrize(
+    "name", ["p{person}/{number}.png", "p{person}/side{number}/1.png", "all/p{person}/{number}.png"]
+)
+def test_people_are_known_by_folders_that_every_pair_bears_out(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "pairs.txt"
+    lines = write_people(tmp_path, name)
+    path.write_text("\n".join(lines))
+    (found,) = pair_list(path=str(path))
+    assert found.people is not None
+    assert found.people.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    # One pair that says otherwise, and the folders are no people.
+    path.write_text("\n".join([*lines, lines[0][:-1] + "0"]))
+    (found,) = pair_list(path=str(path))
+    assert found.people is None
+
+
+def test_people_are_not_guessed_without_folders(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.txt"
+    path.write_text("\n".join(write_people(tmp_path, "p{person}_{number}.png")))
+    (found,) = pair_list(path=str(path))
+    assert found.people is None
+
+
+def test_names_that_are_not_utf8_are_read(tmp_path: Path) -> None:
+    write_image(tmp_path / "plain.png", rgb=(5, 0, 0))
+    name = b"Jos\xe9.png"
+    (tmp_path / "plain.png").rename(tmp_path / os.fsdecode(name))
+    path = tmp_path / "pairs.txt"
+    path.write_bytes(b"".join(name + b" " + name + b" %d\r\n" % (i % 2) for i in range(20)))
+    (found,) = pair_list(path=str(path))
+    assert found.images[0][0, 0].tolist() == [5, 0, 0]

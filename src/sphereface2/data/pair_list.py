@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.image_file import read_image
+from sphereface2.data.image_file import printable, read_file, read_image
 from sphereface2.data.source import Progress
-from sphereface2.data.verification_sets import VerificationSet
-
-FOLDS = 10
+from sphereface2.data.verification_sets import VerificationSet, ten_folds
 
 
 class ImageFiles:
     """Image files, decoded as they are asked for."""
 
-    def __init__(self, paths: list[Path]) -> None:
-        self.paths = paths
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = list(paths)
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int, /) -> NDArray[np.uint8]:
         return read_image(self.paths[index])
+
+    def encoded(self, index: int, /) -> bytes:
+        """The file as it is."""
+        return read_file(self.paths[index])
+
+    def location(self, index: int, /) -> str:
+        """The image's place, for messages."""
+        return printable(self.paths[index])
 
     def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
         """Nothing to do: images are decoded as they are asked for."""
@@ -40,76 +47,92 @@ def pair_list(
     relative to `root`, or else to the folder of the list. The set is called `title`, or else as
     the file is.
 
-    The folds are ten blocks in the order of the list, as LFW's are. Where such a block would hold
-    pairs of one kind only (all genuine pairs first, say), the genuine and the impostor pairs are
-    cut into ten blocks each, so that every fold has both.
+    Where the images lie in a folder for each person, and every pair agrees with that, the people
+    are known by these folders. Folds as in `ten_folds`.
     """
     list_file = Path(path)
     if not list_file.is_file():
         raise FileNotFoundError(f"there is no pair list {list_file}")
-    folder = list_file.parent if root is None else Path(root)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"root: there is no folder {folder} with the images of {list_file}")
-    pairs, same = _parse(list_file)
-    files, indices = np.unique(np.array(pairs), return_inverse=True)
-    images = [folder / file for file in files.tolist()]
-    _require_files(images, list_file, folder)
+    folder = root_folder(list_file, root)
+    named, same = _parse(list_file)
+    files = sorted({file for pair in named for file in pair})
+    number = {file: index for index, file in enumerate(files)}
+    images = [folder / file for file in files]
+    require_files(images, list_file, folder)
+    pairs = np.array([(number[a], number[b]) for a, b in named], np.int64).reshape(-1, 2)
     answers = np.array(same, np.bool_)
     return [
         VerificationSet(
             name=list_file.stem if title is None else title,
             images=ImageFiles(images),
-            pairs=indices.reshape(-1, 2).astype(np.int64),
+            pairs=pairs,
             same=answers,
-            folds=_folds(answers, list_file),
+            folds=ten_folds(answers, list_file),
+            people=_people(files, pairs, answers),
         )
     ]
 
 
-def _parse(list_file: Path) -> tuple[list[tuple[str, str]], list[bool]]:
-    pairs: list[tuple[str, str]] = []
-    same: list[bool] = []
-    try:
-        text = list_file.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"the pair list {list_file} is not a text file in UTF-8") from None
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        fields = [f.strip() for f in (line.split("\t") if "\t" in line else line.split())]
-        if len(fields) != 3 or not all(fields) or fields[2] not in ("0", "1"):
-            raise ValueError(
-                f"{list_file}, line {number}: expected 'path1 path2 0|1', got {line.strip()!r}"
-            )
-        pairs.append((fields[0], fields[1]))
-        same.append(fields[2] == "1")
-    return pairs, same
+def text_lines(path: Path, what: str) -> list[str]:
+    """The lines of a list; names that are not UTF-8 keep their bytes, as Python's paths do."""
+    content = path.read_bytes()
+    if b"\0" in content:
+        raise ValueError(f"the {what} {path} is not a text file")
+    # Not splitlines(): it also cuts at characters that a file name may have.
+    text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
+    return text.replace("\r\n", "\n").split("\n")
 
 
-def _require_files(images: list[Path], list_file: Path, folder: Path) -> None:
+def line_fields(line: str) -> list[str]:
+    """What a line of a list holds, parted by tabs, or by blanks where there is no tab."""
+    line = line.rstrip("\r\n")
+    return [field.strip() for field in (line.split("\t") if "\t" in line else line.split())]
+
+
+def root_folder(list_file: Path, root: str | None) -> Path:
+    """The folder that the images of a list lie below: `root`, or else that of the list."""
+    folder = list_file.parent if root is None else Path(root)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"root: there is no folder {folder} with the images of {list_file}")
+    return folder
+
+
+def require_files(images: list[Path], list_file: Path, folder: Path) -> None:
+    """Refuse a list whose images are not all there: how many, and the first of them."""
     missing = [image for image in images if not image.is_file()]
     if missing:
-        first = ", ".join(str(image) for image in missing[:3])
+        first = ", ".join(printable(image) for image in missing[:3])
         raise FileNotFoundError(
             f"{len(missing)} of the {len(images)} images of {list_file} are missing, such as "
             f"{first}; set root to the folder that the paths start from (now {folder})"
         )
 
 
-def _folds(same: NDArray[np.bool_], list_file: Path) -> NDArray[np.int64]:
-    genuine, impostor = np.flatnonzero(same), np.flatnonzero(~same)
-    if min(len(genuine), len(impostor)) < FOLDS:
-        raise ValueError(
-            f"{list_file} has {len(genuine)} genuine and {len(impostor)} impostor pairs; "
-            f"{FOLDS} folds need at least {FOLDS} of each"
-        )
-    folds = _blocks(len(same))
-    if any(len(np.unique(same[folds == fold])) < 2 for fold in range(FOLDS)):
-        folds[genuine] = _blocks(len(genuine))
-        folds[impostor] = _blocks(len(impostor))
-    return folds
+def _parse(list_file: Path) -> tuple[list[tuple[str, str]], list[bool]]:
+    pairs: list[tuple[str, str]] = []
+    same: list[bool] = []
+    for number, line in enumerate(text_lines(list_file, "pair list"), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        fields = line_fields(line)
+        if len(fields) != 3 or not all(fields) or fields[2] not in ("0", "1"):
+            raise ValueError(
+                f"{list_file}, line {number}: expected 'path1 path2 0|1', "
+                f"got {printable(line.strip())!r}"
+            )
+        pairs.append((fields[0], fields[1]))
+        same.append(fields[2] == "1")
+    return pairs, same
 
 
-def _blocks(count: int) -> NDArray[np.int64]:
-    """0 0 … 1 1 … 9 9: ten blocks whose sizes differ by one at most."""
-    return np.arange(count, dtype=np.int64) * FOLDS // count
+def _people(
+    files: list[str], pairs: NDArray[np.int64], same: NDArray[np.bool_]
+) -> NDArray[np.int64] | None:
+    """Who each image shows, by its folder; None where the pairs do not bear the folders out."""
+    folders = [PurePosixPath(file).parts[:-1] for file in files]
+    for depth in range(1, min(len(folder) for folder in folders) + 1):
+        # The outermost folders that agree: PERSON/frontal/1.jpg and PERSON/profile/1.jpg are one.
+        _, people = np.unique(["/".join(folder[:depth]) for folder in folders], return_inverse=True)
+        if np.array_equal(people[pairs[:, 0]] == people[pairs[:, 1]], same):
+            return people.astype(np.int64)
+    return None

@@ -123,14 +123,40 @@ def _draw_set(
         chosen.append(_genuine(kind, members, wanted, rng))
         who = [draw_person(seed, first_person + int(member)) for member in members]
         chosen.append(_impostors(kind, members, who, wanted, rng))
+    numbers = np.concatenate(chosen)
     return VerificationSet(
         name=kind.name,
         images=images,
-        pairs=np.concatenate(chosen),
+        pairs=numbers,
         same=np.tile(np.repeat([True, False], wanted), FOLDS),
         folds=np.repeat(np.arange(FOLDS, dtype=np.int64), 2 * wanted),
         people=np.repeat(np.arange(people, dtype=np.int64) + first_person, IMAGES_PER_PERSON),
+        attributes=_attributes(images, numbers),
     )
+
+
+def _attributes(images: SyntheticImages, pairs: NDArray[np.int64]) -> dict[str, NDArray[np.str_]]:
+    """What the two pictures of each pair differ in, in words that sort as they should."""
+    used, places = np.unique(pairs, return_inverse=True)
+    taken = [images.conditions(int(number)) for number in used]
+    places = places.reshape(pairs.shape)
+    age = np.array([conditions.age for conditions in taken])[places]
+    yaw = np.array([conditions.yaw for conditions in taken])[places]
+    covered = np.array([conditions.accessory != "none" for conditions in taken])[places]
+    years, turn = np.abs(age[:, 0] - age[:, 1]), np.abs(yaw[:, 0] - yaw[:, 1])
+    return {
+        "age gap": np.select(
+            [years < 10, years < 30],
+            ["below 10 years", "from 10 to 30 years"],
+            "over 30 years",
+        ),
+        "turn of the head": np.select(
+            [turn < 20, turn < 45], ["below 20°", "from 20 to 45°"], "over 45°"
+        ),
+        "accessories": np.select(
+            [covered.sum(axis=1) == 0, covered.sum(axis=1) == 1], ["in none", "in one"], "in two"
+        ),
+    }
 
 
 def _genuine(

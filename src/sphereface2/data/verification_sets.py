@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.source import Images
+
+FOLDS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +27,8 @@ class VerificationSet:
     """(pairs,): the fold of each pair, 0 to 9."""
     people: NDArray[np.int64] | None = None
     """(images,): who each image shows, where that is known."""
+    attributes: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
+    """Of each attribute, such as the age gap, its value for every pair in words, "" if unknown."""
 
     def __post_init__(self) -> None:
         count = len(self.pairs)
@@ -46,3 +51,34 @@ class VerificationSet:
                 f"verification set {self.name!r}: {len(self.images)} images, but "
                 f"{self.people.shape[0]} people given."
             )
+        for attribute, values in self.attributes.items():
+            if values.shape != (count,):
+                raise ValueError(
+                    f"verification set {self.name!r}: {count} pairs, but {values.shape[0]} values "
+                    f"of the attribute {attribute!r}."
+                )
+
+
+def ten_folds(same: NDArray[np.bool_], where: object) -> NDArray[np.int64]:
+    """The fold of each pair of a set that names no folds: ten blocks in order, as LFW's are.
+
+    Where such a block would hold pairs of one kind only (all genuine pairs first, say), the
+    genuine and the impostor pairs are cut into ten blocks each, so that every fold has both.
+    `where` names the set in messages.
+    """
+    genuine, impostor = np.flatnonzero(same), np.flatnonzero(~same)
+    if min(len(genuine), len(impostor)) < FOLDS:
+        raise ValueError(
+            f"{where} has {len(genuine)} genuine and {len(impostor)} impostor pairs; "
+            f"{FOLDS} folds need at least {FOLDS} of each"
+        )
+    folds = _blocks(len(same))
+    if any(len(np.unique(same[folds == fold])) < 2 for fold in range(FOLDS)):
+        folds[genuine] = _blocks(len(genuine))
+        folds[impostor] = _blocks(len(impostor))
+    return folds
+
+
+def _blocks(count: int) -> NDArray[np.int64]:
+    """0 0 … 1 1 … 9 9: ten blocks whose sizes differ by one at most."""
+    return np.arange(count, dtype=np.int64) * FOLDS // count
