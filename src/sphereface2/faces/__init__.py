@@ -1,0 +1,28 @@
+"""Faces: find them in a photo and bring them into place. One line in `DETECTORS` adds a detector.
+
+Everything here works on arrays; reading and writing photos is the business of `data`.
+"""
+
+from collections.abc import Callable
+
+from sphereface2.faces.alignment import TEMPLATE, align_face, similarity_transform
+from sphereface2.faces.detector import CHOICES, Detector, Face
+from sphereface2.faces.mtcnn import MTCNN
+from sphereface2.faces.yunet import YuNet
+
+DETECTORS: dict[str, Callable[..., Detector]] = {
+    "mtcnn": MTCNN,
+    "yunet": YuNet,
+}
+
+__all__ = [
+    "CHOICES",
+    "DETECTORS",
+    "MTCNN",
+    "TEMPLATE",
+    "Detector",
+    "Face",
+    "YuNet",
+    "align_face",
+    "similarity_transform",
+]

@@ -1,0 +1,96 @@
+"""What a face detector gives: boxes, landmarks and scores; and which face of a photo to take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import hypot
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_PIXELS = 4_000_000
+"""Detectors look at a picture shrunk to at most so many pixels: more takes gigabytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Face:
+    """One face in a photo, in pixels of that photo; parts of it may lie outside."""
+
+    box: tuple[float, float, float, float]
+    """left, top, right, bottom."""
+    landmarks: NDArray[np.float64]
+    """(5, 2): x and y of the eye on the left of the picture, the eye on its right, the tip of the
+    nose, the left and the right corner of the mouth."""
+    score: float
+    """How sure the detector is, from 0 to 1."""
+
+    @classmethod
+    def of(cls, box: NDArray[np.float64], landmarks: NDArray[np.float64], score: float) -> Face:
+        """A face from a detector's arrays."""
+        left, top, right, bottom = box.tolist()
+        return cls((left, top, right, bottom), landmarks, float(score))
+
+    @property
+    def area(self) -> float:
+        left, top, right, bottom = self.box
+        return (right - left) * (bottom - top)
+
+    @property
+    def centre(self) -> tuple[float, float]:
+        left, top, right, bottom = self.box
+        return (left + right) / 2, (top + bottom) / 2
+
+    def shifted(self, x: float, y: float) -> Face:
+        """The same face in a picture whose origin lies (-x, -y) away."""
+        left, top, right, bottom = self.box
+        box = (left + x, top + y, right + x, bottom + y)
+        return Face(box, self.landmarks + np.array([x, y]), self.score)
+
+
+class Detector(Protocol):
+    """Finds the faces in a picture."""
+
+    def detect(self, image: NDArray[np.uint8]) -> list[Face]:
+        """The faces in a uint8 RGB picture of shape (height, width, 3), the surest first."""
+        ...
+
+
+def largest(faces: Sequence[Face], width: int, height: int) -> Face:
+    """The face with the largest box."""
+    return max(faces, key=lambda face: face.area)
+
+
+def most_central(faces: Sequence[Face], width: int, height: int) -> Face:
+    """The face whose centre is nearest to that of the picture."""
+    return min(
+        faces, key=lambda face: hypot(face.centre[0] - width / 2, face.centre[1] - height / 2)
+    )
+
+
+CHOICES: dict[str, Callable[[Sequence[Face], int, int], Face]] = {
+    "largest": largest,
+    "central": most_central,
+}
+"""Which of the faces to take, given the width and height of their picture."""
+
+
+def large_enough(faces: Sequence[Face], min_face: int | None) -> list[Face]:
+    """The faces whose longer side has at least `min_face` pixels, if it is given.
+
+    Detectors look for faces from that size on but see some smaller ones as well.
+    """
+    if min_face is None:
+        return list(faces)
+    return [
+        face
+        for face in faces
+        if max(face.box[2] - face.box[0], face.box[3] - face.box[1]) >= min_face
+    ]
+
+
+def check_min_face(min_face: int | None) -> None:
+    """Refuse a smallest face that no detector can see."""
+    if min_face is not None and min_face < 10:
+        raise ValueError(f"min_face must be at least 10 pixels, got {min_face}")

