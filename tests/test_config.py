@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -266,6 +266,16 @@ def test_an_override_that_is_no_yaml_is_refused(file: Path) -> None:
         ("optimizer={nesterov: yes, momentum: 0}", "optimizer.nesterov needs optimizer.momentum"),
         ("optimizer={nesterov: yes, fused_head: yes}", "optimizer.fused_head has no Nesterov"),
         ("training.sample_rate=0", "training.sample_rate"),
+        ("label_noise.rate=0", "label_noise.rate must be above 0.0, got 0"),
+        ("label_noise.rate=1.5", "label_noise.rate must be at most 1.0, got 1.5"),
+        ("label_noise.rat=0.2", "unknown key 'label_noise.rat'; did you mean 'label_noise.rate'?"),
+        ("label_noise={rate: 0.2, kind: flp}", "label_noise.kind must be 'flip' or 'resample', "),
+        ("label_noise.kind=flip", "the key 'label_noise.rate' is missing"),
+        ("label_noise={rate: 0.2, seed: -1}", "label_noise.seed must be at least 0, got -1"),
+        ("label_noise=0.2", "label_noise must be a section of 'key: value' lines, got 0.2"),
+        ("open_set.share=0.2", "the key 'open_set.data' is missing"),
+        ("open_set={share: 1, data: folder}", "open_set.share must be below 1.0, got 1"),
+        ("open_set={shar: 1, data: folder}", "unknown key 'open_set.shar'; did you mean 'open_set"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_key_and_value(
@@ -405,12 +415,59 @@ def test_a_config_cannot_be_changed(file: Path) -> None:
     assert config.head.options["radius"] == 30
 
 
+# Sections that may be left out
+
+
+def test_noise_and_strangers_are_off_unless_asked_for(file: Path) -> None:
+    config = load_config(file)
+    assert config.label_noise is None
+    assert config.open_set is None
+    path = write(
+        file.parent,
+        "study.yaml",
+        "base: run.yaml\n"
+        "label_noise: {rate: 0.4, kind: resample, seed: 7}\n"
+        "open_set: {share: 0.2, data: {name: folder, path: strangers}}\n",
+    )
+    config = load_config(path)
+    noise, open_set = config.label_noise, config.open_set
+    assert noise is not None
+    assert (noise.rate, noise.kind, noise.seed) == (0.4, "resample", 7)
+    assert open_set is not None
+    assert (open_set.share, open_set.data.name) == (0.2, "folder")
+    assert open_set.data.options == {"path": "strangers"}
+    assert config_from_mapping(parse_yaml(dump_config(config), origin="dump")) == config
+    without = load_config(path, ["label_noise=null", "open_set=null"])
+    assert without == load_config(file)
+    assert load_config(path, ["label_noise.rate=0.8"]).label_noise == noise.model_copy(
+        update={"rate": 0.8}
+    )
+
+
+def test_a_new_name_for_the_strangers_drops_the_old_options(file: Path) -> None:
+    overrides = ["open_set={share: 0.2, data: {name: folder, path: strangers, image_size: 56}}"]
+    for name in ("open_set.data.name=list", "open_set.data=list"):
+        open_set = load_config(file, [*overrides, name, "open_set.data.path=list.txt"]).open_set
+        assert open_set is not None
+        assert (open_set.data.name, open_set.data.options) == ("list", {"path": "list.txt"})
+
+
+def test_another_form_of_the_own_faces_is_an_override() -> None:
+    overrides = ["data.name=recordio", "data.path=train.rec", "data.on_bad_image=skip"]
+    data = load_config("own-faces", overrides).data
+    assert (data.name, data.options) == (
+        "recordio",
+        {"path": "train.rec", "on_bad_image": "skip"},
+    )
+
+
 # The schema
 
 
 def fields(model: type[Any]) -> list[tuple[str, Any]]:
     own = list(model.model_fields.items())
-    inner = [field.annotation for _, field in own if hasattr(field.annotation, "model_fields")]
+    kinds = [kind for _, field in own for kind in get_args(field.annotation) or (field.annotation,)]
+    inner = [kind for kind in kinds if hasattr(kind, "model_fields")]
     return own + [pair for section in inner for pair in fields(section)]
 
 

@@ -8,7 +8,7 @@ import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast, get_args
 
 from pydantic import (
     BaseModel,
@@ -27,6 +27,8 @@ from sphereface2.tables import mistake, nearest, shown
 __all__ = [
     "Choice",
     "EvaluationConfig",
+    "LabelNoiseConfig",
+    "OpenSetConfig",
     "OptimizerConfig",
     "Recipe",
     "RunConfig",
@@ -199,6 +201,29 @@ class EvaluationConfig(_Section):
     batch_size: Whole = Field(default=256, ge=1, description="images embedded at a time")
 
 
+class LabelNoiseConfig(_Section):
+    """Training labels made wrong on purpose."""
+
+    rate: float = Field(gt=0, le=1, description="share of the images whose label is drawn anew")
+    kind: Literal["flip", "resample"] = Field(
+        default="flip",
+        description="flip: exactly that share of each person's images, never the true label; "
+        "resample: each image by chance, any label",
+    )
+    seed: Whole | None = Field(
+        default=None, ge=0, lt=2**63, description="of the noise; null: the run's seed"
+    )
+
+
+class OpenSetConfig(_Section):
+    """Images of people whom nobody knows, as negatives for every class."""
+
+    share: float = Field(gt=0, lt=1, description="part of every batch that strangers make up")
+    data: Choice = Field(
+        description="their images; with name: folder, all images below path at any depth"
+    )
+
+
 class RunConfig(_Section):
     """Everything that determines a run."""
 
@@ -208,6 +233,12 @@ class RunConfig(_Section):
         default="auto", description="auto: bf16 on a CUDA device that has it, float32 elsewhere"
     )
     data: Choice = Field(description="the training images")
+    label_noise: LabelNoiseConfig | None = Field(
+        default=None, description="labels made wrong on purpose; null: none"
+    )
+    open_set: OpenSetConfig | None = Field(
+        default=None, description="further images of unknown people; null: none"
+    )
     backbone: Choice = Field(description="the network")
     head: Choice = Field(description="the loss")
     training: TrainingConfig = Field(description="length, batches, logging")
@@ -320,5 +351,7 @@ def _nearest_key(key: str) -> str:
 def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
         yield prefix + name
-        if isinstance(field.annotation, type) and issubclass(field.annotation, _Section):
-            yield from _keys(field.annotation, f"{prefix}{name}.")
+        # A section that may be left out is of the type `Section | None`.
+        for kind in get_args(field.annotation) or (field.annotation,):
+            if isinstance(kind, type) and issubclass(kind, _Section):
+                yield from _keys(kind, f"{prefix}{name}.")

@@ -1,19 +1,21 @@
 """Which images stand in which batch, and their reading in threads."""
 
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
+from sphereface2.data.batch_plan import BatchPlan
 from sphereface2.data.folder import ImageFolder
-from sphereface2.data.loader import BatchPlan, Loader
+from sphereface2.data.loader import Loader
 from sphereface2.data.source import Progress
 from sphereface2.data.transforms import mirrored
-from tests.data.test_folder import write_image
 
 
 class Numbers:
@@ -162,6 +164,18 @@ def loader_threads() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name.startswith("loader")]
 
 
+def test_a_slow_source_is_waited_for_without_work_for_a_processor() -> None:
+    class Slow(Numbers):
+        def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
+            time.sleep(0.005)
+            return super().__getitem__(index)
+
+    for workers in (0, 1):
+        batch = next(make_loader(Slow([0] * 8), workers=workers).batches(0, 2))
+        assert batch.wait_seconds >= 4 * 0.005
+        assert 0 <= batch.wait_cpu_seconds < batch.wait_seconds / 2
+
+
 def test_closing_early_ends_the_threads_and_the_reading() -> None:
     source = Numbers([0] * 4000)
     batches = make_loader(source, workers=2).batches(0, 1000)
@@ -203,7 +217,9 @@ def test_an_unreadable_image_reaches_the_consumer_with_its_path(
     tmp_path: Path, workers: int
 ) -> None:
     for number in range(8):
-        write_image(tmp_path / "a" / f"{number}.png")
+        path = tmp_path / "a" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        cv2.imwrite(str(path), np.zeros((12, 12, 3), np.uint8))
     (tmp_path / "a" / "5.png").write_bytes(b"broken")
     source = ImageFolder(path=str(tmp_path))
     loader = Loader(source, BatchPlan(source.labels, batch_size=4), size=6, workers=workers)

@@ -1,8 +1,9 @@
 """Resizing, and the choice of the images that are shown mirrored."""
 
 import numpy as np
+import pytest
 
-from sphereface2.data.transforms import mirrored, resize
+from sphereface2.data.transforms import fit_into, mirrored, resize
 
 
 def test_resize_averages_over_areas() -> None:
@@ -18,6 +19,22 @@ def test_resize_leaves_an_image_of_the_right_size_alone() -> None:
     image = np.zeros((4, 4, 3), np.uint8)
     assert resize(image, 4) is image
     assert resize(np.zeros((4, 6, 3), np.uint8), 4).shape == (4, 4, 3)
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+@pytest.mark.parametrize("size", [4, 7])
+def test_an_image_is_fitted_into_its_place_of_a_batch(mirror: bool, size: int) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (size, size, 3), np.uint8)
+    image.flags.writeable = False
+    batch = np.zeros((3, 4, 4, 3), np.uint8)
+    fit_into(batch[1], image, mirror=mirror)
+    expected = resize(image, 4)
+    assert (batch[1] == (expected[:, ::-1] if mirror else expected)).all()
+    assert not batch[[0, 2]].any()
+    # A view that is no block of memory, as a source may give.
+    fit_into(batch[1], image[::-1, ::-1], mirror=mirror)
+    turned = resize(np.ascontiguousarray(image[::-1, ::-1]), 4)
+    assert (batch[1] == (turned[:, ::-1] if mirror else turned)).all()
 
 
 def test_mirroring_depends_on_seed_epoch_and_index_only() -> None:

@@ -15,6 +15,7 @@ from sphereface2.training.events import (
     EventGroup,
     Events,
     JsonLines,
+    Notice,
     TensorBoard,
     TrainingRecord,
 )
@@ -53,6 +54,7 @@ def test_json_lines_hold_every_record(tmp_path: Path) -> None:
     sink.started(step=0, total_steps=20)
     sink.trained(training(1, bias=2.0))
     sink.evaluated(evaluation(10, plain=0.9))
+    sink.noticed(Notice("label_noise", "some are wrong", {"wrong_labels": 0.2}, step=10))
     sink.finished()
     assert read(sink.path) == [
         {
@@ -65,8 +67,16 @@ def test_json_lines_hold_every_record(tmp_path: Path) -> None:
             "data_wait": 0.25,
             "gradient_norm": 3.0,
             "head": {"bias": 2.0},
+            "bad_images": 0,
         },
         {"kind": "evaluation", "step": 10, "epoch": 1.0, "metrics": {"plain": 0.9}},
+        {
+            "kind": "notice",
+            "topic": "label_noise",
+            "text": "some are wrong",
+            "values": {"wrong_labels": 0.2},
+            "step": 10,
+        },
     ]
 
 
@@ -113,8 +123,10 @@ def test_a_group_passes_everything_on() -> None:
     group.stepped(1, loss=1.0, learning_rate=0.1, rate=5.0)
     group.trained(training(1))
     group.evaluated(evaluation(1))
+    group.noticed(Notice("data", "a note"))
     group.finished()
-    assert heard[::2] == heard[1::2] == ["started", "stepped", "trained", "evaluated", "finished"]
+    expected = ["started", "stepped", "trained", "evaluated", "noticed", "finished"]
+    assert heard[::2] == heard[1::2] == expected
 
 
 def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
@@ -123,6 +135,7 @@ def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
     sink.started(step=0, total_steps=20)
     sink.trained(training(1, bias=2.0))
     sink.evaluated(evaluation(10, plain=0.9))
+    sink.noticed(Notice("data_wait", "what would help", step=10))
     sink.finished()
     found = accumulator.EventAccumulator(str(tmp_path))
     found.Reload()
@@ -136,6 +149,7 @@ def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
         "evaluation/plain",
     }
     assert found.Scalars("evaluation/plain")[0].step == 10
+    assert found.Tags()["tensors"] == ["notice/data_wait/text_summary"]
 
 
 def test_tensorboard_that_is_not_installed_names_the_command(
@@ -163,6 +177,7 @@ def test_a_log_file_gets_a_plain_line_now_and_then() -> None:
         clock.now += 1.0
         display.stepped(step, loss=2.0, learning_rate=0.1, rate=128.0)
     display.evaluated(evaluation(40, plain=0.9, combined=0.8765))
+    display.noticed(Notice("data_wait", "training.workers=3 (now 2) would help"))
     display.finished()
     lines = output.getvalue().splitlines()
     assert lines == [
@@ -171,6 +186,7 @@ def test_a_log_file_gets_a_plain_line_now_and_then() -> None:
         "step 30/100  loss 2  lr 0.1  128 images/s  0:01:10 left",
         "step 40/100  loss 2  lr 0.1  128 images/s  0:01:00 left",
         "step 40/100  accuracy 87.65%",
+        "training.workers=3 (now 2) would help",
     ]
 
 
@@ -180,8 +196,16 @@ def test_a_terminal_gets_a_live_bar() -> None:
     display.started(step=20, total_steps=100)
     display.evaluated(evaluation(20, combined=0.75))
     display.stepped(21, loss=2.25, learning_rate=0.1, rate=128.0)
+    display.noticed(Notice("data_wait", "what would help"))
     display.finished()
     display.finished()
     shown = output.getvalue()
-    for part in ("21/100", "loss 2.25", "lr 0.1", "128 images/s", "accuracy 75.00%"):
+    for part in (
+        "21/100",
+        "loss 2.25",
+        "lr 0.1",
+        "128 images/s",
+        "accuracy 75.00%",
+        "what would help",
+    ):
         assert part in shown

@@ -1,9 +1,10 @@
-"""Batches of training images: which images stand in which batch, and their decoding in threads."""
+"""Batches of training images, read ahead of the training in threads."""
 
 from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,70 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sphereface2.data.batch_plan import Plan
 from sphereface2.data.source import Source
-from sphereface2.data.transforms import mirrored, resize
-
-
-class BatchPlan:
-    """Which images stand in which batch: a pure function of (seed, epoch, step).
-
-    With `images_per_person` = 1 an epoch is a random order of all images, cut into batches; what
-    does not fill a last batch is left out. With n > 1 each person's images are shuffled and cut
-    into groups of n (a last group is filled up with images of the same person, repeated where
-    there are fewer than n), and a batch is `batch_size` / n groups, shuffled over all people. So
-    people come up in proportion to their images, and one with many of them may stand in a batch
-    with more than one group. Images of label -1 form groups among themselves; they remain
-    strangers to each other, for a head knows that two labels of -1 are no pair.
-    """
-
-    def __init__(
-        self,
-        labels: NDArray[np.int64],
-        *,
-        batch_size: int,
-        images_per_person: int = 1,
-        seed: int = 0,
-    ) -> None:
-        if batch_size % images_per_person:
-            raise ValueError(
-                f"training.batch_size={batch_size} is no multiple of the {images_per_person} "
-                "images a person that the head needs in a batch"
-            )
-        self.labels = labels
-        self.batch_size = batch_size
-        self.images_per_person = images_per_person
-        self.seed = seed
-        _, self._counts = np.unique(labels, return_counts=True)
-        self._groups = -(-self._counts // images_per_person)
-        images = int(self._groups.sum()) * images_per_person
-        self.steps_per_epoch = images // batch_size
-        if self.steps_per_epoch == 0:
-            raise ValueError(
-                f"training.batch_size={batch_size} is more than the {len(labels)} images of the "
-                f"data; set it to {images} or less"
-            )
-
-    def epoch(self, epoch: int) -> NDArray[np.int64]:
-        """The indices of all batches of an epoch: (steps_per_epoch, batch_size)."""
-        generator = np.random.default_rng([self.seed, epoch])
-        order = generator.permutation(len(self.labels))
-        if self.images_per_person > 1:
-            order = self._in_groups(order, generator)
-        used = self.steps_per_epoch * self.batch_size
-        return order[:used].reshape(self.steps_per_epoch, self.batch_size).astype(np.int64)
-
-    def _in_groups(
-        self, order: NDArray[np.int64], generator: np.random.Generator
-    ) -> NDArray[np.int64]:
-        by_person = order[np.argsort(self.labels[order], kind="stable")]
-        slots = self._groups * self.images_per_person
-        # For every slot: its place within its person, and where that person's images begin.
-        place = np.arange(slots.sum()) - np.repeat(np.cumsum(slots) - slots, slots)
-        first = np.repeat(np.cumsum(self._counts) - self._counts, slots)
-        images = by_person[first + place % np.repeat(self._counts, slots)]
-        groups = images.reshape(-1, self.images_per_person)
-        shuffled: NDArray[np.int64] = groups[generator.permutation(len(groups))].ravel()
-        return shuffled
+from sphereface2.data.transforms import fit_into, mirrored
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,20 +29,23 @@ class Batch:
     """int64 (batch,)."""
     wait_seconds: float
     """How long the training waited for this batch."""
+    wait_cpu_seconds: float = 0.0
+    """How much the processors did for this process in that time, over all threads."""
 
 
 class Loader:
     """Reads the batches of a plan ahead of the training, in `workers` threads.
 
-    Threads suffice, for decoding and resizing happen outside Python's lock. With no workers each
-    batch is read when it is asked for. With `share` = (k, n) it reads the k-th (from 0) of n equal
-    parts of each batch only, which put together in order are the batch.
+    Threads suffice, for files are read and images decoded outside Python's lock. A thread reads
+    one whole batch, so that threads seldom wait for each other. With no workers each batch is read
+    when it is asked for. With `share` = (k, n) it reads the k-th (from 0) of n equal parts of each
+    batch only, which put together in order are the batch.
     """
 
     def __init__(
         self,
         source: Source,
-        plan: BatchPlan,
+        plan: Plan,
         *,
         size: int,
         flip: bool = True,
@@ -124,6 +67,7 @@ class Loader:
         self.flip = flip
         self.workers = workers
         self.pin_memory = pin_memory
+        self._memory = _BatchMemory(size, pin_memory=pin_memory)
 
     def batches(self, start: int, stop: int) -> Generator[Batch, None, None]:
         """The batches of the steps `start` to `stop` - 1, counted from the start of training.
@@ -134,9 +78,9 @@ class Loader:
         steps = self._indices(start, stop)
         if self.workers == 0:
             for epoch, indices in steps:
-                began = time.perf_counter()
+                began = _now()
                 images, labels = self._read(epoch, indices, threading.Event())
-                yield Batch(images, labels, time.perf_counter() - began)
+                yield Batch(images, labels, *_since(began))
             return
         closed = threading.Event()
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="loader")
@@ -165,18 +109,18 @@ class Loader:
     def _read(
         self, epoch: int, indices: NDArray[np.int64], closed: threading.Event
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        batch = np.empty((len(indices), self.size, self.size, 3), np.uint8)
-        labels = np.empty(len(indices), np.int64)
-        flips = np.zeros(len(indices), np.bool_)
+        images = self._memory.take(len(indices))
+        labels = torch.empty(len(indices), dtype=torch.int64, pin_memory=self.pin_memory)
+        rows, targets = images.numpy(), labels.numpy()
+        flips = [False] * len(indices)
         if self.flip:
-            flips = mirrored(indices, seed=self.plan.seed, epoch=epoch)
-        for row, index in enumerate(indices.tolist()):
+            flips = mirrored(indices, seed=self.plan.seed, epoch=epoch).tolist()
+        for row, (index, flip) in enumerate(zip(indices.tolist(), flips, strict=True)):
             if closed.is_set():
                 break  # nobody waits for this batch any more
-            image, labels[row] = self._read_image(index)
-            batch[row] = image[:, ::-1] if flips[row] else image
-        images, targets = torch.from_numpy(batch), torch.from_numpy(labels)
-        return (images.pin_memory(), targets.pin_memory()) if self.pin_memory else (images, targets)
+            image, targets[row] = self._read_image(index)
+            fit_into(rows[row], image, mirror=flip)
+        return images, labels
 
     def _read_image(self, index: int) -> tuple[NDArray[np.uint8], int]:
         try:
@@ -190,13 +134,49 @@ class Loader:
                 f"image {index} of the data is {image.dtype} of shape {image.shape}, not uint8 of "
                 "shape (height, width, 3)"
             )
-        return resize(image, self.size), label
+        return image, label
+
+
+class _BatchMemory:
+    """Memory for the images of batches, used again once nobody holds a batch any more.
+
+    Fresh memory costs as much as the copying: the system hands it out page by page, and threads
+    wait for each other at that. Pinned memory torch itself uses again.
+    """
+
+    def __init__(self, size: int, *, pin_memory: bool) -> None:
+        self.size = size
+        self.pin_memory = pin_memory
+        self._free: deque[NDArray[np.uint8]] = deque()
+
+    def take(self, count: int) -> torch.Tensor:
+        """A tensor for the images of a batch, of any content."""
+        shape = (count, self.size, self.size, 3)
+        if self.pin_memory:
+            return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+        try:
+            memory = self._free.popleft()
+        except IndexError:
+            memory = np.empty(shape, np.uint8)
+        # The tensor, and every view of it, holds on to `lent`: its end says that all are gone.
+        lent = memory.view()
+        weakref.finalize(lent, self._free.append, memory).atexit = False
+        return torch.from_numpy(lent)
 
 
 def _wait(future: Future[tuple[torch.Tensor, torch.Tensor]]) -> Batch:
-    began = time.perf_counter()
+    began = _now()
     images, labels = future.result()
-    return Batch(images, labels, time.perf_counter() - began)
+    return Batch(images, labels, *_since(began))
+
+
+def _now() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def _since(began: tuple[float, float]) -> tuple[float, float]:
+    """The time that has passed, and that the processors worked for this process."""
+    return time.perf_counter() - began[0], time.process_time() - began[1]
 
 
 def _check_labels(source: Source) -> None:

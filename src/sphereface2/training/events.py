@@ -30,6 +30,8 @@ class TrainingRecord:
     """Of the last step, before clipping."""
     head: Mapping[str, float] = field(default_factory=dict)
     """What the head says of the last step."""
+    bad_images: int = 0
+    """Images that could not be read and were passed over, so far."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,17 @@ class EvaluationRecord:
         return sum(self.metrics.values()) / len(self.metrics) if self.metrics else math.nan
 
 
+@dataclass(frozen=True)
+class Notice:
+    """Something that the user should know of, in a sentence and in numbers."""
+
+    topic: str
+    """A word by which to find it: bad_images, label_noise, data_wait."""
+    text: str
+    values: Mapping[str, float] = field(default_factory=dict)
+    step: int = 0
+
+
 class Events:
     """What wants to hear of a run; by itself it does nothing with what it hears."""
 
@@ -62,6 +75,9 @@ class Events:
 
     def evaluated(self, record: EvaluationRecord) -> None:
         """The network was evaluated."""
+
+    def noticed(self, notice: Notice) -> None:
+        """There is something that the user should know of."""
 
     def finished(self) -> None:
         """The run is over, by success, by a stop or by an error."""
@@ -89,6 +105,10 @@ class EventGroup(Events):
         for member in self.members:
             member.evaluated(record)
 
+    def noticed(self, notice: Notice) -> None:
+        for member in self.members:
+            member.noticed(notice)
+
     def finished(self) -> None:
         for member in self.members:
             member.finished()
@@ -115,6 +135,9 @@ class JsonLines(Events):
     def evaluated(self, record: EvaluationRecord) -> None:
         self._write("evaluation", record)
 
+    def noticed(self, notice: Notice) -> None:
+        self._write("notice", notice)
+
     def finished(self) -> None:
         if self._file is not None:
             self._file.close()
@@ -123,7 +146,7 @@ class JsonLines(Events):
     def _lines(self) -> list[str]:
         return self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
 
-    def _write(self, kind: str, record: TrainingRecord | EvaluationRecord) -> None:
+    def _write(self, kind: str, record: TrainingRecord | EvaluationRecord | Notice) -> None:
         assert self._file is not None
         self._file.write(json.dumps(_plain({"kind": kind, **asdict(record)})) + "\n")
         self._file.flush()
@@ -157,6 +180,10 @@ class TensorBoard(Events):
     def evaluated(self, record: EvaluationRecord) -> None:
         for name, value in record.metrics.items():
             self._add(f"evaluation/{name}", value, record.step)
+
+    def noticed(self, notice: Notice) -> None:
+        assert self._writer is not None
+        self._writer.add_text(f"notice/{notice.topic}", notice.text, notice.step)
 
     def finished(self) -> None:
         if self._writer is not None:

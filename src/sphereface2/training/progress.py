@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sphereface2.training.events import EvaluationRecord, Events
+from sphereface2.training.events import EvaluationRecord, Events, Notice
 
 
 class ProgressDisplay(Events):
@@ -66,6 +66,10 @@ class ProgressDisplay(Events):
             self._bar.update(self._task, accuracy=self._accuracy)
         else:
             self._print(f"step {record.step}/{self._total}  {self._accuracy}")
+
+    def noticed(self, notice: Notice) -> None:
+        # Above the bar, where there is one: a line that stays.
+        self._print(notice.text)
 
     def finished(self) -> None:
         if self._bar is not None:

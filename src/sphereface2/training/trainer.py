@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -13,7 +14,8 @@ from torch import nn
 
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.config import RunConfig
-from sphereface2.data.loader import Batch, BatchPlan, Loader
+from sphereface2.data.loader import Batch, Loader
+from sphereface2.data.open_set import bad_images, plan_batches
 from sphereface2.data.source import Source
 from sphereface2.heads.head import Head
 from sphereface2.training.checkpoint import (
@@ -31,12 +33,14 @@ from sphereface2.training.events import (
     EventGroup,
     Events,
     JsonLines,
+    Notice,
     TensorBoard,
 )
 from sphereface2.training.result import TrainingResult
 from sphereface2.training.schedule import Schedule
 from sphereface2.training.stopping import DivergedError, stop_signals
 from sphereface2.training.update import Update
+from sphereface2.training.waiting import WaitingAdvice
 from sphereface2.training.window import Window
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
@@ -81,11 +85,12 @@ class Trainer:
         self.device = choose_device(team.device_name(config.device))
         self.backbone = backbone.to(self.device)
         self.head = head.to(self.device)
+        self.source = source
         self.evaluate = evaluate
         self.last_path = run_folder / "checkpoints" / "last"
         self.best_path = run_folder / "checkpoints" / "best"
-        plan = BatchPlan(
-            source.labels,
+        plan = plan_batches(
+            source,
             batch_size=training.batch_size,
             images_per_person=head.images_per_person,
             seed=config.seed,
@@ -120,6 +125,7 @@ class Trainer:
         self.evaluated_step = 0
         self.seconds_before = 0.0
         self.window = Window()
+        self.waiting = WaitingAdvice(workers=training.workers)
         self._last_good: Path | None = None
         self._stop_requested = False
         self._stops = False
@@ -128,10 +134,11 @@ class Trainer:
         """Ask the running training to end after its present step, with a checkpoint."""
         self._stop_requested = True
 
-    def run(self, *, resume: bool = False) -> TrainingResult:
+    def run(self, *, resume: bool = False, notices: Sequence[Notice] = ()) -> TrainingResult:
         """Train to the end, from the start or from the last checkpoint of the run folder.
 
-        Ctrl-C and SIGTERM end it early, with a checkpoint and `interrupted` in the result.
+        `notices` are told at the start. Ctrl-C and SIGTERM end it early, with a checkpoint and
+        `interrupted` in the result.
         """
         if resume:
             self._restore()
@@ -142,6 +149,8 @@ class Trainer:
         try:
             with stop_signals(self.stop, only_first=self.team.is_alone):
                 self.events.started(step=self.step, total_steps=self.total_steps)
+                for notice in notices:
+                    self.events.noticed(replace(notice, step=self.step))
                 self._train()
         finally:
             self.events.finished()
@@ -198,11 +207,17 @@ class Trainer:
         self.update.apply()
         self.step = number
         self._stops = agreed.stops
+        seconds = batch.wait_seconds + time.perf_counter() - began
         self.window.add(
             agreed.loss,
             images=len(batch.labels) * self.team.world,
-            seconds=batch.wait_seconds + time.perf_counter() - began,
+            seconds=seconds,
             wait_seconds=batch.wait_seconds,
+        )
+        self.waiting.add(
+            seconds=seconds,
+            wait_seconds=batch.wait_seconds,
+            wait_cpu_seconds=batch.wait_cpu_seconds,
         )
         speed = self.window.images_per_second
         self.events.stepped(number, loss=agreed.loss, learning_rate=rate, rate=speed)
@@ -213,9 +228,13 @@ class Trainer:
                 learning_rate=rate,
                 gradient_norm=agreed.gradient_norm,
                 head=self.head.statistics(),
+                bad_images=len(bad_images(self.source)),
             )
             self.events.trained(record)
             self.window = Window()
+            advice = self.waiting.notice(number)
+            if advice is not None:
+                self.events.noticed(advice)
 
     def _check_finite(self, quantity: str, value: float, rate: float) -> None:
         if math.isfinite(value):

@@ -42,6 +42,7 @@ class Window:
         learning_rate: float,
         gradient_norm: float,
         head: Mapping[str, float],
+        bad_images: int,
     ) -> TrainingRecord:
         """The record of these steps."""
         return TrainingRecord(
@@ -53,4 +54,5 @@ class Window:
             data_wait=self.wait_seconds / self.seconds,
             gradient_norm=gradient_norm,
             head=head,
+            bad_images=bad_images,
         )

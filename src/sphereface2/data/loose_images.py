@@ -1,0 +1,60 @@
+"""Images of nobody in particular: a folder of any structure, without people."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from sphereface2.data.encoded import EncodedImages, OnBadImage
+from sphereface2.data.image_file import IMAGE_SUFFIXES, is_image_file, printable, read_file
+
+
+class LooseImages(EncodedImages):
+    """All images at any depth below `path`, in the order of their names, with label -1."""
+
+    def __init__(
+        self, *, path: str, image_size: int | None = None, on_bad_image: OnBadImage = "stop"
+    ) -> None:
+        folder = Path(path)
+        if not folder.is_dir():
+            kind = "is not a folder" if folder.exists() else "does not exist"
+            raise FileNotFoundError(f"open_set.data.path: {folder} {kind}; give a folder of images")
+        self._folder = str(folder)
+        self._names = _image_names(folder)
+        if not self._names:
+            raise ValueError(
+                f"open_set.data.path: no images below {folder}; expected files with one of the "
+                f"endings {', '.join(IMAGE_SUFFIXES)}"
+            )
+        super().__init__(
+            labels=np.full(len(self._names), -1, np.int64),
+            people=[],
+            image_size=image_size,
+            on_bad_image=on_bad_image,
+            path=folder,
+        )
+
+    def encoded(self, index: int, /) -> bytes:
+        """The bytes of one file."""
+        return read_file(f"{self._folder}/{self._names[index]}")
+
+    def location(self, index: int, /) -> str:
+        """The path of one file."""
+        return printable(f"{self._folder}/{self._names[index]}")
+
+    def name(self, index: int, /) -> str:
+        """The path of one file below the folder."""
+        return self._names[index]
+
+
+def _image_names(folder: Path) -> list[str]:
+    """The images below a folder as relative POSIX names: strings, for there may be millions."""
+    found = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        images = [name for name in names if is_image_file(name)]
+        below = Path(parent).relative_to(folder).as_posix()
+        found += images if below == "." else [f"{below}/{name}" for name in images]
+    return sorted(found)
