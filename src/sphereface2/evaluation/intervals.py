@@ -1,0 +1,147 @@
+"""How sure a number is: confidence intervals, and rates that carry theirs."""
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+WILSON = "wilson"
+WITH_THRESHOLD = "wilson, with the threshold's own interval"
+OVER_PEOPLE = "bootstrap over people"
+OVER_PAIRS = "bootstrap over pairs"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where the true value lies, as far as the trials at hand can tell."""
+
+    low: float
+    high: float
+    confidence: float
+    method: str
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share of trials with its interval."""
+
+    value: float
+    successes: int
+    trials: int
+    interval: Interval
+
+
+def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> Rate:
+    """The share of independent trials that succeeded, with Wilson's score interval.
+
+    Unlike the textbook interval it stays inside 0 to 1 and is honest where all trials (or none)
+    succeeded. Where trials share people it is too narrow: resample the people then.
+    """
+    if trials < 1 or not 0 <= successes <= trials:
+        raise ValueError(
+            f"a rate needs at least one trial and 0 to trials successes, got {successes} of "
+            f"{trials}"
+        )
+    z = normal_quantile(confidence)
+    share = successes / trials
+    spread = 1.0 + z * z / trials
+    centre = (share + z * z / (2 * trials)) / spread
+    half = z / spread * (share * (1 - share) / trials + z * z / (4 * trials * trials)) ** 0.5
+    # At the ends the two terms cancel exactly; rounding must not leave a trace of them.
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == trials else min(1.0, centre + half)
+    return Rate(share, successes, trials, Interval(low, high, confidence, WILSON))
+
+
+def normal_quantile(confidence: float) -> float:
+    """How many standard deviations hold `confidence` of a normal distribution: 1.96 for 95 %."""
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
+    return NormalDist().inv_cdf((1.0 + confidence) / 2.0)
+
+
+def percentiles(replicates: FloatArray, *, method: str, confidence: float = 0.95) -> Interval:
+    """The middle `confidence` of a statistic's bootstrap replicates."""
+    normal_quantile(confidence)
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(replicates, [tail, 1.0 - tail])
+    return Interval(float(low), float(high), confidence, method)
+
+
+def logit_normal(
+    value: float, replicates: FloatArray, *, method: str, confidence: float = 0.95
+) -> Interval:
+    """An interval for a share near 1 (an AUC): normal on the scale of log(p / (1 - p)).
+
+    There the spread hardly depends on the value; percentiles of few people sit too high.
+    """
+    if not 0.0 < value < 1.0:
+        return percentiles(replicates, method=method, confidence=confidence)
+    inside = np.clip(replicates, 1e-9, 1.0 - 1e-9)
+    half = normal_quantile(confidence) * float(np.std(np.log(inside / (1.0 - inside))))
+    centre = math.log(value / (1.0 - value))
+    low, high = (1.0 / (1.0 + math.exp(-end)) for end in (centre - half, centre + half))
+    return Interval(low, high, confidence, method)
+
+
+def wider(interval: Interval, other: Interval) -> Interval:
+    """The hull of two intervals under the first one's name.
+
+    A bootstrap of a rate that has no errors sees none in any replicate and would claim certainty;
+    Wilson's interval for the same counts is what it must not fall below.
+    """
+    return Interval(
+        min(interval.low, other.low),
+        max(interval.high, other.high),
+        interval.confidence,
+        interval.method,
+    )
+
+
+def tar_interval(
+    scores: FloatArray, same: BoolArray, target: float, *, confidence: float = 0.95
+) -> Interval:
+    """TAR at a target FAR for independent pairs, the threshold's own uncertainty included.
+
+    Two sources, added in squares (MOVER): Wilson's interval of the TAR at the threshold, and the
+    TAR at both ends of the threshold's interval. That runs between two impostor scores: those that
+    Wilson's interval of the target FAR counts off from the top. Where it counts off less than one
+    (fewer than three false accepts), the threshold may lie anywhere above all impostors at hand,
+    and the lower end is 0.
+    """
+    genuine = np.sort(scores[same])
+    impostors = np.sort(scores[~same])[::-1]
+    count = impostors.size
+    allowed = far_limit(target, count)
+    at = _tar_accepting(genuine, impostors, allowed)
+    share = wilson(round(at * genuine.size), genuine.size, confidence=confidence).interval
+    far = wilson(allowed, count, confidence=confidence).interval
+    fewest, most = math.floor(far.low * count), math.ceil(far.high * count)
+    # The strictest threshold that accepts `fewest` impostors is the score of the last of them.
+    strict = 0.0
+    if fewest > 0:
+        below = np.searchsorted(genuine, impostors[fewest - 1], side="left")
+        strict = float(genuine.size - below) / genuine.size
+    loose = _tar_accepting(genuine, impostors, most)
+    low = at - math.hypot(at - share.low, max(0.0, at - strict))
+    high = at + math.hypot(share.high - at, max(0.0, loose - at))
+    low = low if fewest > 0 else 0.0
+    return Interval(max(0.0, low), min(1.0, high), confidence, WITH_THRESHOLD)
+
+
+def far_limit(target: float, impostors: int) -> int:
+    """How many impostor pairs may be accepted at a target FAR."""
+    return math.floor(target * impostors * (1.0 + 1e-12))
+
+
+def _tar_accepting(genuine: FloatArray, impostors: FloatArray, allowed: int) -> float:
+    """The highest TAR of a threshold that accepts at most `allowed` impostors (falling order)."""
+    if allowed >= impostors.size:
+        return 1.0
+    above = genuine.size - np.searchsorted(genuine, impostors[allowed], side="right")
+    return float(above) / genuine.size

@@ -1,0 +1,124 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sphereface2.evaluation.embedding_files import in_order, read_embeddings
+from sphereface2.evaluation.megaface_files import write_feature
+
+TABLE = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+
+
+def test_a_plain_array_is_memory_mapped(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", TABLE)
+    saved = read_embeddings(tmp_path / "x.npy", count=6, dim=4, check_values=True)
+    assert isinstance(saved.vectors, np.memmap)
+    np.testing.assert_array_equal(saved.vectors, TABLE)
+    assert (saved.mirror, saved.names, saved.people) == ("given", None, None)
+
+
+def test_images_beside_their_mirror_images(tmp_path: Path) -> None:
+    """OpenSphere holds (n, 2, D), InsightFace's IJB scripts (n, 2D)."""
+    both = np.stack([TABLE, -2 * TABLE], axis=1)
+    np.save(tmp_path / "a.npy", both)
+    np.save(tmp_path / "b.npy", both.reshape(6, 8))
+    torch.save(torch.from_numpy(both), tmp_path / "c.pt")
+    for name, dim in (("a.npy", None), ("b.npy", 4), ("c.pt", 4)):
+        saved = read_embeddings(tmp_path / name, dim=dim)
+        assert saved.mirror == "sum"
+        np.testing.assert_array_equal(saved.vectors, np.concatenate([TABLE, -2 * TABLE], axis=1))
+    assert read_embeddings(tmp_path / "b.npy").mirror == "given"
+    assert read_embeddings(tmp_path / "b.npy", mirrored=True).mirror == "sum"
+    assert read_embeddings(tmp_path / "b.npy", dim=8, mirrored=False).mirror == "given"
+
+
+def test_insightfaces_archive(tmp_path: Path) -> None:
+    path = tmp_path / "ijb.npz"
+    np.savez(path, embs=TABLE, embs_f=TABLE + 1, scores=np.ones(3))
+    saved = read_embeddings(path)
+    assert saved.mirror == "sum"
+    np.testing.assert_array_equal(saved.vectors[:, 4:], TABLE + 1)
+    np.savez(path, embs=TABLE, embs_f=np.array([]))
+    assert read_embeddings(path).mirror == "given"
+    np.savez(path, embs=TABLE, embs_f=TABLE[:3])
+    with pytest.raises(ValueError, match=r"embs of the shape .* but embs_f"):
+        read_embeddings(path)
+
+
+def test_our_archive_has_names_and_people(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    names = np.array([f"{i}.jpg" for i in range(6)])
+    np.savez(path, embeddings=TABLE, names=names, labels=np.arange(6))
+    saved = read_embeddings(path)
+    assert saved.people is not None
+    assert saved.people.tolist() == [0, 1, 2, 3, 4, 5]
+    assert in_order(saved, ["3.jpg", "0.jpg"]).tolist() == [3, 0]
+    with pytest.raises(ValueError, match=r"2 of 3 images of the list have no embedding \(x, y\)"):
+        in_order(saved, ["x", "0.jpg", "y"])
+    np.savez(path, embeddings=TABLE, names=names[:5])
+    with pytest.raises(ValueError, match="6 embeddings but 5 names"):
+        read_embeddings(path)
+    np.savez(path, embeddings=TABLE, names=np.array(["a"] * 6))
+    with pytest.raises(ValueError, match=r"5 names stand twice \(a, a"):
+        in_order(read_embeddings(path), ["a"])
+
+
+def test_names_and_people_stand_in_a_text_file_beside(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", TABLE)
+    (tmp_path / "x.txt").write_text("".join(f"{i}.jpg p{i % 2}\n" for i in range(6)))
+    saved = read_embeddings(tmp_path / "x.npy")
+    assert saved.names is not None
+    assert saved.people is not None
+    assert (saved.names[2], saved.people.tolist()) == ("2.jpg", ["p0", "p1"] * 3)
+    (tmp_path / "y.txt").write_text("a\nb\n")
+    with pytest.raises(ValueError, match=r"y.txt has 2 names for 6 embeddings"):
+        read_embeddings(tmp_path / "x.npy", names=tmp_path / "y.txt")
+    with pytest.raises(FileNotFoundError, match="should name each embedding"):
+        read_embeddings(tmp_path / "x.npy", names=tmp_path / "z.txt")
+
+
+def test_a_megaface_feature_is_one_row(tmp_path: Path) -> None:
+    write_feature(tmp_path / "x.bin", TABLE[0])
+    np.testing.assert_array_equal(read_embeddings(tmp_path / "x.bin").vectors, TABLE[:1])
+
+
+def test_faulty_values_are_named_and_counted(tmp_path: Path) -> None:
+    bad = TABLE.copy()
+    bad[[1, 4], 2] = np.nan
+    np.save(tmp_path / "x.npy", bad)
+    with pytest.raises(ValueError, match=r"2 of 6 embeddings are not finite \(number 1, 4\)"):
+        read_embeddings(tmp_path / "x.npy", check_values=True)
+    bad[[1, 4]] = 0
+    np.save(tmp_path / "x.npy", bad)
+    with pytest.raises(ValueError, match=r"2 of 6 embeddings are zero.*\(number 1, 4\)"):
+        read_embeddings(tmp_path / "x.npy", check_values=True)
+
+
+def test_what_cannot_be_embeddings_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", TABLE)
+    with pytest.raises(ValueError, match="6 embeddings for 7 images"):
+        read_embeddings(tmp_path / "x.npy", count=7)
+    with pytest.raises(ValueError, match="4 dimensions; 512 are expected"):
+        read_embeddings(tmp_path / "x.npy", dim=512)
+    np.save(tmp_path / "y.npy", np.array([{}], dtype=object))
+    with pytest.raises(ValueError, match=r"cannot be read as .npy"):
+        read_embeddings(tmp_path / "y.npy")
+    np.save(tmp_path / "z.npy", TABLE.reshape(2, 3, 4))
+    with pytest.raises(ValueError, match="three axes mean"):
+        read_embeddings(tmp_path / "z.npy")
+    np.savez(tmp_path / "x.npz", a=TABLE, b=TABLE)
+    with pytest.raises(ValueError, match="no array of embeddings among a, b"):
+        read_embeddings(tmp_path / "x.npz")
+    for name, message in (("x.pkl", "can run code"), ("x.csv", "known: .npy"), ("x.npz", "read")):
+        (tmp_path / name).write_bytes(b"x")
+        with pytest.raises(ValueError, match=message):
+            read_embeddings(tmp_path / name)
+    torch.save({"a": torch.ones(2)}, tmp_path / "x.pt")
+    with pytest.raises(ValueError, match="holds a dict"):
+        read_embeddings(tmp_path / "x.pt")
+    (tmp_path / "y.pt").write_bytes(b"x")
+    with pytest.raises(ValueError, match="cannot be read as a tensor"):
+        read_embeddings(tmp_path / "y.pt")
+    with pytest.raises(FileNotFoundError, match="should hold embeddings"):
+        read_embeddings(tmp_path / "none.npy")

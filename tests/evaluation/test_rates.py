@@ -1,0 +1,43 @@
+import numpy as np
+import pytest
+
+from sphereface2.evaluation.intervals import wilson
+from sphereface2.evaluation.rates import WILSON_OVER_PEOPLE, mean_rate, rate_of
+
+
+def test_without_people_it_is_wilsons() -> None:
+    hits = np.array([True] * 90 + [False] * 10)
+    assert rate_of(hits, None) == wilson(90, 100)
+
+
+def test_a_person_with_many_trials_is_one_draw() -> None:
+    """All-or-nothing people: the interval must be that of the people, not of the trials."""
+    rng = np.random.default_rng(0)
+    person_hits = rng.random(100) < 0.8
+    hits, people = np.repeat(person_hits, 50), np.repeat(np.arange(100), 50)
+    rate = rate_of(hits, people)
+    assert rate.value == person_hits.mean()
+    assert rate.interval.method == "bootstrap over people"
+    over_people = wilson(int(person_hits.sum()), 100).interval
+    width = rate.interval.high - rate.interval.low
+    assert width == pytest.approx(over_people.high - over_people.low, rel=0.15)
+
+
+def test_where_all_trials_agree_each_person_is_one_trial() -> None:
+    rate = rate_of(np.ones(1000, bool), np.arange(1000) % 20)
+    assert (rate.value, rate.interval.method) == (1.0, WILSON_OVER_PEOPLE)
+    assert rate.interval.low == wilson(20, 20).interval.low
+
+
+def test_the_mean_over_parts_is_the_mean_of_their_shares() -> None:
+    first = (np.array([True, False, True, True]), np.array([0, 0, 1, 2]))
+    second = (np.array([False, True]), np.array([5, 6]))
+    rate = mean_rate([first, second])
+    assert rate.value == (0.75 + 0.5) / 2
+    assert (rate.successes, rate.trials) == (4, 6)
+    assert rate.interval.low <= rate.value <= rate.interval.high
+
+
+def test_a_rate_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one trial"):
+        rate_of(np.zeros(0, bool), np.zeros(0, int))
