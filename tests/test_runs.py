@@ -1,14 +1,20 @@
 """Whole runs on a handful of rendered people: train with every head, stop, resume, evaluate."""
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 import torch
 
-from sphereface2 import runs
+from sphereface2 import run_folder, runs
 from sphereface2.backbones.model_folder import load_model
 from sphereface2.config import RunConfig, dump_config, load_config
+from sphereface2.data.loader import Batch
+from sphereface2.data.training_source import build_training_source
 from sphereface2.evaluation.results import RAW_PIXELS, UNTRAINED, EvaluationResult
 from sphereface2.heads import HEADS
 from sphereface2.training.stopping import DivergedError
@@ -46,7 +52,8 @@ def test_every_head_trains_with_the_same_command(name: str, tmp_path: Path) -> N
     result = runs.train(small(f"head.name={name}", *NO_SETS), tmp_path / "run")
     assert (result.steps, result.interrupted) == (6, False)
     lines = [
-        json.loads(line) for line in (tmp_path / "run" / runs.METRICS).read_text().splitlines()
+        json.loads(line)
+        for line in (tmp_path / "run" / run_folder.METRICS).read_text().splitlines()
     ]
     assert [line["step"] for line in lines] == [1, 2, 4, 6]
     assert all({"positive_score", "negative_score"} <= set(line["head"]) for line in lines)
@@ -64,18 +71,24 @@ def test_a_run_leaves_everything_that_is_needed_to_judge_and_repeat_it(
     finished: Path, tmp_path: Path
 ) -> None:
     evaluated = runs.evaluate(finished)
-    assert {path.name for path in finished.iterdir()} == set(runs.PRODUCTS) - {"tensorboard"}
-    result = EvaluationResult.load(finished / runs.EVALUATION)
+    only_if_asked = {
+        "tensorboard",
+        run_folder.LABEL_NOISE,
+        run_folder.BAD_IMAGES,
+        run_folder.CALIBRATION,
+    }
+    assert {path.name for path in finished.iterdir()} == set(run_folder.PRODUCTS) - only_if_asked
+    result = EvaluationResult.load(finished / run_folder.EVALUATION)
     assert result == evaluated.result
     assert result.models == ("sphereface2-c", RAW_PIXELS, UNTRAINED)
     assert result.sets == ("plain", "age-30", "cross-age", "cross-pose", "combined")
-    page = (finished / runs.REPORT).read_text()
+    page = (finished / run_folder.REPORT).read_text()
     assert "sphereface2-c" in page
     assert "data:image/png;base64" in page
 
     again = tmp_path / "again"
     runs.train(load_config(finished), again)
-    assert (again / runs.CONFIG).read_text() == (finished / runs.CONFIG).read_text()
+    assert (again / run_folder.CONFIG).read_text() == (finished / run_folder.CONFIG).read_text()
     first, second = (
         load_model(folder / "model").backbone.state_dict() for folder in (finished, again)
     )
@@ -86,7 +99,7 @@ def test_the_written_config_is_resolved(finished: Path) -> None:
     config = load_config(finished)
     assert config.head.options["gradient"] == "exact"
     assert config.backbone.options["width"] == 8
-    assert dump_config(runs.resolve(config)) == (finished / runs.CONFIG).read_text()
+    assert dump_config(runs.resolve(config)) == (finished / run_folder.CONFIG).read_text()
 
 
 def test_peers_names_in_a_config_file_are_written_as_ours(tmp_path: Path) -> None:
@@ -137,10 +150,10 @@ class TestFolders:
     def test_overwrite_removes_only_what_a_run_writes(self, tmp_path: Path) -> None:
         runs.train(small(*NO_SETS), tmp_path)
         (tmp_path / "notes.txt").write_text("mine")
-        (tmp_path / runs.REPORT).write_text("old")
+        (tmp_path / run_folder.REPORT).write_text("old")
         runs.train(small("seed=1", *NO_SETS), tmp_path, overwrite=True)
         assert (tmp_path / "notes.txt").read_text() == "mine"
-        assert not (tmp_path / runs.REPORT).exists()
+        assert not (tmp_path / run_folder.REPORT).exists()
 
     @pytest.mark.parametrize(
         "mistake",
@@ -171,3 +184,189 @@ def test_a_loss_that_turns_nan_names_step_rate_and_checkpoint(tmp_path: Path) ->
     )  # fmt: skip
     with pytest.raises(DivergedError, match=r"at step \d+ with learning rate .*checkpoint"):
         runs.train(config, tmp_path / "run")
+
+
+# Label noise, strangers, unreadable images
+
+
+def lines(folder: Path, kind: str) -> list[dict[str, Any]]:
+    found = run_folder.read_history(folder)
+    return [line for line in found if line["kind"] == kind]
+
+
+def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    train_step = Trainer._train_step
+
+    def step_and_stop(self: Trainer, batch: Batch) -> None:
+        train_step(self, batch)
+        if self.step == step:
+            self.stop()
+
+    monkeypatch.setattr(Trainer, "_train_step", step_and_stop)
+
+
+class TestLabelNoise:
+    NOISE = ("label_noise.rate=0.5",)
+
+    def test_a_run_keeps_and_tells_its_noise(self, tmp_path: Path) -> None:
+        runs.train(small(*self.NOISE, *NO_SETS), tmp_path)
+        rows = (tmp_path / run_folder.LABEL_NOISE).read_text().splitlines()
+        assert rows[0] == "index,name,true_label,given_label"
+        assert len(rows) == 1 + 12 * 2
+        (notice,) = lines(tmp_path, "notice")
+        assert (notice["topic"], notice["step"]) == ("label_noise", 0)
+        assert notice["values"] == {"wrong_labels": 0.5}
+        assert "50.00% of the labels are wrong" in notice["text"]
+
+    def test_the_seed_of_the_noise_is_the_runs_unless_it_has_its_own(self) -> None:
+        def labels(*overrides: str) -> list[int]:
+            config = runs.resolve(small(*self.NOISE, *overrides))
+            return list(map(int, build_training_source(config).labels))
+
+        assert labels("seed=3") == labels("label_noise.seed=3") != labels()
+        assert labels("seed=1", "label_noise.seed=3") == labels("seed=3")
+        assert labels("label_noise.kind=resample") != labels()
+
+    def test_a_run_goes_on_with_the_same_noise_only(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = small(*self.NOISE, *NO_SETS)
+        runs.train(config, tmp_path / "straight")
+        with monkeypatch.context() as patch:
+            stop_at(3, patch)
+            runs.train(config, tmp_path / "stopped")
+        manifest = tmp_path / "stopped" / run_folder.LABEL_NOISE
+        before = manifest.read_bytes()
+        manifest.write_bytes(before.replace(b"\n0,", b"\n1,", 1))
+        with pytest.raises(ValueError, match=r"label_noise\.csv lists other labels"):
+            runs.resume(tmp_path / "stopped")
+        manifest.write_bytes(before)
+        runs.resume(tmp_path / "stopped")
+        assert manifest.read_bytes() == before
+        one, other = (
+            load_model(tmp_path / name / "model").backbone.state_dict()
+            for name in ("straight", "stopped")
+        )
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+class TestOpenSet:
+    STRANGERS = (
+        "open_set={share: 0.25, data: {name: synthetic, people: 3, images_per_person: 2, "
+        "image_size: 32, first_person: 12}}",
+    )
+
+    # One head of each kind; tests/heads has all of them see label -1.
+    @pytest.mark.filterwarnings("ignore:.* is a softmax head:UserWarning")
+    @pytest.mark.parametrize("name", ["sphereface2-c", "arcface", "triplet", "simple", "deepid2"])
+    def test_a_head_of_each_kind_trains_with_strangers(self, name: str, tmp_path: Path) -> None:
+        result = runs.train(small(f"head.name={name}", *self.STRANGERS, *NO_SETS), tmp_path)
+        # 48 images of known people, 12 a step.
+        assert (result.steps, result.interrupted) == (8, False)
+        assert all(math.isfinite(line["loss"]) for line in lines(tmp_path, "train"))
+
+    def test_the_classes_are_those_of_the_known(self, tmp_path: Path) -> None:
+        source = build_training_source(runs.resolve(small(*self.STRANGERS)))
+        assert source.num_classes == 12
+        assert (source.labels == -1).sum() == 6
+
+    def test_an_interrupted_run_goes_on_to_the_same_bits(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = small(*self.STRANGERS, "training.accumulate=2", *NO_SETS)
+        runs.train(config, tmp_path / "straight")
+        with monkeypatch.context() as patch:
+            stop_at(5, patch)
+            runs.train(config, tmp_path / "stopped")
+        runs.resume(tmp_path / "stopped")
+        one, other = (
+            load_model(tmp_path / name / "model").backbone.state_dict()
+            for name in ("straight", "stopped")
+        )
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+    def test_a_flat_folder_of_strangers_is_fine_and_written_to_the_config(
+        self, tmp_path: Path
+    ) -> None:
+        write_crops(tmp_path / "strangers", 3)
+        choice = f"open_set={{share: 0.5, data: {{name: folder, path: {tmp_path / 'strangers'}}}}}"
+        runs.train(small(choice, *NO_SETS), tmp_path / "run")
+        open_set = load_config(tmp_path / "run").open_set
+        assert open_set is not None
+        assert open_set.data.options == {
+            "path": str(tmp_path / "strangers"),
+            "image_size": None,
+            "on_bad_image": "stop",
+        }
+
+    def test_strangers_who_are_learnt_are_refused(self, tmp_path: Path) -> None:
+        known = self.STRANGERS[0].replace("first_person: 12", "first_person: 11")
+        with pytest.raises(ValueError, match=r"people of the training data.*first_person=12"):
+            runs.train(small(known), tmp_path / "run")
+        other_seed = known.replace("first_person: 11", "first_person: 0, seed: 5")
+        assert len(build_training_source(runs.resolve(small(other_seed)))) == 54
+        write_crops(tmp_path / "a", 2)
+        folder = f"{{name: folder, path: {tmp_path}}}"
+        with pytest.raises(ValueError, match="give other images"):
+            build_training_source(
+                load_config(
+                    "own-faces", [f"data={folder}", f"open_set={{share: 0.5, data: {folder}}}"]
+                )
+            )
+
+    def test_an_unknown_source_or_option_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"unknown open_set.data 'foldr'; did you mean"):
+            runs.train(small("open_set={share: 0.5, data: foldr}"), tmp_path / "run")
+        wrong = "open_set={share: 0.5, data: {name: folder, paht: x}}"
+        with pytest.raises(ValueError, match=r"no option 'paht'; did you mean 'path'"):
+            runs.train(small(wrong), tmp_path / "run")
+
+
+def write_crops(folder: Path, count: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(len(folder.name))
+    for number in range(count):
+        image = generator.integers(0, 256, (32, 32, 3), np.uint8)
+        cv2.imwrite(str(folder / f"{number}.png"), image)
+
+
+class TestBadImages:
+    @pytest.fixture
+    def crops(self, tmp_path: Path) -> Path:
+        for person in ("anna", "bert", "cleo", "dora"):
+            write_crops(tmp_path / "crops" / person, 5)
+        (tmp_path / "crops" / "bert" / "2.png").write_bytes(b"")
+        return tmp_path / "crops"
+
+    def config(self, crops: Path, *overrides: str) -> RunConfig:
+        data = [f"data={{name: folder, path: {crops}}}", "training.batch_size=4"]
+        return load_config("quickstart", [*SMALL[3:], *NO_SETS, *data, *overrides])
+
+    def test_a_run_stops_before_it_writes_anything(self, crops: Path, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"1 of the 20 images .*2\.png .*on_bad_image=skip"):
+            runs.train(self.config(crops), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    def test_skipped_images_are_listed_counted_and_told(self, crops: Path, tmp_path: Path) -> None:
+        # Whole to look at, but damaged within: found only as it is decoded.
+        damaged = crops / "cleo" / "4.png"
+        content = bytearray(damaged.read_bytes())
+        middle = len(content) // 2
+        content[middle : middle + 400] = bytes(400)
+        damaged.write_bytes(bytes(content))
+        runs.train(self.config(crops, "data.on_bad_image=skip"), tmp_path / "run")
+        (notice,) = lines(tmp_path / "run", "notice")
+        assert notice["topic"] == "bad_images"
+        assert notice["values"] == {"bad_images": 1}
+        assert notice["text"].startswith("1 unreadable image is passed over, listed in ")
+        records = lines(tmp_path / "run", "train")
+        assert records[0]["bad_images"] >= 1
+        listed = (tmp_path / "run" / run_folder.BAD_IMAGES).read_text().splitlines()
+        assert len(listed) == records[-1]["bad_images"]
+        assert listed[0].startswith(f"{crops / 'bert' / '2.png'}: ")
+
+    def test_without_bad_images_there_is_no_list(self, crops: Path, tmp_path: Path) -> None:
+        write_crops(crops / "bert", 5)
+        runs.train(self.config(crops, "data.on_bad_image=skip"), tmp_path / "run")
+        assert not (tmp_path / "run" / run_folder.BAD_IMAGES).exists()
+        assert lines(tmp_path / "run", "train")[-1]["bad_images"] == 0

@@ -1,27 +1,44 @@
 """A run from its config to its report: the one place where all stages meet.
 
 A run folder holds config.yaml (resolved: it can start the same run again), metrics.jsonl,
-checkpoints/, model/ (what training exports), evaluation.json and report.html.
+checkpoints/, model/ (what training exports), evaluation.json, scores.npz and report.html; where
+labels were made wrong label_noise.csv, and where images were passed over bad_images.txt.
 """
 
-import json
-import shutil
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from sphereface2.backbones import Backbone, backbone_options, build_backbone
-from sphereface2.backbones.model_folder import LoadedModel, Preprocessing, load_model, save_model
+from sphereface2.backbones.model_folder import LoadedModel, Preprocessing, save_model
 from sphereface2.config import Choice, RunConfig, config_from_mapping, dump_config, load_config
 from sphereface2.data import SOURCES, VERIFICATION_SETS
+from sphereface2.data.label_noise import NoisyLabels
+from sphereface2.data.open_set import bad_images, notes_on
 from sphereface2.data.source import Progress, Source
+from sphereface2.data.training_source import (
+    STRANGERS,
+    build_people,
+    build_training_source,
+    noise_of,
+)
 from sphereface2.data.verification_sets import VerificationSet
 from sphereface2.evaluation.embed import embed, raw_pixel_embedding
+from sphereface2.evaluation.pair_scores import (
+    SCORES,
+    PairScores,
+    images_digest,
+    save_scores,
+    score_pairs,
+)
 from sphereface2.evaluation.results import (
     RAW_PIXELS,
     UNTRAINED,
@@ -29,26 +46,33 @@ from sphereface2.evaluation.results import (
     installed_versions,
     write_atomically,
 )
-from sphereface2.evaluation.verification import PairScores, measure_all, score_pairs
+from sphereface2.evaluation.verification import measure_all
 from sphereface2.heads import Head, build_head, head_options
 from sphereface2.heads.sharding import class_shards
 from sphereface2.reporting.pictures import ReportPictures, hardest_pairs, people_sheet
 from sphereface2.reporting.report import write_report
+from sphereface2.run_folder import (
+    BAD_IMAGES,
+    CONFIG,
+    EVALUATION,
+    LABEL_NOISE,
+    MODEL,
+    REPORT,
+    keep_manifest,
+    list_bad_images,
+    load_run_model,
+    read_history,
+    refuse_used_folder,
+    remove_products,
+    require_run,
+)
 from sphereface2.tables import build, look_up, resolve_options
 from sphereface2.training.checkpoint import has_checkpoint, load_tensors
 from sphereface2.training.devices import choose_device
 from sphereface2.training.distributed import current_team
-from sphereface2.training.events import Events
+from sphereface2.training.events import Events, Notice
 from sphereface2.training.result import TrainingResult
 from sphereface2.training.trainer import Trainer
-
-CONFIG = "config.yaml"
-METRICS = "metrics.jsonl"
-MODEL = "model"
-EVALUATION = "evaluation.json"
-REPORT = "report.html"
-# All that a run writes: what --overwrite may remove, and nothing else.
-PRODUCTS = (CONFIG, METRICS, "checkpoints", "tensorboard", MODEL, EVALUATION, REPORT)
 
 Watch = Callable[[str], AbstractContextManager[Progress | None]]
 """Shows the progress of a named piece of work: `with watch("rendering") as progress: ...`."""
@@ -83,16 +107,16 @@ def train(
     with team.together():
         config = resolve(config)
         if team.is_first and not overwrite:
-            _refuse_used_folder(folder)
+            refuse_used_folder(folder)
         trainer = _build_trainer(config, folder, events=events, watch=watch)
     team.require_same(_identity(trainer))
     with team.together():
         if team.is_first:
-            for product in PRODUCTS if overwrite else ():
-                _remove(folder / product)
+            if overwrite:
+                remove_products(folder)
             folder.mkdir(parents=True, exist_ok=True)
             write_atomically(folder / CONFIG, dump_config(config))
-    return _finish(trainer, config, folder, trainer.run())
+    return _run(trainer, config, folder, resume=False)
 
 
 def resume(
@@ -101,11 +125,11 @@ def resume(
     """Go on with a run from its last checkpoint, or from its start if it has none yet."""
     team = current_team()
     with team.together():
-        config = load_config(_require_run(folder))
+        config = load_config(require_run(folder))
         trainer = _build_trainer(config, folder, events=events, watch=watch)
     team.require_same(_identity(trainer))
     is_begun = team.from_first(lambda: has_checkpoint(trainer.last_path))
-    return _finish(trainer, config, folder, trainer.run(resume=is_begun))
+    return _run(trainer, config, folder, resume=is_begun)
 
 
 def evaluate(folder: Path, *, overrides: Sequence[str] = (), watch: Watch = unwatched) -> Evaluated:
@@ -113,8 +137,8 @@ def evaluate(folder: Path, *, overrides: Sequence[str] = (), watch: Watch = unwa
 
     `overrides` may change the evaluation and the device, as `evaluation.sets.0.people=50`.
     """
-    config = load_config(_require_run(folder), overrides)
-    model = _load_run_model(folder)
+    config = load_config(require_run(folder), overrides)
+    model = load_run_model(folder)
     device = choose_device(config.device)
     sets = _build_sets(config, watch=watch)
     labelled = {
@@ -130,14 +154,20 @@ def evaluate(folder: Path, *, overrides: Sequence[str] = (), watch: Watch = unwa
         config=config.model_dump(mode="json"),
     )
     result.save(folder / EVALUATION)
+    # Kept so that runs can be compared pair by pair without their models.
+    subject = [
+        replace(scored, images=images_digest(each.images))
+        for scored, each in zip(labelled[config.head.name], sets, strict=True)
+    ]
+    save_scores(folder / SCORES, subject, model=config.head.name)
     pictures = ReportPictures(
-        contact_sheet=people_sheet(_build_source(config)),
+        contact_sheet=people_sheet(build_people(config)),
         hardest=hardest_pairs(result, {each.name: each.images for each in sets}),
     )
     write_report(
         folder / REPORT,
         evaluation=result,
-        history=_read_history(folder),
+        history=read_history(folder),
         config_yaml=dump_config(config),
         pictures=pictures,
     )
@@ -148,6 +178,10 @@ def resolve(config: RunConfig) -> RunConfig:
     """The same config with every option of every choice filled in, under our own names."""
     values = config.model_dump()
     values["data"] = _resolved(config.data, _options("data", SOURCES, config.data))
+    if config.open_set is not None:
+        strangers = config.open_set.data
+        options = _options("open_set.data", STRANGERS, strangers)
+        values["open_set"]["data"] = _resolved(strangers, options)
     values["backbone"] = _resolved(
         config.backbone, backbone_options(config.backbone.name, config.backbone.options)
     )
@@ -170,10 +204,6 @@ def _resolved(choice: Choice, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # -- building the stages -------------------------------------------------------------------------
-
-
-def _build_source(config: RunConfig) -> Source:
-    return build("data", SOURCES, config.data.name, **config.data.options)
 
 
 def _build_sets(config: RunConfig, *, watch: Watch) -> list[VerificationSet]:
@@ -205,7 +235,7 @@ def _build_trainer(
     config: RunConfig, folder: Path, *, events: Events | None, watch: Watch
 ) -> Trainer:
     """Everything a training needs; what is wrong with the config is found here, first."""
-    source = _build_source(config)
+    source = build_training_source(config)
     backbone = build_backbone(config.backbone.name, seed=config.seed, **config.backbone.options)
     head = _build_head(config, dim=backbone.embedding_dim, num_classes=source.num_classes)
     evaluation = None
@@ -228,6 +258,7 @@ def _identity(trainer: Trainer) -> dict[str, Any]:
         **trainer.settings,
         **versions,
         "training.accumulate": trainer.config.training.accumulate,
+        "what stands in the labels": hashlib.sha256(trainer.source.labels.tobytes()).hexdigest(),
         "the run folder's name": trainer.last_path.parent.parent.name,
     }
 
@@ -246,7 +277,7 @@ class _Evaluation:
 
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
         scores = _scores(backbone, self.preprocessing, self.sets, self.config, None, unwatched)
-        return {row.set_name: row.accuracy for row in measure_all(scores, model="")}
+        return {row.set_name: row.accuracy for row in measure_all(scores, model="", replicates=0)}
 
 
 # -- from images to scores -----------------------------------------------------------------------
@@ -272,8 +303,20 @@ def _scores(
                 device=device,
                 progress=progress,
             )
-        scored.append(score_pairs(each.name, embeddings, each.pairs, each.same, each.folds))
+        scored.append(_score(each, embeddings))
     return scored
+
+
+def _score(each: VerificationSet, embeddings: NDArray[np.float32]) -> PairScores:
+    return score_pairs(
+        each.name,
+        embeddings,
+        each.pairs,
+        each.same,
+        each.folds,
+        people=each.people,
+        attributes=each.attributes,
+    )
 
 
 def _network_scores(
@@ -294,7 +337,7 @@ def _pixel_scores(
     for each in sets:
         with watch(f"comparing pixels of {each.name}"):
             pixels = raw_pixel_embedding(each.images, input_size=preprocessing.input_size)
-        scored.append(score_pairs(each.name, pixels, each.pairs, each.same, each.folds))
+        scored.append(_score(each, pixels))
     return scored
 
 
@@ -303,7 +346,40 @@ def _untrained(config: RunConfig) -> Backbone:
     return build_backbone(config.backbone.name, seed=config.seed, **config.backbone.options)
 
 
-# -- the folder ----------------------------------------------------------------------------------
+# -- training and what remains of it ---------------------------------------------------------------
+
+
+def _run(trainer: Trainer, config: RunConfig, folder: Path, *, resume: bool) -> TrainingResult:
+    """Train, and keep beside the run what was done to its images."""
+    source, team = trainer.source, trainer.team
+    noisy = noise_of(source)
+    with team.together():
+        if team.is_first:
+            if noisy is not None:
+                keep_manifest(folder, noisy)
+            list_bad_images(folder, bad_images(source))
+    try:
+        result = trainer.run(resume=resume, notices=_notices(source, noisy, folder))
+    finally:
+        # Images may turn out to be unreadable only when they are decoded.
+        if team.is_first:
+            list_bad_images(folder, bad_images(source))
+    return _finish(trainer, config, folder, result)
+
+
+def _notices(source: Source, noisy: NoisyLabels | None, folder: Path) -> list[Notice]:
+    """What is to be known of the images before the training starts."""
+    found = [Notice("data", note) for note in notes_on(source)]
+    if noisy is not None:
+        wrong = noisy.realised_rate
+        text = f"label noise: {wrong:.2%} of the labels are wrong, listed in {folder / LABEL_NOISE}"
+        found.append(Notice("label_noise", text, {"wrong_labels": wrong}))
+    bad = len(bad_images(source))
+    if bad:
+        what = "1 unreadable image is" if bad == 1 else f"{bad} unreadable images are"
+        text = f"{what} passed over, listed in {folder / BAD_IMAGES}"
+        found.append(Notice("bad_images", text, {"bad_images": float(bad)}))
+    return found
 
 
 def _finish(
@@ -330,6 +406,7 @@ def _export(trainer: Trainer, config: RunConfig, folder: Path, result: TrainingR
         preprocessing=trainer.update.preprocessing,
         extra={
             "head": config.head.model_dump(mode="json"),
+            "head_bias": _head_bias(trainer, result),
             "people": trainer.head.num_classes,
             "steps": result.steps,
             "best_step": result.best_step,
@@ -338,43 +415,11 @@ def _export(trainer: Trainer, config: RunConfig, folder: Path, result: TrainingR
     )
 
 
-def _refuse_used_folder(folder: Path) -> None:
-    found = [product for product in PRODUCTS if (folder / product).exists()]
-    if found:
-        raise ValueError(
-            f"{folder} already holds a run ({', '.join(found)}): go on with "
-            f"'sphereface2 resume {folder}', choose another --output, or replace it "
-            "with --overwrite"
-        )
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file, not a folder: choose another --output")
-
-
-def _require_run(folder: Path) -> Path:
-    if not (folder / CONFIG).is_file():
-        raise FileNotFoundError(
-            f"{folder} is no run folder: it has no {CONFIG}; 'sphereface2 train RECIPE' makes one"
-        )
-    return folder
-
-
-def _load_run_model(folder: Path) -> LoadedModel:
-    if not (folder / MODEL).is_dir():
-        raise FileNotFoundError(
-            f"{folder} holds no trained model yet: finish it with 'sphereface2 resume {folder}'"
-        )
-    return load_model(folder / MODEL)
-
-
-def _read_history(folder: Path) -> list[dict[str, Any]]:
-    path = folder / METRICS
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _head_bias(trainer: Trainer, result: TrainingResult) -> float | None:
+    """The shared bias that belongs to the exported network, where the head has one."""
+    bias = getattr(trainer.head, "bias", None)
+    if not isinstance(bias, torch.Tensor) or bias.ndim:
+        return None
+    saved = bias.detach().clone()
+    load_tensors(result.best_checkpoint, {"head.bias": saved}, part="head.bias")
+    return float(saved)

@@ -10,7 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sphereface2.backbones import BACKBONES, build_backbone, model_folder
-from sphereface2.backbones.model_folder import Preprocessing, load_model, save_model
+from sphereface2.backbones.model_folder import (
+    Preprocessing,
+    load_model,
+    save_model,
+    store_calibration,
+    stored_calibration,
+    weights_digest,
+)
 
 OPTIONS: dict[str, Any] = {"width": 4, "input_size": 16, "embedding_dim": 6}
 
@@ -303,3 +310,51 @@ def test_images_of_another_form_are_refused(images: torch.Tensor) -> None:
 def test_preprocessing_without_an_input_size_is_refused() -> None:
     with pytest.raises(ValueError, match="input_size must be at least 1, got 0"):
         Preprocessing(input_size=0)
+
+
+class TestCalibration:
+    def test_it_is_kept_beside_the_model(self, folder: Path) -> None:
+        assert stored_calibration(folder) is None
+        before = load_model(folder)
+        calibration = {"model": weights_digest(folder), "thresholds": [{"far": 0.1}]}
+        store_calibration(folder, calibration)
+        assert stored_calibration(folder) == calibration
+        assert entries(folder) == ["config.json", "model.safetensors"]
+        after = load_model(folder)
+        assert {**before.config, "calibration": calibration} == after.config
+        store_calibration(folder, {**calibration, "set_name": "lfw"})
+        kept = stored_calibration(folder)
+        assert kept is not None
+        assert kept["set_name"] == "lfw"
+
+    def test_it_holds_for_no_other_weights(self, folder: Path, tmp_path: Path) -> None:
+        save(tmp_path / "other", seed=1)
+        store_calibration(folder, {"model": weights_digest(folder)})
+        with pytest.raises(ValueError, match="made with other weights than those in"):
+            store_calibration(tmp_path / "other", {"model": weights_digest(folder)})
+        (tmp_path / "other" / "config.json").write_bytes((folder / "config.json").read_bytes())
+        with pytest.raises(ValueError, match=r"with another model than the model\.safetensors"):
+            stored_calibration(tmp_path / "other")
+        load_model(tmp_path / "other")  # the model itself is sound
+
+    def test_a_model_that_is_saved_anew_has_none(self, folder: Path) -> None:
+        store_calibration(folder, {"model": weights_digest(folder)})
+        save(folder, seed=1)
+        assert stored_calibration(folder) is None
+
+    def test_a_failed_write_leaves_the_config_as_it_was(self, folder: Path) -> None:
+        before = (folder / "config.json").read_bytes()
+        digest = weights_digest(folder)
+        for broken in ({"model": digest, "value": float("nan")}, {"model": digest, "value": {1}}):
+            with pytest.raises((ValueError, TypeError)):
+                store_calibration(folder, broken)
+        assert (folder / "config.json").read_bytes() == before
+        assert entries(folder) == ["config.json", "model.safetensors"]
+
+    def test_a_folder_that_is_none_is_named(self, folder: Path, tmp_path: Path) -> None:
+        for function in (stored_calibration, weights_digest):
+            with pytest.raises(FileNotFoundError, match="nowhere is no model folder"):
+                function(tmp_path / "nowhere")
+        edit(folder, lambda config: config.update(calibration=[1]))
+        with pytest.raises(ValueError, match="its calibration has the wrong form"):
+            stored_calibration(folder)

@@ -59,6 +59,26 @@ def test_roc_and_auc_agree_with_scikit_learn(scores: np.ndarray, same: np.ndarra
     )
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_counts_are_exactly_those_of_scikit_learn(seed: int) -> None:
+    """Small lists of few distinct scores: nearly everything is a tie."""
+    generator = np.random.default_rng(seed)
+    count = int(generator.integers(2, 30))
+    same = generator.random(count) < generator.uniform(0.1, 0.9)
+    same[:2] = [True, False]
+    scores = generator.integers(-2, 3, count) / 4
+    far, tar, thresholds = sklearn_roc_curve(same, scores, drop_intermediate=False)
+    roc = metrics.roc_curve(scores, same)
+    assert np.array_equal(roc.thresholds[1:], thresholds[1:])
+    assert np.array_equal(roc.false_accepts, np.rint(far * roc.impostors))
+    assert np.array_equal(roc.true_accepts, np.rint(tar * roc.genuine))
+    for target in (0.0, 0.05, 0.2, 0.5, 1.0):
+        point = metrics.tar_at_far(scores, same, target)
+        assert point.tar == max(t for f, t in zip(far, tar, strict=True) if f <= target)
+        assert point.false_accepts == np.count_nonzero(scores[~same] >= point.threshold)
+        assert point.genuine == np.count_nonzero(same)
+
+
 @pytest.mark.parametrize(("scores", "same"), CASES)
 def test_auc_is_the_chance_of_a_right_order_with_ties_at_half(
     scores: np.ndarray, same: np.ndarray

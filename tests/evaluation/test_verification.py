@@ -12,12 +12,14 @@ from sphereface2.evaluation import (
     EvaluationResult,
     PairScores,
     combine,
+    images_digest,
     installed_versions,
     measure,
     measure_all,
     metrics,
     score_pairs,
     verify,
+    wilson,
     write_atomically,
 )
 
@@ -120,7 +122,7 @@ def test_a_long_roc_is_thinned_to_exact_points_with_both_ends() -> None:
         sources=np.full(count, "long"),
         positions=np.arange(count),
     )
-    roc = measure(whole, model="net").roc
+    roc = measure(whole, model="net", replicates=0).roc
     assert len(roc.far) == len(roc.tar) == len(roc.threshold) <= 400
     points = set(zip(full.far.tolist(), full.tar.tolist(), full.thresholds.tolist(), strict=True))
     assert set(zip(roc.far, roc.tar, roc.threshold, strict=True)) <= points
@@ -205,6 +207,126 @@ def test_an_unreadable_evaluation_is_named(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"bad\.json is not an evaluation result") as caught:
             EvaluationResult.load(tmp_path / "bad.json")
         assert "\n" not in str(caught.value)
+
+
+def who(count: int = 60) -> npt.NDArray[np.int64]:
+    """The person of each image: rows 2i and 2i+1 show person i."""
+    return np.repeat(np.arange(count, dtype=np.int64), 2)
+
+
+class TestIntervals:
+    def test_every_number_lies_within_its_interval(self) -> None:
+        for known in (None, who()):
+            result = verify("plain", people(0), *pair_list(), model="net", people=known)
+            assert result.people == (None if known is None else 60)
+            for value, interval in (
+                (result.accuracy, result.accuracy_interval),
+                (result.best_threshold_accuracy, result.best_threshold_interval),
+                (result.eer, result.eer_interval),
+                (result.auc, result.auc_interval),
+                (result.tar_at_far[0].tar, result.tar_at_far[0].interval),
+            ):
+                assert interval is not None
+                assert 0 <= interval.low <= value <= interval.high <= 1
+                assert interval.low < interval.high
+                by_people = interval.method == "bootstrap over people"
+                assert by_people == (known is not None)
+            assert result.accuracy_interval is not None
+            right = round(result.accuracy * result.pairs)
+            alone = wilson(right, result.pairs).interval
+            if known is None:
+                assert result.accuracy_interval == alone
+            else:
+                assert result.accuracy_interval.low <= alone.low
+                assert result.accuracy_interval.high >= alone.high
+
+    def test_what_is_not_resolved_has_none(self) -> None:
+        result = verify("plain", people(0), *pair_list(), model="net", people=who())
+        assert [point.interval is not None for point in result.tar_at_far] == [True, False, False]
+        assert [point.genuine for point in result.tar_at_far] == [60, 60, 60]
+        assert result.tar_at_far[0].false_accepts <= 6
+
+    def test_perfect_scores_are_no_certainty(self) -> None:
+        pairs = score_pairs("plain", people(0, noise=0.001), *pair_list(), people=who())
+        result = measure(pairs, model="net")
+        assert (result.accuracy, result.eer, result.auc) == (1.0, 0.0, 1.0)
+        for interval in (result.accuracy_interval, result.auc_interval):
+            assert interval is not None
+            assert interval.low < 0.98
+        assert result.eer_interval is not None
+        assert result.eer_interval.high > 0.02
+
+    def test_they_repeat_and_can_be_left_out(self) -> None:
+        pairs = score_pairs("plain", people(0), *pair_list(), people=who())
+        assert measure(pairs, model="net") == measure(pairs, model="net")
+        without = measure(pairs, model="net", replicates=0)
+        assert without.accuracy_interval is None
+        assert without.roc_band is None
+        assert without.accuracy == measure(pairs, model="net").accuracy
+
+    def test_the_band_holds_the_curve(self) -> None:
+        result = verify("plain", people(0), *pair_list(), model="net", people=who())
+        band = result.roc_band
+        assert band is not None
+        assert band.far[0] == pytest.approx(4 / 60)
+        assert band.far[-1] == 1.0
+        scores = scored("plain", 0)
+        for far, low, high in zip(band.far, band.low, band.high, strict=True):
+            tar = metrics.tar_at_far(scores.scores, scores.same, far).tar
+            assert low <= tar <= high
+
+
+def test_sets_are_pooled_as_different_people() -> None:
+    known, unknown = scored("a", 0), scored("b", 1)
+    with_people = score_pairs("a", people(0), *pair_list(), people=who())
+    assert combine([known, unknown]).people is None
+    both = combine([with_people, with_people])
+    assert both.people is not None
+    assert np.unique(both.people).size == 120
+    # A pair of nobody in particular counts as a person of its own.
+    mixed = combine([with_people, unknown])
+    assert mixed.people is not None
+    assert np.unique(mixed.people).size == 60 + 120
+
+
+def test_people_that_contradict_the_pairs_are_refused() -> None:
+    wrong = who()
+    wrong[[1, 3]] = [70, 71]
+    with pytest.raises(ValueError, match=r"2 of 120 genuine pairs show two people"):
+        score_pairs("plain", people(0), *pair_list(), people=wrong)
+    alike = who()
+    alike[2:4] = 0
+    with pytest.raises(ValueError, match=r"1 of 120 impostor pairs show one person"):
+        score_pairs("plain", people(0), *pair_list(), people=alike)
+    with pytest.raises(ValueError, match="120 embeddings, but people of the shape"):
+        score_pairs("plain", people(0), *pair_list(), people=who()[:-1])
+
+
+def test_digests_tell_pairs_and_images_apart() -> None:
+    pairs, same, folds = pair_list()
+    one = score_pairs("plain", people(0), pairs, same, folds)
+    assert one.digest == score_pairs("other", people(1), pairs, same, folds).digest
+    assert one.digest != score_pairs("plain", people(0), pairs[:, ::-1], same, folds).digest
+    assert one.digest != score_pairs("plain", people(0), pairs, same, folds[::-1]).digest
+    images = np.random.default_rng(0).integers(0, 256, (70, 4, 4, 3), dtype=np.uint8)
+    changed = images.copy()
+    changed[-1] += 1
+    digest = images_digest(list(images))
+    assert digest == images_digest(list(images.copy()))
+    assert digest != images_digest(list(changed))
+    assert digest != images_digest(list(images[:69]))
+
+
+def test_an_evaluation_of_an_older_version_is_read_without_intervals() -> None:
+    plain = json.loads(evaluation().to_json())
+    for row in plain["rows"]:
+        for key in [key for key in row if key.endswith("_interval") or key == "roc_band"]:
+            del row[key]
+        for point in row["tar_at_far"]:
+            del point["interval"], point["genuine"]
+    older = EvaluationResult.from_json(json.dumps(plain))
+    assert older.rows[0].accuracy_interval is None
+    assert older.rows[0].accuracy == evaluation().rows[0].accuracy
 
 
 def test_unusable_embeddings_are_refused_by_number() -> None:

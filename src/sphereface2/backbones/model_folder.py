@@ -3,6 +3,7 @@
 Reading one runs no code from it: the weights are plain tensors and the config is plain JSON.
 """
 
+import hashlib
 import json
 import shutil
 import uuid
@@ -171,6 +172,54 @@ def load_model(folder: Path | str) -> LoadedModel:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return LoadedModel(backbone, name, options, preprocessing, config)
+
+
+def weights_digest(folder: Path | str) -> str:
+    """Stands for the weights in a model folder: what was made with them holds for no others."""
+    path = Path(folder) / WEIGHTS
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} is no model folder: it holds no {WEIGHTS}")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def store_calibration(folder: Path | str, calibration: Mapping[str, Any]) -> None:
+    """Keep a calibration in config.json, which is written anew, whole or not at all.
+
+    Its key `model` must be the digest of the weights in the folder.
+    """
+    folder = Path(folder).resolve()
+    if calibration.get("model") != weights_digest(folder):
+        raise ValueError(f"the calibration was made with other weights than those in {folder}")
+    path = folder / CONFIG
+    config = {**_read_config(path), "calibration": dict(calibration)}
+    writing = path.with_name(f".{CONFIG}.writing-{uuid.uuid4().hex[:8]}")
+    try:
+        writing.write_text(json.dumps(config, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        writing.replace(path)
+    finally:
+        writing.unlink(missing_ok=True)
+
+
+def stored_calibration(folder: Path | str) -> dict[str, Any] | None:
+    """The calibration in a model folder, or None; one that was made with other weights is refused.
+
+    `evaluation.calibration.Calibration.from_mapping` reads it.
+    """
+    path = Path(folder) / CONFIG
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} is no model folder: it holds no {CONFIG}")
+    calibration = _read_config(path).get("calibration")
+    if calibration is None:
+        return None
+    if not isinstance(calibration, dict):
+        raise ValueError(f"{path} is damaged: its calibration has the wrong form")
+    if calibration.get("model") != weights_digest(folder):
+        raise ValueError(
+            f"the calibration in {path} was made with another model than the {WEIGHTS} beside it; "
+            f"calibrate again (sphereface2 calibrate {folder})"
+        )
+    return calibration
 
 
 def _read_config(path: Path) -> dict[str, Any]:

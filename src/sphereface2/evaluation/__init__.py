@@ -4,6 +4,9 @@
 saved embeddings can be read without it.
 """
 
+from sphereface2.evaluation.calibration import Calibration, calibrate
+from sphereface2.evaluation.comparison import Comparison, Difference, SetComparison, compare
+from sphereface2.evaluation.intervals import Interval, Rate, wilson
 from sphereface2.evaluation.metrics import (
     FoldAccuracy,
     OperatingPoint,
@@ -17,11 +20,22 @@ from sphereface2.evaluation.metrics import (
     tar_at_far,
     tar_at_fars,
 )
+from sphereface2.evaluation.pair_scores import (
+    SCORES,
+    PairScores,
+    combine,
+    images_digest,
+    load_scores,
+    save_scores,
+    score_pairs,
+)
+from sphereface2.evaluation.probability import ProbabilityMap, ReliabilityBin
 from sphereface2.evaluation.results import (
     COMBINED,
     RAW_PIXELS,
     UNTRAINED,
     EvaluationResult,
+    RocBand,
     RocPoints,
     ScoredPair,
     ScoreHistogram,
@@ -29,41 +43,52 @@ from sphereface2.evaluation.results import (
     installed_versions,
     write_atomically,
 )
-from sphereface2.evaluation.verification import (
-    PairScores,
-    combine,
-    measure,
-    measure_all,
-    score_pairs,
-    verify,
-)
+from sphereface2.evaluation.slices import Slice
+from sphereface2.evaluation.verification import measure, measure_all, verify
 
 __all__ = [
     "COMBINED",
     "RAW_PIXELS",
+    "SCORES",
     "UNTRAINED",
+    "Calibration",
+    "Comparison",
+    "Difference",
     "EvaluationResult",
     "FoldAccuracy",
+    "Interval",
     "OperatingPoint",
     "PairScores",
+    "ProbabilityMap",
+    "Rate",
+    "ReliabilityBin",
+    "RocBand",
     "RocCurve",
     "RocPoints",
     "ScoreHistogram",
     "ScoredPair",
+    "SetComparison",
+    "Slice",
     "ThresholdAccuracy",
     "VerificationResult",
     "area_under_curve",
     "best_threshold_accuracy",
+    "calibrate",
     "combine",
+    "compare",
     "equal_error_rate",
     "fold_accuracy",
+    "images_digest",
     "installed_versions",
+    "load_scores",
     "measure",
     "measure_all",
     "roc_curve",
+    "save_scores",
     "score_pairs",
     "tar_at_far",
     "tar_at_fars",
     "verify",
+    "wilson",
     "write_atomically",
 ]

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sphereface2.evaluation.intervals import Interval
+
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
@@ -53,7 +55,8 @@ class OperatingPoint:
     """TAR at a target FAR, with the FAR truly reached and the evidence behind it.
 
     `resolved` is False if the target lies below 1 / impostors: then only FAR 0 satisfies it, and
-    the pairs at hand cannot tell the target from any smaller one.
+    the pairs at hand cannot tell the target from any smaller one. `interval` is that of the TAR
+    at the target FAR, the threshold's own uncertainty included.
     """
 
     target_far: float
@@ -62,6 +65,13 @@ class OperatingPoint:
     threshold: float
     impostors: int
     resolved: bool
+    genuine: int | None = None
+    interval: Interval | None = None
+
+    @property
+    def false_accepts(self) -> int:
+        """The impostor pairs behind the FAR reached."""
+        return round(self.far * self.impostors)
 
 
 @dataclass(frozen=True)
@@ -166,6 +176,7 @@ def tar_at_fars(
                 threshold=float(roc.thresholds[chosen]),
                 impostors=roc.impostors,
                 resolved=1.0 / roc.impostors <= target,
+                genuine=roc.genuine,
             )
         )
     return tuple(points)

@@ -15,7 +15,9 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
+from sphereface2.evaluation.intervals import Interval
 from sphereface2.evaluation.metrics import OperatingPoint
+from sphereface2.evaluation.slices import Slice
 
 # Names with a meaning: the pooled set, and the two baselines that every report shows.
 COMBINED = "combined"
@@ -30,6 +32,15 @@ class RocPoints:
     far: tuple[float, ...]
     tar: tuple[float, ...]
     threshold: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RocBand:
+    """The interval of the TAR over the FAR, from where enough impostor pairs stand behind it."""
+
+    far: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,9 @@ class VerificationResult:
     threshold: mean of `fold_thresholds`
     best_threshold_accuracy: one threshold for all pairs, chosen on these very pairs
     hardest_genuine, hardest_impostor: the lowest genuine and highest impostor scores, worst first
+    people: how many different people the pairs show, where that is known
+    slices: the decisions by attributes of the pairs, where those are known
+    ..._interval, roc_band: how sure the numbers are; None where that was not asked for
     """
 
     set_name: str
@@ -82,6 +96,13 @@ class VerificationResult:
     histogram: ScoreHistogram
     hardest_genuine: tuple[ScoredPair, ...]
     hardest_impostor: tuple[ScoredPair, ...]
+    people: int | None = None
+    accuracy_interval: Interval | None = None
+    best_threshold_interval: Interval | None = None
+    eer_interval: Interval | None = None
+    auc_interval: Interval | None = None
+    roc_band: RocBand | None = None
+    slices: tuple[Slice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,13 +174,13 @@ def installed_versions() -> dict[str, str]:
     return versions
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write to a file beside `path`, then rename: a reader finds the old text or the new one."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write to a file beside `path`, then rename: a reader finds the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         Path(temporary).chmod(0o644)  # mkstemp gives 0600, unlike every other file of a run
         Path(temporary).replace(path)
     except BaseException:

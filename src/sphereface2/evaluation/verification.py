@@ -1,4 +1,4 @@
-"""1:1 verification: from embeddings and a pair list to results that live as JSON.
+"""1:1 verification: from scored pairs to results that live as JSON.
 
 The line is `score_pairs` (embeddings -> cosines), optionally `combine` (pool several sets), then
 `measure` (cosines -> result); `verify` is the first and the last in one call. No model is seen
@@ -6,16 +6,26 @@ here, so saved embeddings (.npy) can be evaluated as well.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sphereface2.evaluation.bootstrap import REPLICATES, people_count, replicate
+from sphereface2.evaluation.intervals import (
+    OVER_PAIRS,
+    OVER_PEOPLE,
+    Interval,
+    logit_normal,
+    percentiles,
+    tar_interval,
+    wider,
+    wilson,
+)
 from sphereface2.evaluation.metrics import (
     BoolArray,
     FloatArray,
-    IntArray,
     RocCurve,
     area_under_curve,
     best_threshold_accuracy,
@@ -24,35 +34,32 @@ from sphereface2.evaluation.metrics import (
     roc_curve,
     tar_at_fars,
 )
+from sphereface2.evaluation.pair_scores import PairScores, combine, score_pairs
 from sphereface2.evaluation.results import (
-    COMBINED,
+    RocBand,
     RocPoints,
     ScoredPair,
     ScoreHistogram,
     VerificationResult,
 )
+from sphereface2.evaluation.slices import slices
+
+__all__ = [
+    "FAR_TARGETS",
+    "PairScores",
+    "combine",
+    "decided_right",
+    "measure",
+    "measure_all",
+    "score_histogram",
+    "score_pairs",
+    "verify",
+]
 
 FAR_TARGETS = (1e-1, 1e-2, 1e-3)
 _BINS = 40
-_CHUNK = 16_384  # pairs a chunk: the gathered embeddings stay small however long the list is
-
-
-@dataclass(frozen=True, eq=False)
-class PairScores:
-    """The scored pairs of one set: all that `measure` needs, before any of it is thinned.
-
-    pairs: (n, 2) image numbers; same: (n,) one person; folds: (n,); scores: (n,) cosines
-    sources: (n,) the set that each pair comes from (differs from `name` once sets are pooled)
-    positions: (n,) the number of each pair in that set's list
-    """
-
-    name: str
-    scores: FloatArray
-    pairs: IntArray
-    same: BoolArray
-    folds: IntArray
-    sources: npt.NDArray[np.str_]
-    positions: IntArray
+_BAND_POINTS = 40
+_BAND_START = 4  # impostor pairs: with fewer above it, a threshold has no upper bound
 
 
 def verify(
@@ -63,56 +70,10 @@ def verify(
     folds: npt.ArrayLike,
     *,
     model: str,
+    people: npt.ArrayLike | None = None,
 ) -> VerificationResult:
     """Score the pairs of one set and measure the scores."""
-    return measure(score_pairs(name, embeddings, pairs, same, folds), model=model)
-
-
-def score_pairs(
-    name: str,
-    embeddings: npt.NDArray[np.floating[Any]],
-    pairs: npt.ArrayLike,
-    same: npt.ArrayLike,
-    folds: npt.ArrayLike,
-) -> PairScores:
-    """The cosine of the two embeddings of each pair; (N, D) embeddings need not be unit vectors."""
-    pair_numbers = np.asarray(pairs, dtype=np.int64)
-    kinds = np.asarray(same, dtype=np.bool_)
-    fold_numbers = np.asarray(folds, dtype=np.int64)
-    _check_pairs(name, pair_numbers, kinds, fold_numbers)
-    norms = _checked_norms(name, embeddings)
-    unknown = (pair_numbers.min(axis=1) < 0) | (pair_numbers.max(axis=1) >= len(embeddings))
-    _refuse(name, "pairs", unknown, f"name an image beyond the {len(embeddings)} there")
-    cosines = np.empty(len(kinds), dtype=np.float64)
-    for start in range(0, len(kinds), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        left, right = pair_numbers[part].T
-        dots = np.einsum("nd,nd->n", embeddings[left], embeddings[right], dtype=np.float64)
-        cosines[part] = dots / (norms[left] * norms[right])
-    return PairScores(
-        name=name,
-        scores=np.clip(cosines, -1.0, 1.0),  # rounding may step over
-        pairs=pair_numbers,
-        same=kinds,
-        folds=fold_numbers,
-        sources=np.full(len(kinds), name),
-        positions=np.arange(len(kinds), dtype=np.int64),
-    )
-
-
-def combine(sets: Sequence[PairScores], *, name: str = COMBINED) -> PairScores:
-    """All pairs of the sets pooled; fold i of the pool is fold i of every set."""
-    if not sets:
-        raise ValueError("there is no verification set to combine")
-    return PairScores(
-        name=name,
-        scores=np.concatenate([part.scores for part in sets]),
-        pairs=np.concatenate([part.pairs for part in sets]),
-        same=np.concatenate([part.same for part in sets]),
-        folds=np.concatenate([part.folds for part in sets]),
-        sources=np.concatenate([part.sources for part in sets]),
-        positions=np.concatenate([part.positions for part in sets]),
-    )
+    return measure(score_pairs(name, embeddings, pairs, same, folds, people=people), model=model)
 
 
 def measure(
@@ -121,13 +82,18 @@ def measure(
     model: str,
     far_targets: Sequence[float] = FAR_TARGETS,
     hardest: int = 8,
+    replicates: int = REPLICATES,
 ) -> VerificationResult:
-    """Every number of one set from its scored pairs."""
+    """Every number of one set from its scored pairs.
+
+    The intervals come from `replicates` bootstrap replicates, over people where the pairs know
+    them; 0 leaves all intervals out, which is many times faster.
+    """
     scores, same = scored.scores, scored.same
     per_fold = fold_accuracy(scores, same, scored.folds)
     best = best_threshold_accuracy(scores, same)
     genuine = int(np.count_nonzero(same))
-    return VerificationResult(
+    result = VerificationResult(
         set_name=scored.name,
         model=model,
         pairs=len(same),
@@ -144,18 +110,95 @@ def measure(
         auc=area_under_curve(scores, same),
         tar_at_far=tar_at_fars(scores, same, far_targets),
         roc=_thin(roc_curve(scores, same)),
-        histogram=_histogram(scores, same),
+        histogram=score_histogram(scores, same),
         hardest_genuine=_hardest(scored, genuine=True, count=hardest),
         hardest_impostor=_hardest(scored, genuine=False, count=hardest),
+        people=None if scored.people is None else people_count(scored.people),
+        slices=slices(
+            decided_right(scored),
+            same,
+            scored.attributes,
+            people=scored.people,
+            replicates=replicates,
+        ),
     )
+    return _with_intervals(result, scored, replicates) if replicates else result
 
 
-def measure_all(sets: Sequence[PairScores], *, model: str) -> list[VerificationResult]:
+def measure_all(
+    sets: Sequence[PairScores], *, model: str, replicates: int = REPLICATES
+) -> list[VerificationResult]:
     """A result a set and, if there are several sets, one of all of them combined."""
-    results = [measure(scored, model=model) for scored in sets]
+    results = [measure(scored, model=model, replicates=replicates) for scored in sets]
     if len(sets) > 1:
-        results.append(measure(combine(sets), model=model))
+        results.append(measure(combine(sets), model=model, replicates=replicates))
     return results
+
+
+def decided_right(scored: PairScores) -> BoolArray:
+    """Whether each pair was decided right, at the threshold that its fold was given."""
+    per_fold = fold_accuracy(scored.scores, scored.same, scored.folds)
+    number = np.unique(scored.folds, return_inverse=True)[1]
+    thresholds = np.asarray(per_fold.thresholds)[number]
+    right: BoolArray = (scored.scores >= thresholds) == scored.same
+    return right
+
+
+def _with_intervals(
+    result: VerificationResult, scored: PairScores, replicates: int
+) -> VerificationResult:
+    scores, same = scored.scores, scored.same
+    targets = [point.target_far for point in result.tar_at_far]
+    far = np.geomspace(min(1.0, _BAND_START / result.impostor), 1.0, _BAND_POINTS)
+    right = decided_right(scored)
+    best = (scores >= result.best_threshold) == same
+    (drawn,) = replicate(
+        [(scores, np.stack([right, best], axis=1))],
+        same,
+        scored.people,
+        targets=[] if scored.people is None else [*targets, *far.tolist()],
+        replicates=replicates,
+    )
+    method = OVER_PAIRS if scored.people is None else OVER_PEOPLE
+
+    def share(values: FloatArray, successes: int, trials: int) -> Interval:
+        # Pairs alone: independent trials, so that nothing needs to be drawn.
+        alone = wilson(successes, trials).interval
+        return alone if scored.people is None else wider(percentiles(values, method=method), alone)
+
+    def tar(number: int, target: float) -> Interval:
+        alone = tar_interval(scores, same, target)
+        if scored.people is None:
+            return alone
+        return wider(percentiles(drawn.tar[:, number], method=method), alone)
+
+    points = tuple(
+        replace(point, interval=tar(number, point.target_far)) if point.resolved else point
+        for number, point in enumerate(result.tar_at_far)
+    )
+    band = [tar(len(targets) + number, value) for number, value in enumerate(far.tolist())]
+    # As many trials as would give the EER its variance if FAR and FRR had equal slopes.
+    trials = round(4 * result.genuine * result.impostor / result.pairs)
+    errors = wilson(round(result.eer * trials), trials).interval
+    area = logit_normal(result.auc, drawn.auc, method=method)
+    if result.auc in (0.0, 1.0):
+        fewest = min(result.genuine, result.impostor)
+        area = wider(area, wilson(round(result.auc * fewest), fewest).interval)
+    return replace(
+        result,
+        accuracy_interval=share(drawn.accuracy[:, 0], int(np.count_nonzero(right)), result.pairs),
+        best_threshold_interval=share(
+            drawn.accuracy[:, 1], int(np.count_nonzero(best)), result.pairs
+        ),
+        eer_interval=wider(percentiles(drawn.eer, method=method), errors),
+        auc_interval=area,
+        tar_at_far=points,
+        roc_band=RocBand(
+            far=tuple(far.tolist()),
+            low=tuple(interval.low for interval in band),
+            high=tuple(interval.high for interval in band),
+        ),
+    )
 
 
 def _thin(roc: RocCurve) -> RocPoints:
@@ -173,7 +216,8 @@ def _thin(roc: RocCurve) -> RocPoints:
     )
 
 
-def _histogram(scores: FloatArray, same: BoolArray) -> ScoreHistogram:
+def score_histogram(scores: FloatArray, same: BoolArray) -> ScoreHistogram:
+    """How many pairs of each kind score where."""
     # Ends on whole twentieths, so that the edges are round and the outermost score is inside.
     low, high = np.floor(scores.min() * 20) / 20, np.ceil(scores.max() * 20) / 20
     edges = np.linspace(low, high if high > low else low + 0.05, _BINS + 1)
@@ -196,59 +240,3 @@ def _hardest(scored: PairScores, *, genuine: bool, count: int) -> tuple[ScoredPa
         )
         for i in worst
     )
-
-
-def _check_pairs(name: str, pairs: IntArray, same: BoolArray, folds: IntArray) -> None:
-    count = len(same)
-    if pairs.shape != (count, 2) or same.ndim != 1 or folds.shape != (count,):
-        raise ValueError(
-            f"set '{name}': pairs, same and folds must have the shapes (n, 2), (n,) and (n,), got "
-            f"{pairs.shape}, {same.shape} and {folds.shape}"
-        )
-    genuine = int(np.count_nonzero(same))
-    if genuine in (0, count):
-        raise ValueError(
-            f"set '{name}' has {genuine} genuine and {count - genuine} impostor pairs; "
-            "verification needs both kinds"
-        )
-    names = np.unique(folds)
-    if names.size < 2:
-        raise ValueError(
-            f"set '{name}' has one fold only; the LFW protocol chooses the threshold of a fold on "
-            "the others, so give at least two (it uses ten)"
-        )
-    one_kind = [int(f) for f in names if np.unique(same[folds == f]).size == 1]
-    if one_kind:
-        raise ValueError(
-            f"set '{name}': {len(one_kind)} of {names.size} folds hold genuine or impostor pairs "
-            f"only ({_first(one_kind)}); spread both kinds over the folds"
-        )
-
-
-def _checked_norms(name: str, embeddings: npt.NDArray[np.floating[Any]]) -> FloatArray:
-    if embeddings.ndim != 2 or 0 in embeddings.shape:
-        raise ValueError(
-            f"set '{name}': embeddings must be a table of images × dimensions, got the shape "
-            f"{embeddings.shape}"
-        )
-    if not np.issubdtype(embeddings.dtype, np.floating):
-        raise ValueError(f"set '{name}': embeddings must be floats, got {embeddings.dtype}")
-    _refuse(name, "embeddings", ~np.isfinite(embeddings).all(axis=1), "are not finite")
-    squares = np.einsum("nd,nd->n", embeddings, embeddings, dtype=np.float64)
-    norms: FloatArray = np.sqrt(squares)
-    _refuse(name, "embeddings", norms == 0, "are zero and so have no direction")
-    return norms
-
-
-def _refuse(name: str, things: str, faulty: BoolArray, fault: str) -> None:
-    numbers = np.flatnonzero(faulty)
-    if numbers.size:
-        raise ValueError(
-            f"set '{name}': {numbers.size} of {faulty.size} {things} {fault} "
-            f"(number {_first(numbers.tolist())})"
-        )
-
-
-def _first(numbers: Sequence[int], *, shown: int = 5) -> str:
-    listing = ", ".join(str(number) for number in numbers[:shown])
-    return listing + (", ..." if len(numbers) > shown else "")

@@ -1,4 +1,4 @@
-"""Figures of results: ROC curves, score histograms, training curves. They draw and compute nothing.
+"""Figures of results: ROC, DET, score histograms, training curves. They draw and compute nothing.
 
 Every figure is built with matplotlib's object interface, so no global state is touched. `to_svg`
 turns one into markup for a page: its text stays text and its ink takes the page's colours, so one
@@ -7,7 +7,8 @@ figure serves light and dark pages.
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -53,8 +54,8 @@ _OTHERS = ("#6366f1", "#0ea5e9", "#84cc16", "#ef4444", "#d946ef", "#a16207")
 _BASELINES = (RAW_PIXELS, UNTRAINED)
 
 # Colours of the page: hex for a figure on its own, CSS variables once it is inside a page.
-_INK, _MUTED, _GRID = "#1e2530", "#5c6673", "#e3e6ea"
-_PAGE_COLOURS = {_INK: "var(--ink)", _MUTED: "var(--muted)", _GRID: "var(--line)"}
+INK, _MUTED, _GRID = "#1e2530", "#5c6673", "#e3e6ea"
+_PAGE_COLOURS = {INK: "var(--ink)", _MUTED: "var(--muted)", _GRID: "var(--line)"}
 
 _SIZE = (3.6, 2.75)  # inches: a card a third of a page wide, with text of about its page's size
 
@@ -69,38 +70,87 @@ def set_colour(name: str) -> str:
     return SET_COLOURS.get(name) or _other(name)
 
 
-def roc_figure(results: Sequence[VerificationResult], *, legend: bool = True) -> Figure:
+def distinct_colours(models: Sequence[str]) -> dict[str, str]:
+    """A colour for each of several models: its method's own, as long as no other has it."""
+    colours: dict[str, str] = {}
+    for model in models:
+        spare = [c for c in (method_colour(model), *_OTHERS) if c not in colours.values()]
+        colours[model] = spare[0] if spare else method_colour(model)
+    return colours
+
+
+def roc_figure(
+    results: Sequence[VerificationResult],
+    *,
+    legend: bool = True,
+    colours: Mapping[str, str] | None = None,
+) -> Figure:
     """The ROC curves of several models on one set, over a logarithmic FAR axis.
 
-    A step shows the TAR at the FAR reached. The axis starts at one impostor pair: the pairs say
-    nothing about rarer errors.
+    A step shows the TAR at the FAR reached, a band its interval. The axis starts at one impostor
+    pair: the pairs say nothing about rarer errors.
     """
     if not results:
         raise ValueError("a ROC figure needs at least one result")
-    figure, axes = _axes(results[0].set_name, "false accept rate", "true accept rate (%)")
+    figure, axes = axes_of(results[0].set_name, "false accept rate", "true accept rate (%)")
     leftmost = 1 / max(result.impostor for result in results)
     for result in results:
-        baseline = result.model in _BASELINES
         # From the best point at the left edge on: what lies before has no place on this axis.
         start = sum(far <= leftmost for far in result.roc.far) - 1
         axes.plot(
             [max(far, leftmost) for far in result.roc.far[start:]],
             [100 * tar for tar in result.roc.tar[start:]],
             drawstyle="steps-post",
-            label=_short(result.model),
-            color=method_colour(result.model),
-            linewidth=1.3 if baseline else 2.0,
-            linestyle=(0, (4, 2)) if result.model == UNTRAINED else "-",
-            zorder=2 if baseline else 3,
+            **_line_style(result, colours),
         )
-    axes.set_xscale("log")
-    axes.set_xlim(leftmost, 1)
+        if result.roc_band is not None and result.model not in _BASELINES:
+            band = result.roc_band
+            low, high = ([100 * tar for tar in ends] for ends in (band.low, band.high))
+            _band(axes, band.far, low, high, _colour(result, colours))
     axes.set_ylim(0, 101.5)
-    axes.xaxis.set_major_locator(LogLocator(numticks=6))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda far, _: f"{far:g}"))
+    _far_axis(axes, leftmost)
     if legend:
-        _legend(axes)
+        show_legend(axes)
+    return figure
+
+
+def det_figure(
+    results: Sequence[VerificationResult],
+    *,
+    legend: bool = True,
+    colours: Mapping[str, str] | None = None,
+) -> Figure:
+    """The two error rates of several models on one set, both over logarithmic axes.
+
+    The axes start at one impostor and one genuine pair.
+    """
+    if not results:
+        raise ValueError("a DET figure needs at least one result")
+    figure, axes = axes_of(results[0].set_name, "false accept rate", "false reject rate")
+    leftmost = 1 / max(result.impostor for result in results)
+    lowest = 1 / max(result.genuine for result in results)
+    for result in results:
+        start = sum(far <= leftmost for far in result.roc.far) - 1
+        axes.plot(
+            [max(far, leftmost) for far in result.roc.far[start:]],
+            [max(1 - tar, lowest / 2) for tar in result.roc.tar[start:]],
+            drawstyle="steps-post",
+            **_line_style(result, colours),
+        )
+        if result.roc_band is not None and result.model not in _BASELINES:
+            band = result.roc_band
+            low, high = (
+                [max(1 - tar, lowest / 2) for tar in ends] for ends in (band.high, band.low)
+            )
+            _band(axes, band.far, low, high, _colour(result, colours))
+    axes.set_yscale("log")
+    axes.set_ylim(lowest, 1)
+    _far_axis(axes, leftmost)
+    axes.yaxis.set_major_locator(LogLocator(numticks=6))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
+    if legend:
+        show_legend(axes)
     return figure
 
 
@@ -109,7 +159,7 @@ def histogram_figure(
 ) -> Figure:
     """How the scores of genuine and impostor pairs lie, with the mean fold threshold marked."""
     histogram = result.histogram
-    figure, axes = _axes(result.set_name, "cosine", "pairs")
+    figure, axes = axes_of(result.set_name, "cosine", "pairs")
     for counts, colour, label in (
         (histogram.impostor, IMPOSTOR_COLOUR, "different people"),
         (histogram.genuine, GENUINE_COLOUR, "same person"),
@@ -117,7 +167,7 @@ def histogram_figure(
         axes.stairs(counts, histogram.edges, color=colour, alpha=0.3, fill=True)
         axes.stairs(counts, histogram.edges, color=colour, linewidth=1.4, label=label)
     axes.axvline(
-        result.threshold, color=_INK, linewidth=1.1, linestyle=(0, (4, 2)), label="threshold"
+        result.threshold, color=INK, linewidth=1.1, linestyle=(0, (4, 2)), label="threshold"
     )
     low, high = limits or (histogram.edges[0], histogram.edges[-1])
     axes.set_xlim(low, high)
@@ -132,17 +182,17 @@ def histogram_figure(
         ha="left" if left_half else "right",
         va="top",
         fontsize=8,
-        color=_INK,
+        color=INK,
     )
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     if legend:
-        _legend(axes)
+        show_legend(axes)
     return figure
 
 
 def curve_figure(curve: Curve, *, legend: bool = True) -> Figure:
     """One training curve over the steps of the run."""
-    figure, axes = _axes(curve.title, "step", curve.axis)
+    figure, axes = axes_of(curve.title, "step", curve.axis)
     for series in curve.series:
         values = [100 * value for value in series.values] if curve.percent else series.values
         axes.plot(
@@ -159,7 +209,7 @@ def curve_figure(curve: Curve, *, legend: bool = True) -> Figure:
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.margins(x=0.02, y=0.08)
     if legend and len(curve.series) > 1:
-        _legend(axes)
+        show_legend(axes)
     return figure
 
 
@@ -199,7 +249,8 @@ def to_svg(figure: Figure, *, name: str, description: str) -> str:
     return markup
 
 
-def _axes(title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
+def axes_of(title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
+    """A figure of one plot in the look of all of them."""
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes: Axes = figure.add_subplot()
     # Names come from users: a dollar sign must not start mathematics.
@@ -209,9 +260,15 @@ def _axes(title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
         ha="left",
         fontsize=9.5,
         fontweight="bold",
-        color=_INK,
+        color=INK,
         parse_math=False,
     )
+    prepare_axes(axes, x_label, y_label)
+    return figure, axes
+
+
+def prepare_axes(axes: Axes, x_label: str, y_label: str) -> None:
+    """The look of every plot: quiet grid, labels, no frame."""
     axes.set_xlabel(x_label, fontsize=8.5, color=_MUTED, parse_math=False)
     axes.set_ylabel(_short(y_label), fontsize=8.5, color=_MUTED, parse_math=False)
     axes.tick_params(labelsize=8, colors=_MUTED, length=0, which="both")
@@ -220,7 +277,35 @@ def _axes(title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(_MUTED)
-    return figure, axes
+
+
+def _far_axis(axes: Axes, leftmost: float) -> None:
+    axes.set_xscale("log")
+    axes.set_xlim(leftmost, 1)
+    axes.xaxis.set_major_locator(LogLocator(numticks=6))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda far, _: f"{far:g}"))
+
+
+def _colour(result: VerificationResult, colours: Mapping[str, str] | None) -> str:
+    return (colours or {}).get(result.model) or method_colour(result.model)
+
+
+def _line_style(result: VerificationResult, colours: Mapping[str, str] | None) -> dict[str, Any]:
+    baseline = result.model in _BASELINES
+    return {
+        "label": _short(result.model),
+        "color": _colour(result, colours),
+        "linewidth": 1.3 if baseline else 2.0,
+        "linestyle": (0, (4, 2)) if result.model == UNTRAINED else "-",
+        "zorder": 2 if baseline else 3,
+    }
+
+
+def _band(
+    axes: Axes, far: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str
+) -> None:
+    axes.fill_between(far, low, high, color=colour, alpha=0.18, linewidth=0, zorder=1.5)
 
 
 def _short(name: str) -> str:
@@ -229,8 +314,9 @@ def _short(name: str) -> str:
     return words if len(words) <= 36 else words[:35] + "…"
 
 
-def _legend(axes: Axes) -> None:
-    legend = axes.legend(fontsize=7.5, frameon=False, labelcolor=_MUTED, loc="best")
+def show_legend(axes: Axes, *, loc: Literal["best", "upper left"] = "best") -> None:
+    """A legend that takes no room from the plot."""
+    legend = axes.legend(fontsize=7.5, frameon=False, labelcolor=_MUTED, loc=loc)
     legend.set_in_layout(False)  # a long label must not squeeze the plot
     for text in legend.get_texts():
         text.set_parse_math(False)

@@ -1,12 +1,11 @@
 """The report: one HTML file that holds everything it shows and loads nothing."""
 
-from collections.abc import Mapping, Sequence
-from importlib import resources
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from sphereface2.evaluation import (
     COMBINED,
@@ -18,12 +17,21 @@ from sphereface2.evaluation import (
 )
 from sphereface2.reporting import plots
 from sphereface2.reporting.history import Curve, training_curves
+from sphereface2.reporting.page import render_page
 from sphereface2.reporting.pictures import PairPicture, ReportPictures, png_data_uri
-from sphereface2.reporting.tables import accuracy_content, detail_content, percent
+from sphereface2.reporting.tables import (
+    accuracy_content,
+    detail_content,
+    interval_text,
+    percent,
+    published_content,
+    slices_content,
+)
 
 SECTIONS = (
     ("accuracy", "Accuracy"),
     ("roc", "ROC"),
+    ("det", "DET"),
     ("scores", "Scores"),
     ("training", "Training"),
     ("hardest", "Hardest pairs"),
@@ -46,6 +54,17 @@ DEFINITIONS = (
         "neighbouring scores; of equally good ones the lowest is taken.",
     ),
     (
+        "Interval",
+        "Where the number would lie for other people of the same kind, with 95 % confidence. "
+        "Where the set says who its images show, people are drawn with replacement 1,000 times: a "
+        "genuine pair counts as often as its person was drawn, an impostor pair as often as the "
+        "product of its two; thresholds for a FAR are chosen anew each time. Pairs that share "
+        "people are no independent trials, and an interval that takes them so is too narrow. "
+        "Where the people are not known, it is Wilson's interval for the pairs; for TAR at FAR "
+        "the uncertainty of the threshold is added to it. An interval over people is never "
+        "narrower than that. The deviation over the folds after ± is no interval.",
+    ),
+    (
         "Best-threshold accuracy",
         "The accuracy of the one threshold that is best for all pairs of the set. It is chosen on "
         "the pairs it is judged by, so it reads higher than the accuracy above; compare it only "
@@ -54,8 +73,10 @@ DEFINITIONS = (
     (
         "TAR at FAR",
         "The highest share of genuine pairs accepted (TAR) at any threshold whose share of "
-        "accepted impostor pairs (FAR) does not exceed the target. The FAR reached stands with it. "
-        "A target below one impostor pair of the set is marked as not resolved.",
+        "accepted impostor pairs (FAR) does not exceed the target. The FAR reached stands with it, "
+        "as impostor pairs accepted of all. A target below one impostor pair of the set is not "
+        "resolved, and no number is given. With fewer than three accepted, the true threshold may "
+        "lie anywhere above all impostor pairs at hand: the interval then starts at 0.",
     ),
     (
         "EER",
@@ -78,6 +99,9 @@ DEFINITIONS = (
         "network before training.",
     ),
 )
+
+
+BAND_NOTE = " The band is the 95 % interval, from where four impostor pairs stand behind it."
 
 
 def write_report(
@@ -108,14 +132,10 @@ def render_report(
     pictures: ReportPictures,
 ) -> str:
     """The report as a string."""
-    source = resources.files("sphereface2.reporting").joinpath("report.html.jinja")
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
-    )
-    template = environment.from_string(source.read_text(encoding="utf-8"))
     curves = training_curves(history)
     sheet = pictures.contact_sheet
-    return template.render(
+    return render_page(
+        "report.html.jinja",
         title=evaluation.title,
         model=evaluation.model,
         accent=plots.method_colour(evaluation.model),
@@ -123,15 +143,19 @@ def render_report(
         tiles=_tiles(evaluation),
         accuracy=accuracy_content(evaluation),
         detail=detail_content(evaluation),
+        slices=slices_content(evaluation),
+        published=published_content(evaluation),
         roc_legend=[
-            _entry(m, plots.method_colour(m), "dashed" if m == UNTRAINED else "")
+            legend_entry(m, plots.method_colour(m), "dashed" if m == UNTRAINED else "")
             for m in evaluation.models
         ],
-        roc=_roc_figures(evaluation),
+        roc=curve_figures(evaluation, plots.roc_figure, "ROC"),
+        det=curve_figures(evaluation, plots.det_figure, "DET"),
+        band_note=BAND_NOTE if any(row.roc_band for row in evaluation.rows) else "",
         score_legend=[
-            _entry("same person", plots.GENUINE_COLOUR, "filled"),
-            _entry("different people", plots.IMPOSTOR_COLOUR, "filled"),
-            _entry("threshold", "var(--ink)", "dashed"),
+            legend_entry("same person", plots.GENUINE_COLOUR, "filled"),
+            legend_entry("different people", plots.IMPOSTOR_COLOUR, "filled"),
+            legend_entry("threshold", "var(--ink)", "dashed"),
         ],
         histograms=_histograms(evaluation),
         curves=_curve_figures(curves),
@@ -165,6 +189,7 @@ def _tiles(evaluation: EvaluationResult) -> list[dict[str, str]]:
             "label": result.model,
             "value": percent(result.accuracy),
             "deviation": f" ± {percent(result.accuracy_std)}",
+            "interval": interval_text(result.accuracy_interval),
             "note": f"{result.set_name} · {result.pairs:,} pairs",
             "style": style,
         }
@@ -172,18 +197,21 @@ def _tiles(evaluation: EvaluationResult) -> list[dict[str, str]]:
     ]
 
 
-def _entry(label: str, colour: str, style: str = "") -> dict[str, str]:
+def legend_entry(label: str, colour: str, style: str = "") -> dict[str, str]:
+    """A line of a legend: its text, its colour, and whether it is dashed or filled."""
     return {"label": label, "colour": colour, "style": style}
 
 
-def _roc_figures(evaluation: EvaluationResult) -> list[Markup]:
+def curve_figures(
+    evaluation: EvaluationResult, draw: Callable[..., Figure], name: str, **options: Any
+) -> list[Markup]:
+    """One figure a set, with the curves of all models on it."""
     figures = []
-    for number, name in enumerate(evaluation.sets):
-        rows = [row for row in evaluation.rows if row.set_name == name]
-        figure = plots.roc_figure(rows, legend=False)
-        figures.append(
-            _inline(plots.to_svg(figure, name=f"roc{number}", description=f"ROC, {name}"))
-        )
+    for number, set_name in enumerate(evaluation.sets):
+        rows = [row for row in evaluation.rows if row.set_name == set_name]
+        figure = draw(rows, legend=False, **options)
+        label = f"{name.lower()}{number}"
+        figures.append(_inline(plots.to_svg(figure, name=label, description=f"{name}, {set_name}")))
     return figures
 
 

@@ -1,0 +1,166 @@
+"""Commands that judge models: compare runs, calibrate a model."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sphereface2.cli.showing import Watch, console
+
+if TYPE_CHECKING:
+    from sphereface2.config import RunConfig
+    from sphereface2.data.verification_sets import VerificationSet
+
+
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN_A RUN_B ...", help="Run folders, evaluated.")
+    ],
+    output: Annotated[Path, typer.Option(help="Where to write the HTML report.")] = Path(
+        "comparison.html"
+    ),
+) -> None:
+    """Is the difference real? Compare runs on the same pairs, all with the first."""
+    from rich.console import Console
+
+    from sphereface2.evaluation.comparison import compare as compare_models
+    from sphereface2.evaluation.pair_scores import SCORES, load_scores
+    from sphereface2.reporting.comparison import comparison_tables, write_comparison
+
+    if len(runs) < 2:
+        raise ValueError("compare needs at least two run folders")
+    labels = _labels(runs)
+    scored = [load_scores(run / SCORES)[1] for run in runs]
+    with Watch(console())("comparing"):
+        comparison = compare_models(list(zip(labels, scored, strict=True)))
+    write_comparison(output, comparison, title=" · ".join(labels))
+    out = Console()
+    for content in comparison_tables(comparison):
+        out.print(content.to_rich(), "")
+    for each in comparison.comparisons:
+        out.print(each.sentence, highlight=False, markup=False)
+    out.print(f"report: {output}", highlight=False, markup=False, soft_wrap=True)
+
+
+def calibrate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A run or a model folder.")],
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SET",
+            help="A .bin file, a list of pairs, 'synthetic', or a set of the run's own by name; "
+            "several are pooled. By default all sets of the run.",
+        ),
+    ] = None,
+    root: Annotated[
+        str | None, typer.Option(help="The folder that the images of a list lie below.")
+    ] = None,
+    far: Annotated[
+        list[float] | None, typer.Option(help="A target FAR, such as 0.001; may be repeated.")
+    ] = None,
+    prior: Annotated[
+        float, typer.Option(help="The share of pairs that are one person, where you will use it.")
+    ] = 0.5,
+    flip: Annotated[bool, typer.Option(help="Add the mirror image's embedding.")] = True,
+    workers: Annotated[int, typer.Option(help="Processes that render or check images.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")] = "auto",
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Where to draw it; calibration.png beside the model if not given."),
+    ] = None,
+) -> None:
+    """Find thresholds and probabilities for a model's scores, and keep them in its folder."""
+    from rich.console import Console
+
+    from sphereface2.evaluation.calibration import FAR_TARGETS
+    from sphereface2.evaluation.model_calibration import calibrate_model
+    from sphereface2.reporting.calibration import (
+        bias_sentence,
+        thresholds_content,
+        write_calibration_picture,
+    )
+    from sphereface2.run_folder import MODEL, read_history
+    from sphereface2.training.devices import choose_device
+
+    if not model.is_dir():
+        raise FileNotFoundError(f"there is no run or model folder {model}")
+    folder = model / MODEL if (model / MODEL).is_dir() else model
+    config = _run_config(folder.parent)
+    calibration = calibrate_model(
+        folder,
+        _sets(on or [], config, root=root, folder=folder),
+        far_targets=far or FAR_TARGETS,
+        prior=prior,
+        flip=flip,
+        workers=workers,
+        device=choose_device(device),
+        history=read_history(folder.parent),
+        watch=Watch(console()),
+    )
+    place = picture or folder.parent / "calibration.png"
+    write_calibration_picture(place, calibration)
+    out = Console()
+    out.print(thresholds_content(calibration).to_rich())
+    said = bias_sentence(calibration)
+    if said:
+        out.print(said, highlight=False, markup=False)
+    probability = calibration.probability
+    out.print(
+        f"P(same | cosine) = 1 / (1 + exp(-({probability.slope:.3f} · cosine "
+        f"{probability.intercept:+.3f}))) at prior {probability.prior:g}; mean gap "
+        f"{100 * calibration.calibration_error:.1f} points",
+        highlight=False,
+        markup=False,
+    )
+    out.print(
+        f"kept in {folder / 'config.json'}; picture: {place}", highlight=False, soft_wrap=True
+    )
+
+
+def _labels(runs: list[Path]) -> list[str]:
+    """The names of the folders, with as many of the folders above as tell them apart."""
+    paths = [run.resolve() for run in runs]
+    if len(set(paths)) < len(paths):
+        raise ValueError("compare needs different run folders; one is given twice")
+    for depth in range(1, max(len(path.parts) for path in paths) + 1):
+        labels = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(labels)) == len(labels):
+            break
+    return labels
+
+
+def _run_config(folder: Path) -> "RunConfig | None":
+    from sphereface2.config import load_config
+    from sphereface2.run_folder import CONFIG
+
+    return load_config(folder) if (folder / CONFIG).is_file() else None
+
+
+def _sets(
+    words: list[str], config: "RunConfig | None", *, root: str | None, folder: Path
+) -> "list[VerificationSet]":
+    from sphereface2.data import VERIFICATION_SETS
+    from sphereface2.data.set_words import sets_of_word
+    from sphereface2.tables import build
+
+    def of_run() -> "list[VerificationSet]":
+        choices = config.evaluation.sets if config is not None else []
+        return [
+            each
+            for choice in choices
+            for each in build("evaluation set", VERIFICATION_SETS, choice.name, **choice.options)
+        ]
+
+    if words:
+        chosen: list[VerificationSet] = []
+        for word in words:
+            is_own = not Path(word).exists() and word not in VERIFICATION_SETS
+            own = of_run() if is_own else []
+            named = [each for each in own if each.name == word]
+            others = [each.name for each in own]
+            chosen += named or sets_of_word(word, root=root, others=others)
+        return chosen
+    own = of_run()
+    if not own:
+        raise ValueError(f"{folder} belongs to no run with sets: name a set with --on SET")
+    return own

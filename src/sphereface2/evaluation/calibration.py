@@ -1,0 +1,224 @@
+"""From cosines to decisions: thresholds at chosen FARs, a probability, and what the bias says.
+
+The map from score to probability is logistic (Platt): P(same | s) = σ(slope · s + intercept), with
+the intercept moved from the mix of genuine and impostor pairs in the set to a stated prior.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from sphereface2.evaluation.bootstrap import REPLICATES, people_count, replicate
+from sphereface2.evaluation.intervals import (
+    OVER_PAIRS,
+    OVER_PEOPLE,
+    Interval,
+    Rate,
+    percentiles,
+    wilson,
+)
+from sphereface2.evaluation.metrics import BoolArray, FloatArray, OperatingPoint
+from sphereface2.evaluation.pair_scores import PairScores
+from sphereface2.evaluation.probability import (
+    ProbabilityMap,
+    ReliabilityBin,
+    fit_probability,
+    reliability,
+)
+from sphereface2.evaluation.results import ScoreHistogram
+from sphereface2.evaluation.verification import measure
+
+FAR_TARGETS = (1e-1, 1e-2, 1e-3, 1e-4)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Where to cut for a target FAR, and what the calibration pairs say about that cut.
+
+    threshold_interval: where the cut would have been with other people
+    far: reached on the calibration pairs, never above the target; tar_interval: of the TAR at the
+        target FAR, the threshold's uncertainty included
+    """
+
+    target_far: float
+    resolved: bool
+    threshold: float
+    threshold_interval: Interval | None
+    far: Rate
+    tar: float
+    tar_interval: Interval | None
+
+
+@dataclass(frozen=True)
+class BiasThreshold:
+    """The learned bias taken as a pair threshold: the score where r·g(score) + b = 0.
+
+    threshold: None where -b/r lies outside of g's range, so that no score gets there
+    """
+
+    bias: float
+    radius: float
+    sharpness: float
+    threshold: float | None
+    far: Rate
+    tar: Rate
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """All that turns the scores of one model into decisions, and the pairs that it rests on.
+
+    model: digest of the weights it was made with; it holds for no other model
+    flip: whether the embeddings were the sum of an image's and its mirror image's
+    calibration_error: mean gap between probability and share, on folds that were held out
+    """
+
+    set_name: str
+    model: str
+    flip: bool
+    pairs: int
+    genuine: int
+    impostor: int
+    people: int | None
+    thresholds: tuple[Threshold, ...]
+    probability: ProbabilityMap
+    reliability: tuple[ReliabilityBin, ...]
+    calibration_error: float
+    histogram: ScoreHistogram
+    bias: BiasThreshold | None = None
+
+    def to_mapping(self) -> dict[str, Any]:
+        """As plain JSON values, for the config of a model folder."""
+        mapping: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
+        return mapping
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        try:
+            return TypeAdapter(cls).validate_python(dict(values))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the whole"
+            raise ValueError(
+                f"the stored calibration cannot be read ({where}: {first['msg'].lower()}); "
+                "calibrate the model again"
+            ) from None
+
+    def require_model(self, digest: str) -> None:
+        """Refuse scores of another model: its cosines mean something else."""
+        if digest != self.model:
+            raise ValueError(
+                f"the calibration was made with the model {self.model[:12]}, these embeddings come "
+                f"from the model {digest[:12]}; calibrate that one (sphereface2 calibrate MODEL)"
+            )
+
+    def threshold_at(self, target_far: float) -> float:
+        """The threshold of a target FAR that the calibration pairs resolved."""
+        for each in self.thresholds:
+            if math.isclose(each.target_far, target_far) and each.resolved:
+                return each.threshold
+        known = ", ".join(f"{each.target_far:g}" for each in self.thresholds if each.resolved)
+        raise ValueError(
+            f"the calibration has no threshold for FAR {target_far:g} (it has {known or 'none'}); "
+            "calibrate on a set with more impostor pairs"
+        )
+
+
+def calibrate(
+    scored: PairScores,
+    *,
+    model: str = "",
+    flip: bool = True,
+    far_targets: Sequence[float] = FAR_TARGETS,
+    prior: float = 0.5,
+    bias: tuple[float, float, float] | None = None,
+    replicates: int = REPLICATES,
+) -> Calibration:
+    """Calibrate a model by its scored pairs; `bias` is (b, r, t) of a SphereFace2 head."""
+    check_request(far_targets, prior)
+    scores, same = scored.scores, scored.same
+    targets = sorted(set(far_targets), reverse=True)
+    result = measure(scored, model=model, far_targets=targets, replicates=replicates)
+    bins, error = reliability(scores, same, scored.folds, prior=prior)
+    return Calibration(
+        set_name=scored.name,
+        model=model,
+        flip=flip,
+        pairs=result.pairs,
+        genuine=result.genuine,
+        impostor=result.impostor,
+        people=None if scored.people is None else people_count(scored.people),
+        thresholds=_thresholds(scored, result.tar_at_far, replicates=replicates),
+        probability=fit_probability(scores, same, prior=prior),
+        reliability=bins,
+        calibration_error=error,
+        histogram=result.histogram,
+        bias=None if bias is None else _bias_threshold(scores, same, *bias),
+    )
+
+
+def check_request(far_targets: Sequence[float], prior: float) -> None:
+    """Refuse what cannot be asked for; before long work is best."""
+    if not 0.0 < prior < 1.0:
+        raise ValueError(f"prior must lie between 0 and 1, got {prior}")
+    for target in far_targets:
+        if not 0.0 < target < 1.0:
+            raise ValueError(f"a target FAR must lie between 0 and 1, got {target}")
+
+
+def invert_adjustment(value: float, sharpness: float) -> float | None:
+    """The cosine c with g(c) = 2((c+1)/2)^t - 1 = value, or None where g never gets there."""
+    if not -1.0 <= value <= 1.0:
+        return None
+    return float(2.0 * ((value + 1.0) / 2.0) ** (1.0 / sharpness) - 1.0)
+
+
+def _thresholds(
+    scored: PairScores, points: Sequence[OperatingPoint], *, replicates: int
+) -> tuple[Threshold, ...]:
+    targets = [point.target_far for point in points if point.resolved]
+    ends: dict[float, Interval] = {}
+    if targets and replicates:
+        (drawn,) = replicate(
+            [(scored.scores, np.empty((scored.same.size, 0), dtype=np.bool_))],
+            scored.same,
+            scored.people,
+            targets=targets,
+            replicates=replicates,
+        )
+        method = OVER_PAIRS if scored.people is None else OVER_PEOPLE
+        ends = {
+            target: percentiles(drawn.threshold[:, number], method=method)
+            for number, target in enumerate(targets)
+        }
+    return tuple(
+        Threshold(
+            target_far=point.target_far,
+            resolved=point.resolved,
+            threshold=point.threshold,
+            threshold_interval=ends.get(point.target_far),
+            far=wilson(point.false_accepts, point.impostors),
+            tar=point.tar,
+            tar_interval=point.interval,
+        )
+        for point in points
+    )
+
+
+def _bias_threshold(
+    scores: FloatArray, same: BoolArray, bias: float, radius: float, sharpness: float
+) -> BiasThreshold:
+    # r·g(c) + b = 0: the boundary of a sample with a class, both margins left out
+    threshold = invert_adjustment(-bias / radius, sharpness)
+    # Outside of g's range the boundary is below all scores (b > r) or above them.
+    accepted = np.full(same.size, bias > 0) if threshold is None else scores >= threshold
+    far, tar = (
+        wilson(int(np.count_nonzero(accepted[kind])), int(np.count_nonzero(kind)))
+        for kind in (~same, same)
+    )
+    return BiasThreshold(bias, radius, sharpness, threshold, far, tar)

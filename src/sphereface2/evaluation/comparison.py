@@ -1,0 +1,266 @@
+"""Is the difference real? Models compared on the same pairs, by tests that use the pairing.
+
+Two models mostly stumble over the same pairs, so the difference of their numbers is far surer than
+the numbers themselves. McNemar's exact test looks at the pairs that only one of them decides right;
+the bootstrap over people draws the same people for both and looks at the differences.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sphereface2.evaluation.bootstrap import REPLICATES, Replicates, people_count, replicate
+from sphereface2.evaluation.intervals import OVER_PAIRS, OVER_PEOPLE, Interval, percentiles
+from sphereface2.evaluation.metrics import FloatArray
+from sphereface2.evaluation.pair_scores import PairScores, combine
+from sphereface2.evaluation.results import VerificationResult
+from sphereface2.evaluation.verification import FAR_TARGETS, decided_right, measure
+
+SIGNIFICANCE = 0.05
+ACCURACY = "accuracy"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One measure of a model less the same of the baseline.
+
+    p_value: chance of a difference at least as large if there were none
+    p_adjusted: the same after Holm's correction for all models compared with one baseline
+    """
+
+    measure: str
+    baseline: float
+    value: float
+    difference: float
+    interval: Interval
+    p_value: float
+    p_adjusted: float
+
+    @property
+    def is_resolved(self) -> bool:
+        return self.p_adjusted < SIGNIFICANCE
+
+
+@dataclass(frozen=True)
+class SetComparison:
+    """A model and the baseline on one set; `differences` begins with the accuracy.
+
+    only_model, only_baseline: pairs that only one of the two decides right, at its fold thresholds
+    mcnemar: p value of the exact test on these
+    """
+
+    set_name: str
+    baseline: str
+    model: str
+    pairs: int
+    people: int | None
+    only_model: int
+    only_baseline: int
+    mcnemar: float
+    differences: tuple[Difference, ...]
+
+    @property
+    def accuracy(self) -> Difference:
+        return self.differences[0]
+
+    @property
+    def sentence(self) -> str:
+        """What the accuracies say, in words."""
+        points = abs(100 * self.accuracy.difference)
+        size = f"{points:.2f}".rstrip("0").rstrip(".") + f" point{'' if points == 1 else 's'}"
+        trials = f"these {self.pairs:,} pairs"
+        if self.people is not None:
+            trials += f" of {self.people:,} people"
+        where = f"{self.set_name}: "
+        if self.accuracy.difference == 0:
+            return f"{where}{self.model} and {self.baseline} are equally accurate on {trials}."
+        if not self.accuracy.is_resolved:
+            return (
+                f"{where}the difference of {size} between {self.model} and {self.baseline} is not "
+                f"resolved by {trials} (p = {self.accuracy.p_adjusted:.2g})."
+            )
+        word = "better" if self.accuracy.difference > 0 else "worse"
+        return (
+            f"{where}{self.model} is {word} than {self.baseline} by {size}, and {trials} "
+            f"resolve that (p = {self.accuracy.p_adjusted:.2g})."
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several models on the same sets, all against the first."""
+
+    models: tuple[str, ...]
+    results: tuple[VerificationResult, ...]
+    comparisons: tuple[SetComparison, ...]
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(each.set_name for each in self.comparisons))
+
+
+def compare(
+    models: Sequence[tuple[str, Sequence[PairScores]]],
+    *,
+    replicates: int = REPLICATES,
+    far_targets: Sequence[float] = FAR_TARGETS,
+) -> Comparison:
+    """Compare every model with the first on each set and, if there are several, on all combined.
+
+    `models` are labels with the scored pairs of each set, which must be the same pairs for all.
+    """
+    if len(models) < 2:
+        raise ValueError(f"a comparison needs at least two models, got {len(models)}")
+    labels = [label for label, _ in models]
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"the models compared need different names, got {', '.join(labels)}")
+    for label, sets in models[1:]:
+        _require_same_pairs(models[0], (label, sets))
+    by_set = [list(parts) for parts in zip(*(sets for _, sets in models), strict=True)]
+    if len(by_set) > 1:
+        by_set.append([combine(sets) for _, sets in models])
+    results: list[VerificationResult] = []
+    comparisons: list[SetComparison] = []
+    for parts in by_set:
+        measured = [
+            measure(part, model=label, far_targets=far_targets, replicates=replicates)
+            for label, part in zip(labels, parts, strict=True)
+        ]
+        results += measured
+        comparisons += _compare_set(measured, parts, replicates=replicates)
+    # By model, the baseline first, as every other evaluation is.
+    results.sort(key=lambda result: labels.index(result.model))
+    return Comparison(tuple(labels), tuple(results), tuple(comparisons))
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Two-sided exact p value: would a fair coin part the discordant pairs this unevenly?"""
+    trials, fewer = only_first + only_second, min(only_first, only_second)
+    if trials == 0:
+        return 1.0
+    logs = [_log_choose(trials, count) for count in range(fewer + 1)]
+    top = max(logs)
+    log_tail = top + math.log(sum(math.exp(value - top) for value in logs))
+    return min(1.0, 2.0 * math.exp(log_tail - trials * math.log(2.0)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction: p values that keep the chance of any false alarm at its level."""
+    adjusted = [1.0] * len(p_values)
+    highest = 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        highest = max(highest, min(1.0, p_values[index] * (len(p_values) - rank)))
+        adjusted[index] = highest
+    return adjusted
+
+
+def bootstrap_p_value(differences: FloatArray) -> float:
+    """Twice the share of replicates on the rarer side of 0; a replicate at 0 counts for both."""
+    count = differences.size
+    below, above = (int(np.count_nonzero(side)) for side in (differences <= 0, differences >= 0))
+    return min(1.0, 2.0 * (min(below, above) + 1) / (count + 1))
+
+
+def _compare_set(
+    results: Sequence[VerificationResult], parts: Sequence[PairScores], *, replicates: int
+) -> list[SetComparison]:
+    right = [decided_right(part) for part in parts]
+    targets = [point.target_far for point in results[0].tar_at_far if point.resolved]
+    people = parts[0].people
+    drawn = replicate(
+        [(part.scores, each[:, None]) for part, each in zip(parts, right, strict=True)],
+        parts[0].same,
+        people,
+        targets=targets,
+        replicates=replicates,
+    )
+    values = [_measures(result, targets) for result in results]
+    columns = [_replicated(each, targets) for each in drawn]
+    method = OVER_PAIRS if people is None else OVER_PEOPLE
+    counts = [
+        (
+            int(np.count_nonzero(each & ~right[0])),
+            int(np.count_nonzero(right[0] & ~each)),
+        )
+        for each in right[1:]
+    ]
+    exact = [mcnemar(*count) for count in counts]
+    differences: list[list[Difference]] = [[] for _ in counts]
+    for name in values[0]:
+        spreads = [column[name] - columns[0][name] for column in columns[1:]]
+        p_values = [bootstrap_p_value(spread) for spread in spreads]
+        if name == ACCURACY:
+            # The more careful of the two: McNemar knows no people, a bootstrap no small numbers.
+            p_values = [max(pair) for pair in zip(p_values, exact, strict=True)]
+        for number, adjusted in enumerate(holm(p_values)):
+            differences[number].append(
+                Difference(
+                    measure=name,
+                    baseline=values[0][name],
+                    value=values[number + 1][name],
+                    difference=values[number + 1][name] - values[0][name],
+                    interval=percentiles(spreads[number], method=method),
+                    p_value=p_values[number],
+                    p_adjusted=adjusted,
+                )
+            )
+    return [
+        SetComparison(
+            set_name=result.set_name,
+            baseline=results[0].model,
+            model=result.model,
+            pairs=result.pairs,
+            people=None if people is None else people_count(people),
+            only_model=count[0],
+            only_baseline=count[1],
+            mcnemar=p_value,
+            differences=tuple(rows),
+        )
+        for result, count, p_value, rows in zip(
+            results[1:], counts, exact, differences, strict=True
+        )
+    ]
+
+
+def _measures(result: VerificationResult, targets: Sequence[float]) -> dict[str, float]:
+    points = {point.target_far: point.tar for point in result.tar_at_far}
+    tar = {_tar_name(target): points[target] for target in targets}
+    return {ACCURACY: result.accuracy, "EER": result.eer, "AUC": result.auc, **tar}
+
+
+def _replicated(drawn: Replicates, targets: Sequence[float]) -> dict[str, FloatArray]:
+    tar = {_tar_name(target): drawn.tar[:, number] for number, target in enumerate(targets)}
+    return {ACCURACY: drawn.accuracy[:, 0], "EER": drawn.eer, "AUC": drawn.auc, **tar}
+
+
+def _tar_name(target: float) -> str:
+    return f"TAR@FAR {100 * target:g}%"
+
+
+def _require_same_pairs(
+    baseline: tuple[str, Sequence[PairScores]], other: tuple[str, Sequence[PairScores]]
+) -> None:
+    first = {scored.name: scored for scored in baseline[1]}
+    second = {scored.name: scored for scored in other[1]}
+    runs = f"{baseline[0]} and {other[0]}"
+    again = "evaluate both with the same evaluation.sets"
+    if list(first) != list(second):
+        only = [name for name in [*first, *second] if (name in first) != (name in second)]
+        named = f"set '{only[0]}' is in one of them only" if only else "they come in other orders"
+        raise ValueError(f"{runs} were evaluated on different sets ({named}): {again}")
+    for name, scored in first.items():
+        if scored.digest != second[name].digest:
+            raise ValueError(
+                f"{runs} were evaluated on different pairs of the set '{name}': {again}"
+            )
+        if scored.images != second[name].images:
+            raise ValueError(
+                f"{runs} were evaluated on the same pairs of the set '{name}' but on other images "
+                f"(another size, alignment or rendering): {again}"
+            )
+
+
+def _log_choose(trials: int, count: int) -> float:
+    return math.lgamma(trials + 1) - math.lgamma(count + 1) - math.lgamma(trials - count + 1)

@@ -1,0 +1,281 @@
+"""The scored pairs of a verification set: made from embeddings, pooled, kept in a run folder.
+
+A run keeps its pair scores in scores.npz: with them, models are compared on the same pairs without
+embedding anything again. The file holds plain arrays only; reading it runs no code.
+"""
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray
+from sphereface2.evaluation.results import COMBINED, write_atomically
+from sphereface2.evaluation.slices import Attributes
+
+SCORES = "scores.npz"
+_FORMAT = "sphereface2-scores-1"
+_SAMPLE = 64  # images whose pixels stand for all of a set's in its digest
+_CHUNK = 16_384  # pairs a chunk: the gathered embeddings stay small however long the list is
+
+
+class Images(Protocol):
+    """The images of a set: indexed from 0, uint8, height × width × RGB."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> npt.NDArray[np.uint8]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class PairScores:
+    """The scored pairs of one set: all that `measure` needs, before any of it is thinned.
+
+    pairs: (n, 2) image numbers; same: (n,) one person; folds: (n,); scores: (n,) cosines
+    sources: (n,) the set that each pair comes from (differs from `name` once sets are pooled)
+    positions: (n,) the number of each pair in that set's list
+    people: (n, 2) who the two images of each pair show, where that is known
+    images: digest of the set's images (`images_digest`), where it was taken
+    attributes: values of each pair by which `measure` slices the result
+    """
+
+    name: str
+    scores: FloatArray
+    pairs: IntArray
+    same: BoolArray
+    folds: IntArray
+    sources: npt.NDArray[np.str_]
+    positions: IntArray
+    people: IntArray | None = None
+    images: str = ""
+    attributes: Attributes = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Stands for the pair list: which images, one person or two, in which fold."""
+        listing = np.column_stack([self.pairs, self.same, self.folds]).astype("<i8")
+        return hashlib.sha256(listing.tobytes()).hexdigest()[:16]
+
+
+def score_pairs(
+    name: str,
+    embeddings: npt.NDArray[np.floating[Any]],
+    pairs: npt.ArrayLike,
+    same: npt.ArrayLike,
+    folds: npt.ArrayLike,
+    *,
+    people: npt.ArrayLike | None = None,
+    images: str = "",
+    attributes: Attributes | None = None,
+) -> PairScores:
+    """The cosine of the two embeddings of each pair; (N, D) embeddings need not be unit vectors.
+
+    `people` (N,) is the person of each image: with it, intervals count people and not pairs.
+    """
+    pair_numbers = np.asarray(pairs, dtype=np.int64)
+    kinds = np.asarray(same, dtype=np.bool_)
+    fold_numbers = np.asarray(folds, dtype=np.int64)
+    _check_pairs(name, pair_numbers, kinds, fold_numbers)
+    norms = _checked_norms(name, embeddings)
+    unknown = (pair_numbers.min(axis=1) < 0) | (pair_numbers.max(axis=1) >= len(embeddings))
+    _refuse(name, "pairs", unknown, f"name an image beyond the {len(embeddings)} there")
+    persons = _people_of_pairs(name, people, pair_numbers, kinds, images=len(embeddings))
+    cosines = np.empty(len(kinds), dtype=np.float64)
+    for start in range(0, len(kinds), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        left, right = pair_numbers[part].T
+        dots = np.einsum("nd,nd->n", embeddings[left], embeddings[right], dtype=np.float64)
+        cosines[part] = dots / (norms[left] * norms[right])
+    return PairScores(
+        name=name,
+        scores=np.clip(cosines, -1.0, 1.0),  # rounding may step over
+        pairs=pair_numbers,
+        same=kinds,
+        folds=fold_numbers,
+        sources=np.full(len(kinds), name),
+        positions=np.arange(len(kinds), dtype=np.int64),
+        people=persons,
+        images=images,
+        attributes=attributes or {},
+    )
+
+
+def combine(sets: Sequence[PairScores], *, name: str = COMBINED) -> PairScores:
+    """All pairs of the sets pooled; fold i of the pool is fold i of every set.
+
+    People of different sets are taken to be different people. Where only some sets know their
+    people, each pair of the others counts as a person of its own.
+    """
+    if not sets:
+        raise ValueError("there is no verification set to combine")
+    return PairScores(
+        name=name,
+        scores=np.concatenate([part.scores for part in sets]),
+        pairs=np.concatenate([part.pairs for part in sets]),
+        same=np.concatenate([part.same for part in sets]),
+        folds=np.concatenate([part.folds for part in sets]),
+        sources=np.concatenate([part.sources for part in sets]),
+        positions=np.concatenate([part.positions for part in sets]),
+        people=_pooled_people(sets),
+        images="+".join(part.images for part in sets) if all(s.images for s in sets) else "",
+    )
+
+
+def images_digest(images: Images) -> str:
+    """Stands for the images of a set: how many there are, and the pixels of 64 of them."""
+    digest = hashlib.sha256(str(len(images)).encode())
+    for index in np.unique(np.linspace(0, len(images) - 1, _SAMPLE).astype(int)).tolist():
+        image = np.ascontiguousarray(images[index])
+        digest.update(str(image.shape).encode())
+        digest.update(image.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def save_scores(path: Path, sets: Sequence[PairScores], *, model: str) -> None:
+    """Write the scored pairs of a model on its sets, whole or not at all."""
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "format": np.array(_FORMAT),
+        "model": np.array(model),
+        "names": np.array([scored.name for scored in sets]),
+        "images": np.array([scored.images for scored in sets]),
+    }
+    for number, scored in enumerate(sets):
+        for part in ("scores", "pairs", "same", "folds"):
+            arrays[f"{number}.{part}"] = getattr(scored, part)
+        if scored.people is not None:
+            arrays[f"{number}.people"] = scored.people
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    write_atomically(path, buffer.getvalue())
+
+
+def load_scores(path: Path) -> tuple[str, list[PairScores]]:
+    """The model's label and its scored pairs, as `save_scores` wrote them."""
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path.parent} holds no {path.name}: evaluate the run first "
+            f"(sphereface2 evaluate {path.parent})"
+        )
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+        if str(arrays["format"]) != _FORMAT:
+            raise KeyError("format")
+        sets = [_read_set(arrays, number) for number in range(len(arrays["names"]))]
+    except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
+        raise ValueError(
+            f"{path} is damaged or was written by another version ({error}); evaluate the run again"
+        ) from None
+    return str(arrays["model"]), sets
+
+
+def _read_set(arrays: dict[str, npt.NDArray[Any]], number: int) -> PairScores:
+    name = str(arrays["names"][number])
+    same = arrays[f"{number}.same"].astype(np.bool_)
+    scored = PairScores(
+        name=name,
+        scores=arrays[f"{number}.scores"].astype(np.float64),
+        pairs=arrays[f"{number}.pairs"].astype(np.int64),
+        same=same,
+        folds=arrays[f"{number}.folds"].astype(np.int64),
+        sources=np.full(same.size, name),
+        positions=np.arange(same.size, dtype=np.int64),
+        images=str(arrays["images"][number]),
+    )
+    _check_pairs(name, scored.pairs, same, scored.folds)
+    _refuse(name, "scores", ~np.isfinite(scored.scores), "are not finite")
+    people = arrays.get(f"{number}.people")
+    return scored if people is None else replace(scored, people=people.astype(np.int64))
+
+
+def _people_of_pairs(
+    name: str, people: npt.ArrayLike | None, pairs: IntArray, same: BoolArray, *, images: int
+) -> IntArray | None:
+    if people is None:
+        return None
+    known = np.asarray(people, dtype=np.int64)
+    if known.shape != (images,):
+        raise ValueError(
+            f"set '{name}': {images} embeddings, but people of the shape {known.shape}; "
+            "give one for each image"
+        )
+    persons: IntArray = known[pairs]
+    alike = persons[:, 0] == persons[:, 1]
+    _refuse(name, "genuine pairs", same & ~alike, "show two people, as their images are labelled")
+    _refuse(name, "impostor pairs", ~same & alike, "show one person, as their images are labelled")
+    return persons
+
+
+def _pooled_people(sets: Sequence[PairScores]) -> IntArray | None:
+    if all(part.people is None for part in sets):
+        return None
+    pooled, first = [], 0
+    for part in sets:
+        numbers = np.repeat(np.arange(len(part.same))[:, None], 2, axis=1)
+        if part.people is not None:
+            numbers = np.unique(part.people, return_inverse=True)[1].reshape(-1, 2)
+        pooled.append(numbers.astype(np.int64) + first)
+        first += int(numbers.max()) + 1
+    return np.concatenate(pooled)
+
+
+def _check_pairs(name: str, pairs: IntArray, same: BoolArray, folds: IntArray) -> None:
+    count = len(same)
+    if pairs.shape != (count, 2) or same.ndim != 1 or folds.shape != (count,):
+        raise ValueError(
+            f"set '{name}': pairs, same and folds must have the shapes (n, 2), (n,) and (n,), got "
+            f"{pairs.shape}, {same.shape} and {folds.shape}"
+        )
+    genuine = int(np.count_nonzero(same))
+    if genuine in (0, count):
+        raise ValueError(
+            f"set '{name}' has {genuine} genuine and {count - genuine} impostor pairs; "
+            "verification needs both kinds"
+        )
+    names = np.unique(folds)
+    if names.size < 2:
+        raise ValueError(
+            f"set '{name}' has one fold only; the LFW protocol chooses the threshold of a fold on "
+            "the others, so give at least two (it uses ten)"
+        )
+    one_kind = [int(f) for f in names if np.unique(same[folds == f]).size == 1]
+    if one_kind:
+        raise ValueError(
+            f"set '{name}': {len(one_kind)} of {names.size} folds hold genuine or impostor pairs "
+            f"only ({_first(one_kind)}); spread both kinds over the folds"
+        )
+
+
+def _checked_norms(name: str, embeddings: npt.NDArray[np.floating[Any]]) -> FloatArray:
+    if embeddings.ndim != 2 or 0 in embeddings.shape:
+        raise ValueError(
+            f"set '{name}': embeddings must be a table of images × dimensions, got the shape "
+            f"{embeddings.shape}"
+        )
+    if not np.issubdtype(embeddings.dtype, np.floating):
+        raise ValueError(f"set '{name}': embeddings must be floats, got {embeddings.dtype}")
+    _refuse(name, "embeddings", ~np.isfinite(embeddings).all(axis=1), "are not finite")
+    squares = np.einsum("nd,nd->n", embeddings, embeddings, dtype=np.float64)
+    norms: FloatArray = np.sqrt(squares)
+    _refuse(name, "embeddings", norms == 0, "are zero and so have no direction")
+    return norms
+
+
+def _refuse(name: str, things: str, faulty: BoolArray, fault: str) -> None:
+    numbers = np.flatnonzero(faulty)
+    if numbers.size:
+        raise ValueError(
+            f"set '{name}': {numbers.size} of {faulty.size} {things} {fault} "
+            f"(number {_first(numbers.tolist())})"
+        )
+
+
+def _first(numbers: Sequence[int], *, shown: int = 5) -> str:
+    listing = ", ".join(str(number) for number in numbers[:shown])
+    return listing + (", ..." if len(numbers) > shown else "")

@@ -1,0 +1,108 @@
+"""The folder of a run: what stands in it under which name, and who may write there."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sphereface2.backbones.model_folder import LoadedModel, load_model
+from sphereface2.data.encoded import BadImage
+from sphereface2.data.label_noise import NoisyLabels
+from sphereface2.evaluation.pair_scores import SCORES
+from sphereface2.evaluation.results import write_atomically
+
+CONFIG = "config.yaml"
+METRICS = "metrics.jsonl"
+MODEL = "model"
+EVALUATION = "evaluation.json"
+REPORT = "report.html"
+LABEL_NOISE = "label_noise.csv"
+BAD_IMAGES = "bad_images.txt"
+CALIBRATION = "calibration.png"
+# All that a run writes: what --overwrite may remove, and nothing else.
+PRODUCTS = (
+    CONFIG,
+    METRICS,
+    "checkpoints",
+    "tensorboard",
+    MODEL,
+    EVALUATION,
+    SCORES,
+    REPORT,
+    LABEL_NOISE,
+    BAD_IMAGES,
+    CALIBRATION,
+)
+
+
+def refuse_used_folder(folder: Path) -> None:
+    """A ValueError where a run, or a file, is in the way of a new run."""
+    found = [product for product in PRODUCTS if (folder / product).exists()]
+    if found:
+        raise ValueError(
+            f"{folder} already holds a run ({', '.join(found)}): go on with "
+            f"'sphereface2 resume {folder}', choose another --output, or replace it "
+            "with --overwrite"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file, not a folder: choose another --output")
+
+
+def require_run(folder: Path) -> Path:
+    """The folder itself, if a run is in it."""
+    if not (folder / CONFIG).is_file():
+        raise FileNotFoundError(
+            f"{folder} is no run folder: it has no {CONFIG}; 'sphereface2 train RECIPE' makes one"
+        )
+    return folder
+
+
+def remove_products(folder: Path) -> None:
+    """Remove what a run has written, and nothing else."""
+    for path in (folder / product for product in PRODUCTS):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def load_run_model(folder: Path) -> LoadedModel:
+    """The network that a finished run has exported."""
+    if not (folder / MODEL).is_dir():
+        raise FileNotFoundError(
+            f"{folder} holds no trained model yet: finish it with 'sphereface2 resume {folder}'"
+        )
+    return load_model(folder / MODEL)
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl."""
+    path = folder / METRICS
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def keep_manifest(folder: Path, noisy: NoisyLabels) -> None:
+    """Write down which labels were drawn; those of a run that goes on must be the same."""
+    path, manifest = folder / LABEL_NOISE, _writable(noisy.manifest())
+    if not path.exists():
+        write_atomically(path, manifest)
+    elif path.read_bytes() != manifest.encode("utf-8"):
+        raise ValueError(
+            f"{path} lists other labels than label_noise gives for these images: the data has "
+            "changed since the run began; restore it or start the training anew"
+        )
+
+
+def list_bad_images(folder: Path, bad: Sequence[BadImage]) -> None:
+    """Write down the images that were passed over, where there are any."""
+    lines = [f"{each.location}: {each.reason}\n" for each in sorted(bad, key=lambda b: b.index)]
+    if lines or (folder / BAD_IMAGES).exists():
+        write_atomically(folder / BAD_IMAGES, _writable("".join(lines)))
+
+
+def _writable(text: str) -> str:
+    """The text with file names that are no UTF-8 in escaped form."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

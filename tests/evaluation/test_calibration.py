@@ -1,0 +1,174 @@
+"""Calibration: against scikit-learn, against the definition of g, and by what it refuses."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from sphereface2.evaluation import metrics
+from sphereface2.evaluation.calibration import Calibration, calibrate, invert_adjustment
+from sphereface2.evaluation.model_calibration import learned_bias
+from sphereface2.evaluation.probability import fit_probability, reliability
+from tests.evaluation.test_comparison import scored
+
+
+def pairs(seed: int, *, genuine: int = 300, impostor: int = 500) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    scores = np.concatenate(
+        [0.5 + 0.15 * generator.normal(size=genuine), 0.2 * generator.normal(size=impostor)]
+    )
+    return scores, np.arange(genuine + impostor) < genuine
+
+
+class TestProbability:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_the_fit_is_that_of_scikit_learn(self, seed: int) -> None:
+        scores, same = pairs(seed)
+        fitted = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(scores[:, None], same)
+        # At the prior of the set itself nothing is moved.
+        found = fit_probability(scores, same, prior=300 / 800)
+        assert found.slope == pytest.approx(fitted.coef_[0, 0], rel=1e-5)
+        assert found.intercept == pytest.approx(fitted.intercept_[0], rel=1e-5)
+        np.testing.assert_allclose(
+            found(scores), fitted.predict_proba(scores[:, None])[:, 1], atol=1e-6
+        )
+
+    def test_the_prior_moves_the_odds_and_nothing_else(self) -> None:
+        scores, same = pairs(0)
+        even, rare = (fit_probability(scores, same, prior=prior) for prior in (0.5, 0.01))
+        assert even.slope == rare.slope
+        odds = [p(scores) / (1 - p(scores)) for p in (even, rare)]
+        np.testing.assert_allclose(odds[0] / odds[1], 99.0, rtol=1e-6)
+        assert even(np.array([even.even])) == pytest.approx(0.5)
+
+    def test_the_mix_of_the_set_does_not_matter_once_the_prior_is_stated(self) -> None:
+        many, few = (fit_probability(*pairs(0, impostor=n), prior=0.5) for n in (20_000, 5_000))
+        assert many.even == pytest.approx(few.even, abs=0.02)
+
+    def test_kinds_that_never_overlap_still_give_a_finite_map(self) -> None:
+        same = np.arange(40) < 20
+        found = fit_probability(np.where(same, 0.9, 0.1), same)
+        assert 0 < found.slope < 1e3
+        assert found(np.array([0.9]))[0] == pytest.approx(21 / 22)
+        assert found(np.array([0.1]))[0] == pytest.approx(1 / 22)
+
+    def test_useless_scores_are_refused(self) -> None:
+        scores, same = pairs(0)
+        with pytest.raises(ValueError, match="genuine pairs do not score higher"):
+            fit_probability(-scores, same)
+        with pytest.raises(ValueError, match="800 genuine and 0 impostor"):
+            fit_probability(scores, np.ones(800, bool))
+        scores[3] = np.nan
+        with pytest.raises(ValueError, match="1 of 800 scores are not finite"):
+            fit_probability(scores, same)
+
+    def test_reliability_of_a_true_map(self) -> None:
+        generator = np.random.default_rng(0)
+        scores = generator.normal(size=40_000)
+        same = generator.random(40_000) < 1 / (1 + np.exp(-2 * scores))
+        bins, error = reliability(scores, same, np.arange(40_000) % 10, prior=float(same.mean()))
+        assert len(bins) == 10
+        assert sum(each.pairs for each in bins) == 40_000
+        assert error < 0.01
+        for each in bins:
+            assert abs(each.probability - each.share) < 0.03
+            assert each.interval.low <= each.share <= each.interval.high
+
+    def test_reliability_sees_a_map_that_is_wrong(self) -> None:
+        scores, same = pairs(0, genuine=4000, impostor=4000)
+        bent = np.where(scores > 0.3, 1.0, 0.0) * 0.2 + scores**3
+        _, error = reliability(bent, same, np.arange(8000) % 10)
+        _, straight = reliability(scores, same, np.arange(8000) % 10)
+        assert error > 2 * straight
+
+
+class TestThresholds:
+    def test_they_are_those_of_the_metrics(self) -> None:
+        pairs_of = scored(0, noise=0.3)
+        found = calibrate(pairs_of, model="m", replicates=60, far_targets=(0.01, 0.1, 0.001))
+        assert [each.target_far for each in found.thresholds] == [0.1, 0.01, 0.001]
+        assert [each.resolved for each in found.thresholds] == [True, True, False]
+        for each in found.thresholds:
+            point = metrics.tar_at_far(pairs_of.scores, pairs_of.same, each.target_far)
+            assert (each.threshold, each.tar) == (point.threshold, point.tar)
+            assert (each.far.value, each.far.trials) == (point.far, 300)
+            if each.resolved:
+                ends = each.threshold_interval
+                assert ends is not None
+                assert ends.low <= each.threshold <= ends.high
+        assert found.thresholds[2].tar_interval is None
+        assert found.threshold_at(0.1) == found.thresholds[0].threshold
+        with pytest.raises(ValueError, match=r"no threshold for FAR 0\.001 \(it has 0\.1, 0\.01\)"):
+            found.threshold_at(0.001)
+        assert (found.pairs, found.genuine, found.impostor, found.people) == (600, 300, 300, 60)
+
+    def test_an_impossible_prior_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="prior must lie between 0 and 1, got 1"):
+            calibrate(scored(0, noise=0.3), prior=1.0)
+
+
+class TestBias:
+    @pytest.mark.parametrize("sharpness", [0.5, 1.0, 2.0, 3.0, 3.5])
+    def test_the_inverse_of_g(self, sharpness: float) -> None:
+        for cosine in (-1.0, -0.3, 0.0, 0.4, 1.0):
+            value = 2 * ((cosine + 1) / 2) ** sharpness - 1
+            assert invert_adjustment(value, sharpness) == pytest.approx(cosine)
+        assert invert_adjustment(1.01, sharpness) is None
+        assert invert_adjustment(-1.01, sharpness) is None
+
+    def test_its_threshold_is_where_the_logit_is_zero(self) -> None:
+        pairs_of = scored(0, noise=0.3)
+        bias, radius, sharpness = 3.1, 30.0, 3.0
+        found = calibrate(pairs_of, replicates=20, bias=(bias, radius, sharpness)).bias
+        assert found is not None
+        assert found.threshold is not None
+        g = 2 * ((found.threshold + 1) / 2) ** sharpness - 1
+        assert radius * g + bias == pytest.approx(0.0, abs=1e-9)
+        accepted = pairs_of.scores >= found.threshold
+        assert found.far.value == np.mean(accepted[~pairs_of.same])
+        assert found.tar.value == np.mean(accepted[pairs_of.same])
+
+    @pytest.mark.parametrize(("bias", "accepted"), [(40.0, 300), (-40.0, 0)])
+    def test_a_bias_beyond_the_radius_decides_every_pair_alike(
+        self, bias: float, accepted: int
+    ) -> None:
+        found = calibrate(scored(0, noise=0.3), replicates=20, bias=(bias, 30.0, 3.0)).bias
+        assert found is not None
+        assert found.threshold is None
+        assert (found.far.successes, found.tar.successes) == (accepted, accepted)
+
+    def test_it_is_found_in_the_model_folder_or_in_the_log(self) -> None:
+        head = {"name": "sphereface2-c", "radius": 30.0, "sharpness": 3.0}
+        lines = [
+            {"kind": "train", "step": step, "head": {"bias": float(step)}} for step in (1, 20, 40)
+        ]
+        lines.append({"kind": "evaluation", "step": 40, "metrics": {}})
+        assert learned_bias({"head": head, "head_bias": 2.5}, lines) == (2.5, 30.0, 3.0)
+        assert learned_bias({"head": head, "best_step": 25}, lines) == (20.0, 30.0, 3.0)
+        assert learned_bias({"head": head}, lines) == (40.0, 30.0, 3.0)
+        assert learned_bias({"head": head}) is None
+        assert learned_bias({"head": {"name": "cosface", "scale": 64.0}}, lines) is None
+        assert learned_bias({}) is None
+
+
+def test_a_calibration_round_trips_through_json_and_knows_its_model() -> None:
+    found = calibrate(scored(0, noise=0.3), model="abc", replicates=20, bias=(3.1, 30.0, 3.0))
+    again = Calibration.from_mapping(json.loads(json.dumps(found.to_mapping())))
+    assert again == found
+    again.require_model("abc")
+    with pytest.raises(ValueError, match="made with the model abc, these embeddings come from"):
+        again.require_model("def")
+    broken = found.to_mapping()
+    del broken["probability"]["slope"]
+    with pytest.raises(ValueError, match=r"cannot be read \(probability\.slope"):
+        Calibration.from_mapping(broken)
+
+
+def test_people_are_optional() -> None:
+    found = calibrate(replace(scored(0, noise=0.3), people=None), replicates=20)
+    assert found.people is None
+    assert found.thresholds[0].tar_interval is not None
+    assert math.isfinite(found.calibration_error)
