@@ -1,0 +1,262 @@
+"""The command that looks at training data before it is trained on: inspect."""
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sphereface2.cli.showing import Watch, console
+
+if TYPE_CHECKING:
+    from sphereface2.backbones.model_folder import LoadedModel
+    from sphereface2.data.duplicates import DuplicateGroup
+    from sphereface2.data.encoded import EncodedImages
+    from sphereface2.data.image_facts import ImageFacts
+    from sphereface2.evaluation.inspected import Inspected
+    from sphereface2.evaluation.mislabelled import MislabelledResult
+
+
+def inspect(
+    data: Annotated[
+        Path, typer.Argument(help="A folder of people, a list, a .rec or a .parquet file.")
+    ],
+    root: Annotated[
+        Path | None, typer.Option(help="Where the paths of a list start; by default its folder.")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="A run or model folder: also look for wrong labels with it."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Where the report goes; inspection/NAME if not given.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads; as many as there are cores if not given.")
+    ] = None,
+    false_alarms: Annotated[
+        float,
+        typer.Option(
+            help="The share of suspects that may be right after all; more of it finds more errors."
+        ),
+    ] = 0.1,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Instead: suspect images with a margin (own less other) below this."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where the model computes.")] = "auto",
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON instead of a table.")
+    ] = False,
+) -> None:
+    """Look for what is wrong with training data: sphereface2 inspect faces/ --model runs/first"""
+    from sphereface2.data.image_facts import examine
+    from sphereface2.data.inspection import inspect_images
+    from sphereface2.data.opening import open_images
+    from sphereface2.evaluation import installed_versions
+    from sphereface2.evaluation.inspected import Inspected
+
+    if not 0 < false_alarms < 1:
+        raise ValueError(f"--false-alarms must be between 0 and 1, got {false_alarms}")
+    # Before the long pass over the images: what is wrong here is wrong in a second.
+    loaded = None
+    if model is not None:
+        from sphereface2.backbones.model_folder import load_model
+
+        loaded = load_model(_model_folder(model))
+    source = open_images(data, root=root)
+    folder = output or Path("inspection") / (data.resolve().stem or "data")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--output {folder} is a file; give a folder")
+    threads = workers or _cores()
+    watch = Watch(console())
+    with watch("looking at the images") as progress:
+        facts = examine(source, workers=threads, progress=progress)
+    with watch("comparing copies") as progress:
+        inspection, groups = inspect_images(source, facts, progress=progress)
+    labels = None
+    if loaded is not None and model is not None:
+        from sphereface2.evaluation.source_embeddings import embedding_key
+
+        labels = _judge_labels(
+            source,
+            facts,
+            folder,
+            model=loaded,
+            key=embedding_key(_model_folder(model), facts.digest[facts.readable]),
+            workers=threads,
+            device=device,
+            false_alarms=false_alarms,
+            threshold=threshold,
+            watch=watch,
+        )
+    inspected = Inspected(
+        title=data.resolve().name,
+        data=inspection,
+        model=str(model) if model is not None else None,
+        labels=labels,
+        versions=installed_versions(),
+    )
+    _write(folder, source, facts, inspected, groups, root=root)
+    _print(inspected, folder, as_json=json)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _model_folder(given: Path) -> Path:
+    """The model folder itself, or the one in a run folder."""
+    if not given.is_dir():
+        raise FileNotFoundError(f"--model: there is no folder {given}; give a run or model folder")
+    inner = given / "model"
+    folder = inner if inner.is_dir() else given
+    if not (folder / "model.safetensors").is_file():
+        raise FileNotFoundError(
+            f"--model: {given} is neither a run with a trained model nor a model folder "
+            "(no model.safetensors)"
+        )
+    return folder
+
+
+def _judge_labels(
+    source: "EncodedImages",
+    facts: "ImageFacts",
+    folder: Path,
+    *,
+    model: "LoadedModel",
+    key: str,
+    workers: int,
+    device: str,
+    false_alarms: float,
+    threshold: float | None,
+    watch: Watch,
+) -> "MislabelledResult":
+    from dataclasses import replace
+
+    import numpy as np
+
+    from sphereface2.data.image_file import printable
+    from sphereface2.evaluation.mislabelled import find_mislabelled
+    from sphereface2.evaluation.source_embeddings import embed_source
+    from sphereface2.training.devices import choose_device
+
+    numbers = np.flatnonzero(facts.readable)
+    with watch("embedding the images") as progress:
+        embeddings = embed_source(
+            source,
+            numbers,
+            folder / "embeddings.npy",
+            backbone=model.backbone,
+            preprocessing=model.preprocessing,
+            key=key,
+            device=choose_device(device),
+            workers=workers,
+            progress=progress,
+        )
+    with watch("judging the labels") as progress:
+        result = find_mislabelled(
+            embeddings,
+            source.labels[numbers],
+            false_alarms=false_alarms,
+            threshold=threshold,
+            progress=progress,
+        )
+    # Rows of the embeddings are readable images; the result speaks of images of the source.
+    result = replace(
+        result,
+        suspects=tuple(
+            replace(
+                suspect,
+                index=int(numbers[suspect.index]),
+                examples=tuple(numbers[list(suspect.examples)].tolist()),
+                other_examples=tuple(numbers[list(suspect.other_examples)].tolist()),
+            )
+            for suspect in result.suspects
+        ),
+        split=tuple(
+            replace(each, part=tuple(numbers[list(each.part)].tolist())) for each in result.split
+        ),
+    )
+    return result.named(source.people, lambda index: printable(source.name(index)))
+
+
+def _write(
+    folder: Path,
+    source: "EncodedImages",
+    facts: "ImageFacts",
+    inspected: "Inspected",
+    groups: "Sequence[DuplicateGroup]",
+    *,
+    root: Path | None,
+) -> None:
+    """Write the page, the JSON and the lists; a list with nothing to say is taken away."""
+    import numpy as np
+
+    from sphereface2.data.clean_list import clean_list, write_lines
+    from sphereface2.data.image_file import decode, printable
+    from sphereface2.reporting.inspection import write_inspection
+    from sphereface2.reporting.inspection_pictures import collect_pictures
+
+    unreadable = [f"{bad.location}\t{bad.reason}\n" for bad in facts.bad]
+    duplicates = [
+        (number, group.kind, group.across_people, source.person(i), printable(source.name(i)))
+        for number, group in enumerate(groups, start=1)
+        for i in group.images
+    ]
+    titles = ("group", "kind", "across_people", "person", "image")
+    for name, lines in (
+        ("unreadable.txt", unreadable),
+        ("duplicates.csv", _csv_lines(titles, duplicates) if duplicates else []),
+    ):
+        if lines:
+            write_lines(folder / name, lines)
+        else:
+            (folder / name).unlink(missing_ok=True)
+    if inspected.labels is not None:
+        rows = [
+            (s.image, s.person, s.kind, s.other_person, f"{s.own:.4f}", f"{s.other:.4f}", s.chance)
+            for s in inspected.labels.suspects
+        ]
+        head = ("image", "person", "kind", "nearest_other", "own", "other", "chance")
+        write_lines(folder / "suspects.csv", _csv_lines(head, rows))
+        left = facts.readable.copy()
+        left[[suspect.index for suspect in inspected.labels.suspects]] = False
+        kept = np.flatnonzero(left).tolist()
+        write_lines(folder / "clean.txt", clean_list(source, kept, root=root))
+    pictures = collect_pictures(
+        inspected,
+        average=facts.average.picture(),
+        labels=source.labels,
+        people=source.people,
+        usable=facts.readable,
+        read=lambda index: decode(source.encoded(index), source.location(index), looked=True),
+    )
+    write_inspection(folder / "inspection.html", inspected, pictures)
+    inspected.save(folder / "inspection.json")
+
+
+def _csv_lines(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(titles)
+    writer.writerows(rows)
+    return [text.getvalue()]
+
+
+def _print(inspected: "Inspected", folder: Path, *, as_json: bool) -> None:
+    if as_json:
+        print(inspected.to_json(), end="")
+        return
+    from rich.console import Console
+
+    from sphereface2.reporting.inspection import inspection_table
+
+    out = Console()
+    out.print(inspection_table(inspected))
+    out.print(f"report: {folder / 'inspection.html'}", highlight=False, soft_wrap=True)

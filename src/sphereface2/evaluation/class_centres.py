@@ -1,0 +1,160 @@
+"""The centres of people in embedding space, robust against wrong labels, computed in blocks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+Progress = Callable[[int, int], None]
+
+TRIMMED = 5
+"""One image in this many, the least typical of its person, does not count for the centre."""
+
+_BLOCK = 4096  # images at once
+_CLASSES = 4096  # centres at once: a block of cosines is then 64 MB
+_ROUNDS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Centres:
+    """Unit centres (K, D) of people, of how many images each is made, and the images' own part.
+
+    own: the similarity of each image to the centre that the others of its person make (N); it is
+    scaled as if that centre were made of very many images, so that people with few and with many
+    compare. 0 where there is no other image, and for a label of -1.
+    """
+
+    direction: Floats
+    count: Integers
+    own: Floats
+    kept: npt.NDArray[np.bool_]
+
+
+def unit_rows(block: npt.NDArray[np.floating]) -> Floats:
+    """Rows of length 1; rows of zeros stay."""
+    rows = np.asarray(block, np.float32)
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.maximum(length, 1e-12), np.float32)
+
+
+def trimmed_centres(embeddings: Floats, labels: Integers) -> Centres:
+    """The centre of each person without its least typical fifth of images.
+
+    Which those are is found with the centre of all, and once more with the trimmed centre: a wrong
+    image pulls the first centre towards itself.
+    """
+    people = int(labels.max()) + 1 if len(labels) else 0
+    kept = labels >= 0
+    for _ in range(_ROUNDS):
+        sums, count = _sums(embeddings, labels, kept, people)
+        own, _ = _own(embeddings, labels, kept, sums, count)
+        kept = _most_typical(own, labels)
+    sums, count = _sums(embeddings, labels, kept, people)
+    own, others = _own(embeddings, labels, kept, sums, count)
+    scale = _small_centre_scale(sums, count, others)
+    return Centres(
+        direction=unit_rows(sums),
+        count=count,
+        own=np.asarray(np.minimum(own * scale, 1), np.float32),
+        kept=kept,
+    )
+
+
+def nearest_others(
+    embeddings: Floats,
+    labels: Integers,
+    centres: Centres,
+    *,
+    least_images: int = 2,
+    progress: Progress | None = None,
+) -> tuple[Floats, Integers]:
+    """For each image the similarity and label of the nearest centre that is not its own.
+
+    A centre of fewer than `least_images` images stands for no person yet.
+    """
+    candidates = np.flatnonzero(centres.count >= least_images)
+    if len(candidates) < 2:
+        candidates = np.flatnonzero(centres.count > 0)
+    if len(candidates) < 2:
+        raise ValueError("all images are of one person; there is no other whom one could belong to")
+    best = np.full(len(labels), -2, np.float32)
+    best_label = np.full(len(labels), -1, np.int64)
+    for start in range(0, len(labels), _BLOCK):
+        rows = slice(start, min(start + _BLOCK, len(labels)))
+        images = unit_rows(embeddings[rows])
+        for first in range(0, len(candidates), _CLASSES):
+            some = candidates[first : first + _CLASSES]
+            cosine = images @ centres.direction[some].T
+            mine = np.searchsorted(some, labels[rows])
+            is_mine = (mine < len(some)) & (some[np.minimum(mine, len(some) - 1)] == labels[rows])
+            cosine[np.flatnonzero(is_mine), mine[is_mine]] = -2
+            place = cosine.argmax(axis=1)
+            value = cosine[np.arange(len(images)), place]
+            better = value > best[rows]
+            best[rows][better] = value[better]
+            best_label[rows][better] = some[place[better]]
+        if progress is not None:
+            progress(rows.stop, len(labels))
+    return best, best_label
+
+
+def _sums(
+    embeddings: Floats, labels: Integers, kept: npt.NDArray[np.bool_], people: int
+) -> tuple[npt.NDArray[np.float32], Integers]:
+    sums = np.zeros((people, embeddings.shape[1]), np.float32)
+    for start in range(0, len(labels), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        chosen = kept[rows]
+        np.add.at(sums, labels[rows][chosen], unit_rows(embeddings[rows])[chosen])
+    return sums, np.bincount(labels[kept], minlength=people).astype(np.int64)
+
+
+def _own(
+    embeddings: Floats,
+    labels: Integers,
+    kept: npt.NDArray[np.bool_],
+    sums: npt.NDArray[np.float32],
+    count: Integers,
+) -> tuple[Floats, Integers]:
+    """Similarity to the centre that the others make, and how many others there are."""
+    own = np.zeros(len(labels), np.float32)
+    others = np.where(labels >= 0, count[np.maximum(labels, 0)] - kept, 0).astype(np.int64)
+    for start in range(0, len(labels), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        images = unit_rows(embeddings[rows])
+        # Leave one out: an image that counts for the centre is taken off again.
+        centre = sums[np.maximum(labels[rows], 0)] - images * kept[rows, None]
+        own[rows] = np.where(others[rows] > 0, (images * unit_rows(centre)).sum(axis=1), 0)
+    return own, others
+
+
+def _most_typical(own: Floats, labels: Integers) -> npt.NDArray[np.bool_]:
+    """All but the least similar fifth of each person's images."""
+    order = np.lexsort((own, labels))
+    ordered = labels[order]
+    first = np.searchsorted(ordered, ordered, side="left")
+    size = np.searchsorted(ordered, ordered, side="right") - first
+    place = np.arange(len(order)) - first
+    kept = np.empty(len(order), np.bool_)
+    kept[order] = place >= size // TRIMMED
+    return kept & (labels >= 0)
+
+
+def _small_centre_scale(
+    sums: npt.NDArray[np.float32], count: Integers, others: Integers
+) -> npt.NDArray[np.float64]:
+    """What brings the similarity to a centre of few images up to that of one of very many.
+
+    With a mean similarity ρ of two images of a person, a mean of m unit vectors has the squared
+    length ρ + (1 − ρ)/m: chance makes it longer, and the cosine to it smaller.
+    """
+    large = count >= 4
+    if not large.any():
+        return np.ones(len(others))
+    squared = (sums[large].astype(np.float64) ** 2).sum(axis=1)
+    rho = float(np.median((squared / count[large] - 1) / (count[large] - 1)))
+    rho = min(max(rho, 0.05), 1.0)
+    return np.sqrt((rho + (1 - rho) / np.maximum(others, 1)) / rho)
