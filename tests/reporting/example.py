@@ -38,7 +38,7 @@ def example_evaluation(
     rows = []
     for label, gap in ((model, 0.9), (RAW_PIXELS, 0.1), (UNTRAINED, 0.15)):
         scored = [scored_set(name, seed=i, gap=gap - 0.1 * i) for i, name in enumerate(sets)]
-        rows += measure_all(scored, model=label)
+        rows += measure_all(scored, model=label, replicates=60)
     return EvaluationResult(title=title, rows=tuple(rows), versions=versions or {"python": "3.11"})
 
 

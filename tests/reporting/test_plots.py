@@ -21,6 +21,7 @@ ON_PLAIN = [row for row in EVALUATION.rows if row.set_name == "plain"]
 def all_figures() -> list[Figure]:
     return [
         plots.roc_figure(ON_PLAIN),
+        plots.det_figure(ON_PLAIN),
         plots.histogram_figure(ON_PLAIN[0]),
         *(plots.curve_figure(curve) for curve in training_curves(example_history())),
     ]
@@ -53,6 +54,39 @@ def test_roc_draws_every_model_over_a_logarithmic_far() -> None:
         assert np.asarray(line.get_ydata())[0] == 100 * allowed
     with pytest.raises(ValueError, match="at least one result"):
         plots.roc_figure([])
+
+
+def test_det_draws_both_errors_over_logarithms() -> None:
+    (axes,) = plots.det_figure(ON_PLAIN).axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert axes.get_ylim() == pytest.approx((1 / 100, 1))
+    for line, result in zip(axes.lines, ON_PLAIN, strict=True):
+        drawn = set(zip(np.asarray(line.get_xdata()), np.asarray(line.get_ydata()), strict=True))
+        points = zip(result.roc.far, result.roc.tar, strict=True)
+        assert {(far, 1 - tar) for far, tar in points if far > 0.01 and tar < 0.99} <= drawn
+    with pytest.raises(ValueError, match="at least one result"):
+        plots.det_figure([])
+
+
+def test_bands_are_the_intervals_of_the_subject() -> None:
+    band = ON_PLAIN[0].roc_band
+    assert band is not None
+    for figure in (plots.roc_figure(ON_PLAIN), plots.det_figure(ON_PLAIN)):
+        (axes,) = figure.axes
+        assert len(axes.collections) == 1  # baselines have none: they would hide it
+    (path,) = plots.roc_figure(ON_PLAIN).axes[0].collections[0].get_paths()
+    corners = {(round(x, 9), round(y, 6)) for x, y in np.asarray(path.vertices)}
+    for ends in (band.low, band.high):
+        for far, tar in zip(band.far, ends, strict=True):
+            assert (round(far, 9), round(100 * tar, 6)) in corners
+
+
+def test_models_that_are_compared_get_colours_of_their_own() -> None:
+    colours = plots.distinct_colours(["cosface", "cosface-2", "run 7", "run 8"])
+    assert colours["cosface"] == plots.METHOD_COLOURS["cosface"]
+    assert len(set(colours.values())) == 4
+    (axes,) = plots.roc_figure(ON_PLAIN[:1], colours={"sphereface2-c": "#123456"}).axes
+    assert axes.lines[0].get_color() == "#123456"
 
 
 def test_histogram_marks_the_threshold() -> None:

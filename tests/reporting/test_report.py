@@ -2,6 +2,7 @@
 
 import base64
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sphereface2.evaluation import COMBINED
+from sphereface2.evaluation import COMBINED, EvaluationResult
 from sphereface2.reporting import PairPicture, ReportPictures, hardest_pairs
 from sphereface2.reporting.pictures import png_data_uri
 from sphereface2.reporting.report import DEFINITIONS, SECTIONS, render_report, write_report
+from sphereface2.reporting.tables import interval_text
 from tests.reporting.example import example_evaluation, example_history
 
 CONFIG = "seed: 0\nhead:\n  name: sphereface2-c\n"
@@ -105,8 +107,10 @@ def test_all_sections_and_numbers_are_there(whole_report: str) -> None:
     assert CONFIG in page.text
     # Two rows of pairs for two sets with three pairs of each kind, and the contact sheet.
     assert page.tags.count("img") == 2 * 2 * 2 * 3 + 1
-    # ROC of three sets, histograms of three sets, six training curves.
-    assert page.tags.count("svg") == 3 + 3 + 6
+    # ROC, DET and histograms of three sets, six training curves.
+    assert page.tags.count("svg") == 3 + 3 + 3 + 6
+    for row in evaluation.rows:
+        assert interval_text(row.accuracy_interval) in page.text
     assert {"plain", "cross-age", COMBINED} <= set(re.findall(r">([^<>]+)</text>", whole_report))
 
 
@@ -162,7 +166,33 @@ def test_one_set_under_any_name_is_enough() -> None:
         evaluation=example_evaluation(sets=("my pairs",)), history=[], pictures=ReportPictures()
     )
     assert "my pairs · 200 pairs" in text
-    assert Page(text).tags.count("svg") == 2
+    assert Page(text).tags.count("svg") == 3
+
+
+def test_the_paper_stands_beside_its_own_sets_only(whole_report: str) -> None:
+    assert "Beside the paper" not in whole_report
+    text = report(
+        evaluation=example_evaluation(sets=("lfw", "my pairs")), history=[],
+        pictures=ReportPictures(),
+    )  # fmt: skip
+    assert "Beside the paper" in text
+    assert "SphereFace2-C" in text
+    assert "99.50" in text
+    assert "94.28" not in text  # the pool of other sets is not the paper's
+
+
+def test_results_without_intervals_are_shown_without_bands() -> None:
+    evaluation = example_evaluation(sets=("plain",))
+    bare = [
+        replace(row, accuracy_interval=None, eer_interval=None, auc_interval=None, roc_band=None,
+                best_threshold_interval=None,
+                tar_at_far=tuple(replace(point, interval=None) for point in row.tar_at_far))
+        for row in evaluation.rows
+    ]  # fmt: skip
+    older = EvaluationResult(title="older", rows=tuple(bare))
+    text = report(evaluation=older, history=[], pictures=ReportPictures())
+    assert "The band is" not in text
+    assert "–" not in Page(text).text.split("Definitions")[0]
 
 
 def test_pairs_are_judged_at_the_threshold_of_their_set() -> None:

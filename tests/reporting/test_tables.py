@@ -12,6 +12,8 @@ from sphereface2.reporting.tables import (
     accuracy_text,
     detail_content,
     detail_table,
+    interval_text,
+    published_content,
 )
 from tests.reporting.example import example_evaluation
 
@@ -36,6 +38,8 @@ def test_the_accuracy_table_has_every_model_and_set() -> None:
     ]
     first = evaluation.rows[0]
     assert content.rows[0][1].text == accuracy_text(first)
+    assert content.rows[0][1].detail == interval_text(first.accuracy_interval)
+    assert "95% interval, pairs as trials" in content.note
     assert accuracy_text(first) == f"{100 * first.accuracy:.1f} ± {100 * first.accuracy_std:.1f}"
     assert [row[1].strong for row in content.rows] == [True, False, False]
 
@@ -50,7 +54,8 @@ def test_the_tables_fit_a_terminal_of_80_columns() -> None:
         result = evaluation.find("sphereface2-c", set_name)
         assert result is not None
         assert accuracy_text(result) in line
-    for word in ("best-threshold", "EER", "AUC", "TAR@FAR 1%", "not resolved"):
+    assert all(len(line) <= 80 for line in (accuracy + detail).splitlines())
+    for word in ("threshold", "EER", "AUC", "TAR@FAR 1%", "resolved"):
         assert word in detail
 
 
@@ -69,14 +74,30 @@ def test_detail_shows_the_far_reached_and_marks_what_is_not_resolved() -> None:
     assert row[0].text == "plain"
     assert row[1].text == f"{100 * plain.best_threshold_accuracy:.1f}"
     # 100 impostor pairs: one in ten and one in a hundred are resolved, one in a thousand is not.
-    for cell, point in zip(row[4:], plain.tar_at_far, strict=True):
-        assert cell.text.rstrip("*") == f"{100 * point.tar:.1f}"
-        assert cell.text.endswith("*") == (not point.resolved)
-        assert cell.detail == f"{round(point.far * 100)}/100"
-    assert [cell.text.endswith("*") for cell in row[4:]] == [False, False, True]
-    assert "not resolved" in content.note
+    for cell, point in zip(row[4:6], plain.tar_at_far, strict=False):
+        assert cell.text == f"{100 * point.tar:.1f}"
+        assert point.interval is not None
+        ends = f"{100 * point.interval.low:.1f}–{100 * point.interval.high:.1f}"
+        assert cell.detail == f"{ends}\n{point.false_accepts}/100"
+    # No number where there is none: only how many impostor pairs were not enough.
+    assert (row[6].text, row[6].detail) == ("not resolved", "100 impostors")
+    assert "not resolved: the target is below one of so many impostor pairs" in content.note
+    assert row[2].detail == interval_text(plain.eer_interval)
     other = detail_content(evaluation, model="raw pixels")
     assert other.rows[0][1].text != row[1].text
+
+
+def test_the_papers_numbers_stand_under_ours_for_the_same_sets() -> None:
+    assert published_content(example_evaluation(sets=FOUR)) is None
+    one = published_content(example_evaluation(sets=("agedb_30", "mine")))
+    assert one is not None
+    assert one.columns == ("method", "AgeDB-30")
+    assert [cell.text for cell in one.rows[-3]] == ["SphereFace2-C", "93.68"]
+    every = published_content(example_evaluation(sets=("lfw", "agedb_30", "calfw", "cplfw")))
+    assert every is not None
+    assert every.columns == ("method", "LFW", "AgeDB-30", "CA-LFW", "CP-LFW", "Combined")
+    assert every.rows[0][0].text == "sphereface2-c (ours)"
+    assert len(every.rows) == 1 + 10
 
 
 def test_labels_are_no_markup() -> None:
