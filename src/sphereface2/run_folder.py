@@ -9,8 +9,8 @@ from typing import Any
 from sphereface2.backbones.model_folder import LoadedModel, load_model
 from sphereface2.data.encoded import BadImage
 from sphereface2.data.label_noise import NoisyLabels
+from sphereface2.evaluation.json_result import write_atomically
 from sphereface2.evaluation.pair_scores import SCORES
-from sphereface2.evaluation.results import write_atomically
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"

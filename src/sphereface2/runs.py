@@ -32,6 +32,7 @@ from sphereface2.data.training_source import (
 )
 from sphereface2.data.verification_sets import VerificationSet
 from sphereface2.evaluation.embed import embed, raw_pixel_embedding
+from sphereface2.evaluation.json_result import write_atomically
 from sphereface2.evaluation.pair_scores import (
     SCORES,
     PairScores,
@@ -44,7 +45,6 @@ from sphereface2.evaluation.results import (
     UNTRAINED,
     EvaluationResult,
     installed_versions,
-    write_atomically,
 )
 from sphereface2.evaluation.verification import measure_all
 from sphereface2.heads import Head, build_head, head_options

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sphereface2.data.align_crew import ENCODINGS, Task, Work, align_all
 from sphereface2.data.align_journal import AlignJournal, Outcome, write_reports
+from sphereface2.data.full_disk import telling_how_to_go_on
 from sphereface2.data.image_file import IMAGE_SUFFIXES, is_image_file, printable
 from sphereface2.data.source import Progress
 from sphereface2.faces import CHOICES
 from sphereface2.tables import look_up
 
 LARGEST_CROP = 1024
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,8 @@ def align_folder(
         "format": image_format,
     }
     start = time.perf_counter()
-    with _telling_how_to_go_on(target), AlignJournal(target, settings) as journal:
+    full_disk = telling_how_to_go_on(target, kept="the crops that are there stay")
+    with full_disk, AlignJournal(target, settings) as journal:
         tasks = _tasks(photos, journal.outcomes, target, ending=image_format)
         done = len(photos) - len(tasks)
         if progress is not None:
@@ -173,18 +173,3 @@ def _free_name(photo: str, taken: set[str | None], ending: str) -> str:
         candidate = f"{stem}.{ending}"
         stem, number = f"{photo}~{number}", number + 1
     return candidate
-
-
-@contextmanager
-def _telling_how_to_go_on(target: Path) -> Iterator[None]:
-    """Turn a full disk into a sentence that says what is kept and what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        reason = os.strerror(error.errno or errno.ENOSPC).lower()
-        raise OSError(
-            f"cannot write to {printable(target)}: {reason}; the crops that are there stay: "
-            "make room and run the same command again to go on"
-        ) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sphereface2.data.full_disk import telling_how_to_go_on
 from sphereface2.data.image_file import printable
 
 MARK = ".converted.json"
@@ -20,7 +20,6 @@ MARK = ".converted.json"
 
 _REQUEST = "request.json"
 _LOCK = "lock"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,8 @@ class WorkFolder:
 
         `facts` are kept for the next run, should this one be stopped.
         """
-        with self._telling_how_to_go_on(), self._held(request):
+        full_disk = telling_how_to_go_on(self.path, kept="what is converted stays there")
+        with full_disk, self._held(request):
             if self.is_finished(request):
                 written = self._finished()
             else:
@@ -164,20 +164,6 @@ class WorkFolder:
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
-
-    @contextmanager
-    def _telling_how_to_go_on(self) -> Iterator[None]:
-        """Turn a full disk into a sentence that says what is kept and what to do."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise
-            reason = os.strerror(error.errno or errno.ENOSPC).lower()
-            raise OSError(
-                f"cannot write to {printable(self.path)}: {reason}; what is converted stays there: "
-                "make room and run the same command again to go on"
-            ) from None
 
 
 def refuse_existing(place: Path, *, overwrite: bool) -> None:

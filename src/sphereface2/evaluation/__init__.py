@@ -7,6 +7,7 @@ saved embeddings can be read without it.
 from sphereface2.evaluation.calibration import Calibration, calibrate
 from sphereface2.evaluation.comparison import Comparison, Difference, SetComparison, compare
 from sphereface2.evaluation.intervals import Interval, Rate, wilson
+from sphereface2.evaluation.json_result import write_atomically
 from sphereface2.evaluation.metrics import (
     FoldAccuracy,
     OperatingPoint,
@@ -41,7 +42,6 @@ from sphereface2.evaluation.results import (
     ScoreHistogram,
     VerificationResult,
     installed_versions,
-    write_atomically,
 )
 from sphereface2.evaluation.slices import Slice
 from sphereface2.evaluation.verification import measure, measure_all, verify

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.evaluation.embed import Images, Preprocessing, Progress, embed_blocks
-from sphereface2.evaluation.results import write_atomically
+from sphereface2.evaluation.json_result import write_atomically
 
 if TYPE_CHECKING:
     import torch

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from sphereface2.evaluation.json_result import write_atomically
 from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray
-from sphereface2.evaluation.results import COMBINED, write_atomically
+from sphereface2.evaluation.results import COMBINED
 from sphereface2.evaluation.slices import Attributes
 
 SCORES = "scores.npz"

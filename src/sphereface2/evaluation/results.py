@@ -3,19 +3,14 @@
 Plots, tables and reports read these and nothing else.
 """
 
-import json
-import os
 import platform
-import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import metadata
-from pathlib import Path
-from typing import Any, Self
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any, ClassVar
 
 from sphereface2.evaluation.intervals import Interval
+from sphereface2.evaluation.json_result import JsonResult
 from sphereface2.evaluation.metrics import OperatingPoint
 from sphereface2.evaluation.slices import Slice
 
@@ -106,8 +101,11 @@ class VerificationResult:
 
 
 @dataclass(frozen=True)
-class EvaluationResult:
+class EvaluationResult(JsonResult):
     """The results of every (model, set) of one evaluation; the first row's model is its subject."""
+
+    IS: ClassVar[str] = "an evaluation result"
+    WRITTEN_BY: ClassVar[str] = "sphereface2 evaluate"
 
     title: str
     rows: tuple[VerificationResult, ...]
@@ -136,32 +134,6 @@ class EvaluationResult:
         matches = (r for r in self.rows if r.model == model and r.set_name == set_name)
         return next(matches, None)
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        return TypeAdapter(cls).validate_json(text)
-
-    def save(self, path: Path) -> None:
-        write_atomically(path, self.to_json())
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"{path} does not exist; `sphereface2 evaluate` on the run folder writes it"
-            )
-        try:
-            return cls.from_json(path.read_bytes())
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the file"
-            raise ValueError(
-                f"{path} is not an evaluation result ({where}: {first['msg'].lower()}); "
-                "evaluate the run again"
-            ) from None
-
 
 def installed_versions() -> dict[str, str]:
     """What a result was made with: Python and the packages that touch the numbers."""
@@ -172,17 +144,3 @@ def installed_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             versions[package] = "unknown"
     return versions
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write to a file beside `path`, then rename: a reader finds the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-        Path(temporary).chmod(0o644)  # mkstemp gives 0600, unlike every other file of a run
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sphereface2.evaluation.calibration import Calibration, Threshold
-from sphereface2.evaluation.results import write_atomically
+from sphereface2.evaluation.json_result import write_atomically
 from sphereface2.reporting.plots import (
     GENUINE_COLOUR,
     IMPOSTOR_COLOUR,
