@@ -6,9 +6,9 @@
 Every contender reads the same images, one pass of each in turn; a ratio is taken within each turn,
 and the median of the turns is shown. `bare` is cv2.imdecode over bytes in memory in as many
 threads, with nothing kept: what no loader can beat. All images are in the page cache, so disks are
-not measured. OpenCV is held to one thread for a call (`cv2.setNumThreads(1)`): it makes no
-difference to images of this size, which it never divides, and none can be in doubt. The machine
-should be idle otherwise; `cpu` compares processor time instead, and holds on a busy machine, too.
+not measured. OpenCV is held to one thread a call (`cv2.setNumThreads(1)`) for all contenders; it
+would not divide images of this size anyway, and the library leaves that setting to the user. The
+machine should be idle otherwise; `cpu` compares processor time, which says more on a busy one.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from sphereface2.data.recordio import RecordIO
 from sphereface2.data.source import Source
 from sphereface2.data.synthetic import SyntheticFaces
 
-SIZE, BATCH = 112, 128
+SIZE, BATCH = 112, 125
 PEOPLE, RENDERED, COPIES = 100, 5, 8  # images a person, and versions of each in another light
 TARGETS = {".rec": 0.85, "folder": 0.70}
 

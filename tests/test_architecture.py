@@ -24,6 +24,8 @@ LINE = [
     "evaluation",
     "reporting",
     "recognition",
+    "protocols",
+    "run_folder",
     "runs",
     "cli",
     "__main__",

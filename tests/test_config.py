@@ -481,7 +481,8 @@ def test_the_reader_knows_where_the_choices_are() -> None:
     choices = [
         (name,) for name, field in RunConfig.model_fields.items() if field.annotation is Choice
     ]
-    assert set(recipes_module._CHOICES) == {*choices, ("evaluation", "sets", "0")}
+    inner = {("open_set", "data"), ("evaluation", "sets", "0")}
+    assert set(recipes_module._CHOICES) == {*choices, *inner}
 
 
 def test_reading_a_config_imports_neither_torch_nor_numpy() -> None:

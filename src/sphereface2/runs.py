@@ -12,9 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from sphereface2.backbones import Backbone, backbone_options, build_backbone
@@ -38,7 +36,7 @@ from sphereface2.evaluation.pair_scores import (
     PairScores,
     images_digest,
     save_scores,
-    score_pairs,
+    score_set,
 )
 from sphereface2.evaluation.results import (
     RAW_PIXELS,
@@ -303,20 +301,8 @@ def _scores(
                 device=device,
                 progress=progress,
             )
-        scored.append(_score(each, embeddings))
+        scored.append(score_set(each, embeddings))
     return scored
-
-
-def _score(each: VerificationSet, embeddings: NDArray[np.float32]) -> PairScores:
-    return score_pairs(
-        each.name,
-        embeddings,
-        each.pairs,
-        each.same,
-        each.folds,
-        people=each.people,
-        attributes=each.attributes,
-    )
 
 
 def _network_scores(
@@ -337,7 +323,7 @@ def _pixel_scores(
     for each in sets:
         with watch(f"comparing pixels of {each.name}"):
             pixels = raw_pixel_embedding(each.images, input_size=preprocessing.input_size)
-        scored.append(_score(each, pixels))
+        scored.append(score_set(each, pixels))
     return scored
 
 

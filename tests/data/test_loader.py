@@ -248,3 +248,18 @@ def test_labels_outside_the_classes_are_refused() -> None:
     source.num_classes = 3
     with pytest.raises(ValueError, match="image 3 of the data has label 3, outside 0 to 2"):
         make_loader(source, workers=0)
+
+
+def test_memory_is_used_again_only_when_nobody_holds_the_batch() -> None:
+    source = Numbers([0] * 40)
+    loader = make_loader(source, workers=0, flip=False)
+    kept = [batch.images for batch in loader.batches(0, 10)]
+    expected = loader.plan.epoch(0)
+    for images, indices in zip(kept, expected, strict=True):
+        assert images[:, 0, 0, 0].tolist() == indices.tolist()
+    view = kept[3][1:2]  # holds the batch as well
+    places = {images.data_ptr() for images in kept}
+    del kept, images
+    again = [batch.images for batch in loader.batches(0, 10)]
+    assert len(places & {images.data_ptr() for images in again}) == 9
+    assert view[0, 0, 0, 0] == expected[3][1]

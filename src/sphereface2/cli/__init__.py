@@ -9,7 +9,17 @@ import sys
 
 import typer
 
-from sphereface2.cli import listing, running
+from sphereface2.cli import (
+    aligning,
+    converting,
+    evaluating,
+    extracting,
+    generating,
+    inspecting,
+    judging,
+    listing,
+    running,
+)
 
 app = typer.Typer(
     help="Train and evaluate face recognition with SphereFace2 and the losses it is compared with.",
@@ -20,7 +30,14 @@ app = typer.Typer(
 )
 app.command("train")(running.train)
 app.command("resume")(running.resume)
-app.command("evaluate")(running.evaluate)
+app.command("evaluate")(evaluating.evaluate)
+app.command("compare")(judging.compare)
+app.command("calibrate")(judging.calibrate)
+app.command("extract")(extracting.extract)
+app.command("generate")(generating.generate)
+app.command("align")(aligning.align)
+app.command("inspect")(inspecting.inspect)
+app.command("convert")(converting.convert)
 app.command("recipes")(listing.recipes)
 app.command("heads")(listing.heads)
 app.command("backbones")(listing.backbones)

@@ -1,15 +1,12 @@
-"""Commands that make and judge a run: train, resume, evaluate."""
+"""Commands that make a run: train, resume."""
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.showing import Watch, console, rank
+from sphereface2.cli.ranks import all_ranks
+from sphereface2.cli.showing import Watch, console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +37,7 @@ def train(
 
     folder = output or Path("runs") / Path(recipe).stem
     screen = console()
-    with _all_ranks() as together:
+    with all_ranks() as together:
         with together:
             config = load_config(recipe, overrides or [])
         from sphereface2 import runs
@@ -59,49 +56,12 @@ def train(
 def resume(run: RunFolder) -> None:
     """Go on with a run that was interrupted, from its last checkpoint."""
     screen = console()
-    with _all_ranks():
+    with all_ranks():
         from sphereface2 import runs
         from sphereface2.training.progress import ProgressDisplay
 
         result = runs.resume(run, events=ProgressDisplay(screen), watch=Watch(screen))
     _tell(screen, run, result)
-
-
-def evaluate(run: RunFolder, overrides: Overrides = None) -> None:
-    """Verify people the model has never seen: print a table, write an HTML report."""
-    if rank() != 0:
-        return  # one process is enough, and torchrun may have started more
-    from rich.console import Console
-
-    from sphereface2 import runs
-    from sphereface2.reporting.tables import accuracy_table, detail_table
-
-    evaluated = runs.evaluate(run, overrides=overrides or [], watch=Watch(console()))
-    out = Console()
-    out.print(accuracy_table(evaluated.result))
-    out.print(detail_table(evaluated.result))
-    out.print(f"report: {evaluated.report}", highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def _all_ranks() -> Iterator[AbstractContextManager[None]]:
-    """Join the processes that torchrun started; rank 0 speaks for all of them.
-
-    Gives a block in which a mistake that one of them finds ends them all.
-    """
-    if os.environ.get("WORLD_SIZE", "1") == "1":
-        yield nullcontext()
-        return
-    from sphereface2.training.distributed import LostRankError, ToldElsewhereError, joined
-
-    try:
-        with joined() as team:
-            yield team.together()
-    except ToldElsewhereError:
-        raise typer.Exit(2) from None
-    except LostRankError as error:
-        print(f"sphereface2: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
 
 
 def _tell(screen: "Console", folder: Path, result: "TrainingResult") -> None:

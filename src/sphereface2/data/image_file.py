@@ -111,13 +111,18 @@ def to_pixels(encoded: Encoded, *, looked: bool = False) -> NDArray[np.uint8]:
     """As `decode`, but the ValueError is the bare reason."""
     if not looked:
         look(encoded)
-    try:
-        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)
-    except cv2.error:
-        image = None  # what other decoders give
+    image = to_array(encoded)
     if image is None:
         raise ValueError("its content is damaged")
-    return np.asarray(image, np.uint8)
+    return image
+
+
+def to_array(encoded: Encoded) -> NDArray[np.uint8] | None:
+    """An image whose header is in order as uint8 RGB, or None if its content is damaged."""
+    try:
+        return cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)  # type: ignore[return-value]  # always uint8 with this flag
+    except cv2.error:
+        return None  # what other decoders give
 
 
 def read_file(path: Path | str) -> bytes:
@@ -125,7 +130,7 @@ def read_file(path: Path | str) -> bytes:
     # Read first and decode then: cv2.imread gives None for a missing, unreadable or broken file
     # alike, and cannot open every path on every system.
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - a Path for each of millions of files is slow
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path for each is slow
             return file.read()
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no image {printable(path)}") from None

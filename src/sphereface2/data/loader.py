@@ -155,7 +155,7 @@ class _BatchMemory:
         if self.pin_memory:
             return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
         try:
-            memory = self._free.popleft()
+            memory = self._free.pop()  # the last one given back: some of it may be in a cache
         except IndexError:
             memory = np.empty(shape, np.uint8)
         # The tensor, and every view of it, holds on to `lent`: its end says that all are gone.

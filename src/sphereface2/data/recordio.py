@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ class RecordIO(EncodedImages):
         self._index_file = self._file.with_suffix(".idx")
         self._is_checked = False
         self._mapped: tuple[mmap.mmap, memoryview] | None = None
+        self._is_read_at_random = False
         _require_rec(self._file)
         keys, offsets = self._records()
         heads = _Heads(len(offsets))
@@ -81,11 +83,12 @@ class RecordIO(EncodedImages):
         )
 
     def encoded(self, index: int, /) -> Encoded:
-        start = int(self._starts[index])
+        start = self._starts.item(index)
         if start < 0:
             return _split_body(from_frames(self._view(), int(self._frames[index])))
-        view, end = self._view(), start + int(self._lengths[index])
-        if self._is_checked and _CAN_ADVISE and self._mapped is not None and end > start:
+        view, end = self._view(), start + self._lengths.item(index)
+        if self._is_read_at_random and end > start:
+            assert self._mapped is not None
             page = start - start % mmap.PAGESIZE
             self._mapped[0].madvise(mmap.MADV_WILLNEED, page, end - page)
         return view[start:end]
@@ -106,7 +109,7 @@ class RecordIO(EncodedImages):
         self._expect_any_order()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_mapped": None}
+        return {**self.__dict__, "_mapped": None, "_is_read_at_random": False}
 
     @property
     def _shown(self) -> str:
@@ -123,9 +126,12 @@ class RecordIO(EncodedImages):
 
     def _expect_any_order(self) -> None:
         # Reading ahead makes the check quick. In training, where images come in any order, the
-        # system would read a megabyte from the disk for each; so it is told what is needed.
+        # system would read a megabyte from the disk for each; so it is told what is needed. A
+        # file that fits into memory with room to spare is there after the check, once and for all.
         if self._is_checked and _CAN_ADVISE and self._mapped is not None:
-            self._mapped[0].madvise(mmap.MADV_RANDOM)
+            self._is_read_at_random = len(self._mapped[1]) > _memory() // 4
+            if self._is_read_at_random:
+                self._mapped[0].madvise(mmap.MADV_RANDOM)
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -241,6 +247,11 @@ def _require_rec(path: Path) -> None:
         raise FileNotFoundError(f"data.path: there is no file {printable(path)}")
     if not path.stat().st_size:
         raise ValueError(f"{printable(path)} is empty; copy it again")
+
+
+def _memory() -> int:
+    """The bytes of memory that the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -11,17 +11,19 @@ from sphereface2.data.pair_list import line_fields, text_lines
 from sphereface2.data.verification_sets import VerificationSet
 from sphereface2.tables import build, nearest, option_names
 
+_PEOPLE = (".rec", ".idx", ".parquet")
+
 
 def sets_of_word(
     word: str, *, root: str | None = None, others: Sequence[str] = ()
 ) -> list[VerificationSet]:
     """The sets that `word` means: a .bin file, a list of pairs (LFW's or ours), or `synthetic`.
 
-    Of a folder of people pairs are drawn. `root` is the folder that the images of a list of pairs
-    lie below. `others` are further names that would have been understood.
+    Of people in a folder, .rec or .parquet pairs are drawn. `root` is the folder that the images
+    of a list of pairs lie below. `others` are further names that would have been understood.
     """
     path = Path(word)
-    if path.is_dir():
+    if has_people(path):
         return build("set", VERIFICATION_SETS, "drawn", path=word)
     if not path.is_file():
         return _named(word, others)
@@ -29,6 +31,11 @@ def sets_of_word(
         return build("set", VERIFICATION_SETS, "bin", path=word)
     kind = "lfw" if _is_lfw_list(path) else "pairs"
     return build("set", VERIFICATION_SETS, kind, path=word, root=root)
+
+
+def has_people(path: Path) -> bool:
+    """Whether labelled images are there, of which pairs can be drawn."""
+    return path.is_dir() or (path.is_file() and path.suffix.lower() in _PEOPLE)
 
 
 def _named(word: str, others: Sequence[str]) -> list[VerificationSet]:

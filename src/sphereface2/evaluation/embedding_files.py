@@ -184,7 +184,10 @@ def _first_key(known: Sequence[str], held: Sequence[str]) -> str | None:
 def _read_names(path: Path, *, rows: int) -> tuple[list[str], npt.NDArray[Any] | None]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; it should name each embedding, one a line")
-    lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    # Names keep their bytes, as Python's paths do; a tab parts names that have blanks in them.
+    text = path.read_bytes().decode("utf-8", "surrogateescape")
+    said = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
+    lines = [line.split("\t") if "\t" in line else line.split() for line in said]
     if len(lines) != rows:
         raise ValueError(f"{path} has {len(lines):,} names for {rows:,} embeddings")
     people = np.array([parts[1] for parts in lines]) if all(len(p) > 1 for p in lines) else None

@@ -263,7 +263,7 @@ def _mean_tpir(found: Sequence[Searched], single: Sequence[Measure]) -> Measure:
             target=known[0].target,
             reached=float(np.mean(reached)),
             threshold=float(np.mean(thresholds)),
-            impostors=sum(point.impostors for point in known),
+            impostors=min(point.impostors for point in known),
             resolved=all(point.resolved for point in known),
         ),
     )

@@ -74,15 +74,22 @@ def percentiles(replicates: FloatArray, *, method: str, confidence: float = 0.95
 
 
 def logit_normal(
-    value: float, replicates: FloatArray, *, method: str, confidence: float = 0.95
+    value: float,
+    replicates: FloatArray,
+    *,
+    method: str,
+    finest: float = 1e-9,
+    confidence: float = 0.95,
 ) -> Interval:
     """An interval for a share near 1 (an AUC): normal on the scale of log(p / (1 - p)).
 
-    There the spread hardly depends on the value; percentiles of few people sit too high.
+    There the spread hardly depends on the value; percentiles of few people sit too high. `finest`
+    is the smallest error that the data can show: a replicate without any is taken to have half of
+    it, for on this scale none at all is infinitely far away.
     """
     if not 0.0 < value < 1.0:
         return percentiles(replicates, method=method, confidence=confidence)
-    inside = np.clip(replicates, 1e-9, 1.0 - 1e-9)
+    inside = np.clip(replicates, finest / 2, 1.0 - finest / 2)
     half = normal_quantile(confidence) * float(np.std(np.log(inside / (1.0 - inside))))
     centre = math.log(value / (1.0 - value))
     low, high = (1.0 / (1.0 + math.exp(-end)) for end in (centre - half, centre + half))

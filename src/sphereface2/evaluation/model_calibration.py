@@ -17,7 +17,7 @@ from sphereface2.evaluation.calibration import (
     check_request,
 )
 from sphereface2.evaluation.embed import embed
-from sphereface2.evaluation.pair_scores import combine, images_digest, score_pairs
+from sphereface2.evaluation.pair_scores import combine, images_digest, score_set
 
 Watch = Callable[[str], AbstractContextManager[Progress | None]]
 
@@ -61,17 +61,7 @@ def calibrate_model(
                 device=device,
                 progress=progress,
             )
-        scored.append(
-            score_pairs(
-                each.name,
-                embeddings,
-                each.pairs,
-                each.same,
-                each.folds,
-                people=each.people,
-                images=images_digest(each.images),
-            )
-        )
+        scored.append(score_set(each, embeddings, images=images_digest(each.images)))
     with watch("calibrating"):
         calibration = calibrate(
             scored[0] if len(scored) == 1 else combine(scored),

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from sphereface2.data.verification_sets import VerificationSet
 from sphereface2.evaluation.json_result import write_atomically
 from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray
 from sphereface2.evaluation.results import COMBINED
@@ -104,6 +105,25 @@ def score_pairs(
         people=persons,
         images=images,
         attributes=attributes or {},
+    )
+
+
+def score_set(
+    each: VerificationSet, embeddings: npt.NDArray[np.floating[Any]], *, images: str = ""
+) -> PairScores:
+    """`score_pairs` of a verification set, with all that is known of its pairs.
+
+    images: what `images_digest` says of its images, where the scores are to be compared later
+    """
+    return score_pairs(
+        each.name,
+        embeddings,
+        each.pairs,
+        each.same,
+        each.folds,
+        people=each.people,
+        images=images,
+        attributes=each.attributes,
     )
 
 

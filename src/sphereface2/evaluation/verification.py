@@ -180,7 +180,8 @@ def _with_intervals(
     # As many trials as would give the EER its variance if FAR and FRR had equal slopes.
     trials = round(4 * result.genuine * result.impostor / result.pairs)
     errors = wilson(round(result.eer * trials), trials).interval
-    area = logit_normal(result.auc, drawn.auc, method=method)
+    finest = 1.0 / (result.genuine * result.impostor)
+    area = logit_normal(result.auc, drawn.auc, method=method, finest=finest)
     if result.auc in (0.0, 1.0):
         fewest = min(result.genuine, result.impostor)
         area = wider(area, wilson(round(result.auc * fewest), fewest).interval)

@@ -60,7 +60,13 @@ def _read_recipe(name: str) -> dict[str, Any]:
 
 
 # Where a mapping is a Choice; "0" stands for any index.
-_CHOICES = (("data",), ("backbone",), ("head",), ("evaluation", "sets", "0"))
+_CHOICES = (
+    ("data",),
+    ("open_set", "data"),
+    ("backbone",),
+    ("head",),
+    ("evaluation", "sets", "0"),
+)
 
 
 def named(value: Any) -> Any:

@@ -1,0 +1,314 @@
+"""The command that judges a model or saved embeddings: evaluate."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sphereface2.cli.extracting import BatchSize, Device, Flip, Workers
+from sphereface2.cli.ranks import GO_ON, all_ranks, stoppable
+from sphereface2.cli.showing import Watch, console, rank
+
+if TYPE_CHECKING:
+    from sphereface2.data.verification_sets import VerificationSet
+    from sphereface2.evaluation.pair_scores import PairScores
+    from sphereface2.evaluation.protocol_result import ProtocolResult
+    from sphereface2.protocols import Subject
+
+
+def evaluate(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A run or model folder; none with --embeddings."),
+    ] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE|SET",
+            help="For a run on its own sets: changes to its config. With --on: further sets.",
+        ),
+    ] = None,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SET...",
+            help="Verification sets: .bin, pairs.txt, a pair list, a folder, .rec or .parquet of "
+            "people, or 'synthetic'.",
+        ),
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="ijb-b, ijb-c, megaface or identification.")
+    ] = None,
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(
+            help="Saved embeddings: .npy, .npz, .pt, or a folder (see docs/protocols.md)."
+        ),
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="The folder of the protocol, or of the images of a list.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write; evaluations/NAME-WHAT if not given.")
+    ] = None,
+    part: Annotated[
+        list[str] | None, typer.Option(help="ijb: 1:1, standard, legacy; may be repeated.")
+    ] = None,
+    norm: Annotated[
+        str | None, typer.Option(help="ijb: the norm of an image's embedding is 'kept' or 'unit'.")
+    ] = None,
+    detector_weights: Annotated[
+        bool, typer.Option("--detector-weights", help="ijb: weigh images by the detector's score.")
+    ] = False,
+    mirrored: Annotated[
+        bool,
+        typer.Option(
+            "--mirrored", help="A row of --embeddings is an image's, then its mirror image's."
+        ),
+    ] = False,
+    distractors: Annotated[
+        int | None, typer.Option(help="megaface: how many; by default those of the largest list.")
+    ] = None,
+    refined: Annotated[
+        bool, typer.Option("--refined", help="megaface: leave out what the noise lists name.")
+    ] = False,
+    noisy_probes: Annotated[
+        str | None,
+        typer.Option(help="megaface --refined: 'removed', or 'centre' as InsightFace does."),
+    ] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="identification: a person's images by 'mean' or 'max'.")
+    ] = None,
+    flip: Flip = True,
+    workers: Workers = 1,
+    batch_size: BatchSize = 256,
+    device: Device = "auto",
+) -> None:
+    """Judge a model, or saved embeddings: print a table, write the result and an HTML report.
+
+    sphereface2 evaluate RUN key=value ...                   on the sets of its own config
+
+    sphereface2 evaluate MODEL --on lfw.bin agedb_30.bin     on verification sets
+
+    sphereface2 evaluate MODEL --protocol ijb-c --root DIR   on a benchmark
+
+    sphereface2 evaluate --embeddings X.npy --protocol ijb-c --root DIR
+    """
+    given = [word for word in (model, *(words or [])) if word is not None]
+    if not on and protocol is None and embeddings is None:
+        _evaluate_run(given)
+        return
+    options = {
+        "part": part,
+        "norm": norm,
+        "detector_weights": detector_weights or None,
+        "mirrored": mirrored or None,
+        "distractors": distractors,
+        "refined": refined or None,
+        "noisy_probes": noisy_probes,
+        "pooling": pooling,
+    }
+    chosen = {key: value for key, value in options.items() if value is not None}
+    with stoppable(), _ranks_for(embeddings) as works:
+        if not works:
+            return
+        judged, sets = _sort_words(given, on or [], embeddings=embeddings)
+        _refuse_mixtures(sets, protocol=protocol, judged=judged, embeddings=embeddings)
+        with _together():
+            subject = _subject(
+                judged,
+                embeddings,
+                output=output,
+                what=protocol or _joined(sets),
+                flip=flip,
+                workers=workers,
+                batch_size=batch_size,
+                device=device,
+            )
+        if protocol is not None:
+            _evaluate_protocol(subject, protocol, root=root, options=chosen)
+        else:
+            _evaluate_sets(subject, sets, root=root, options=chosen)
+
+
+# -- what is asked -------------------------------------------------------------------------------
+
+
+def _evaluate_run(given: Sequence[str]) -> None:
+    if rank() != 0:
+        return  # one process is enough, and torchrun may have started more
+    if not given:
+        raise ValueError(
+            "there is nothing to judge: give a run folder, a MODEL with --on or --protocol, or "
+            "--embeddings"
+        )
+    from rich.console import Console
+
+    from sphereface2 import runs
+    from sphereface2.reporting.tables import accuracy_table, detail_table
+
+    folder = Path(given[0])
+    if (folder / "model.safetensors").is_file():
+        raise ValueError(
+            f"{folder} is a model folder, which has no sets of its own: name some with --on, or a "
+            "benchmark with --protocol"
+        )
+    evaluated = runs.evaluate(folder, overrides=given[1:], watch=Watch(console()))
+    out = Console()
+    out.print(accuracy_table(evaluated.result))
+    out.print(detail_table(evaluated.result))
+    out.print(f"report: {evaluated.report}", highlight=False, soft_wrap=True)
+
+
+def _sort_words(
+    given: Sequence[str], on: Sequence[str], *, embeddings: Path | None
+) -> tuple[Path | None, list[str]]:
+    """The model among the words, and the sets: `--on` takes one word only, the rest are here."""
+    from sphereface2.protocols import is_model
+
+    changes = [word for word in given if "=" in word and not Path(word).exists()]
+    if changes:
+        raise ValueError(
+            f"'{changes[0]}' changes the config of a run; with --on, --protocol and --embeddings "
+            "use the options (--help lists them)"
+        )
+    chosen = next((word for word in given if is_model(Path(word))), None)
+    if chosen is None and embeddings is None:
+        # What is no file may be a misspelt model; saved embeddings need none.
+        chosen = next((word for word in given if not Path(word).is_file()), None)
+    rest = list(given)
+    if chosen is not None:
+        rest.remove(chosen)
+    return (None if chosen is None else Path(chosen)), [*on, *rest]
+
+
+def _refuse_mixtures(
+    sets: Sequence[str], *, protocol: str | None, judged: Path | None, embeddings: Path | None
+) -> None:
+    from sphereface2.protocols import PROTOCOLS
+    from sphereface2.tables import look_up
+
+    if protocol is not None:
+        look_up("protocol", PROTOCOLS, protocol)
+        if sets:
+            raise ValueError(f"--protocol {protocol} has its own images; leave out {sets[0]}")
+    elif not sets:
+        raise ValueError("say what to judge it on: --on SET or --protocol NAME --root DIR")
+    if judged is None and embeddings is None:
+        raise ValueError("there is nothing to judge: give a MODEL or --embeddings FILE")
+
+
+def _subject(
+    judged: Path | None, embeddings: Path | None, *, output: Path | None, what: str, **options: Any
+) -> "Subject":
+    from sphereface2.protocols import Subject, open_embedder
+
+    watch = Watch(console())
+    if embeddings is not None and not embeddings.exists():
+        raise FileNotFoundError(f"--embeddings: there is no file or folder {embeddings}")
+    embedder = None if judged is None else open_embedder(judged, watch=watch, **options)
+    subject = Subject(embedder, embeddings, output or Path(), watch)
+    return replace(subject, output=output or Path("evaluations") / f"{subject.name}-{what}")
+
+
+def _joined(sets: Sequence[str]) -> str:
+    names = "+".join(Path(word).stem for word in sets)
+    return names if len(names) <= 60 else f"{names[:57]}..."
+
+
+# -- what is done --------------------------------------------------------------------------------
+
+
+def _evaluate_protocol(
+    subject: "Subject", name: str, *, root: Path | None, options: dict[str, Any]
+) -> None:
+    from sphereface2.protocols import PROTOCOLS
+    from sphereface2.protocols.writing import write_protocol
+    from sphereface2.tables import build
+
+    result = build("protocol", PROTOCOLS, name, subject, root, **options)
+    if result is not None:  # else rank 0 has it
+        _print_protocol(result, write_protocol(subject, result, root=root))
+
+
+def _print_protocol(result: "ProtocolResult", report: Path) -> None:
+    from rich.console import Console
+
+    from sphereface2.reporting.protocol_tables import measures_content, parts_of
+
+    out = Console()
+    parts = parts_of(result)
+    for part in parts:
+        out.print(measures_content(part).to_rich())
+        for line in part.conventions:
+            out.print(f"  · {line}", highlight=False, markup=False)
+        out.print()
+    if result not in parts:
+        out.print(f"all of {result.protocol}:", highlight=False, markup=False)
+        for line in result.conventions:
+            out.print(f"  · {line}", highlight=False, markup=False)
+    out.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _evaluate_sets(
+    subject: "Subject", words: Sequence[str], *, root: Path | None, options: dict[str, Any]
+) -> None:
+    from rich.console import Console
+
+    from sphereface2.protocols.pairs import find_sets, score_saved, score_sets
+    from sphereface2.protocols.writing import write_verification
+    from sphereface2.reporting.tables import accuracy_table, detail_table
+    from sphereface2.run_folder import read_history
+
+    mirrored = options.pop("mirrored", None)
+    if options:
+        raise ValueError(f"--{next(iter(options)).replace('_', '-')} is for --protocol, not --on")
+    sets: list[VerificationSet] = []
+    scored: list[PairScores] | None
+    if subject.embeddings is not None:
+        scored = score_saved(subject, words, mirrored=mirrored)
+    else:
+        assert subject.embedder is not None
+        with _together():
+            sets = find_sets(words, root=root)
+        scored = score_sets(subject.embedder, sets, folder=subject.output / "embeddings")
+    if scored is None:
+        return  # rank 0 has them
+    with subject.watch("measuring"):
+        result, report = write_verification(
+            subject,
+            scored,
+            words=words,
+            images={each.name: each.images for each in sets},
+            history=[]
+            if subject.embedder is None
+            else read_history(subject.embedder.folder.parent),
+        )
+    out = Console()
+    out.print(accuracy_table(result))
+    out.print(detail_table(result))
+    out.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
+
+
+# -- how it ends ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _ranks_for(embeddings: Path | None) -> Iterator[bool]:
+    """Whether this rank has something to do: saved embeddings are for one process."""
+    if embeddings is not None:
+        yield rank() == 0
+        return
+    with all_ranks(go_on=GO_ON):
+        yield True
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    from sphereface2.training.distributed import current_team
+
+    with current_team().together():
+        yield

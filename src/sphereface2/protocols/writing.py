@@ -1,0 +1,79 @@
+"""What an evaluation leaves in its folder: the result as JSON, pair scores, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sphereface2.data.source import Images
+from sphereface2.evaluation.pair_scores import SCORES, PairScores, save_scores
+from sphereface2.evaluation.protocol_result import ProtocolResult
+from sphereface2.evaluation.results import EvaluationResult, installed_versions
+from sphereface2.evaluation.verification import measure_all
+from sphereface2.protocols.roots import is_made
+from sphereface2.protocols.subject import Subject
+from sphereface2.reporting.pictures import ReportPictures, hardest_pairs
+from sphereface2.reporting.protocol_report import write_protocol_report
+from sphereface2.reporting.report import write_report
+
+RESULT = "result.json"
+EVALUATION = "evaluation.json"
+REPORT = "report.html"
+
+
+def write_protocol(subject: Subject, result: ProtocolResult, *, root: Path | None) -> Path:
+    """Write a protocol's result and its report; the path of the report."""
+    result.save(subject.output / RESULT)
+    report = subject.output / REPORT
+    write_protocol_report(
+        report,
+        result,
+        title=subject.output.name,
+        label=subject.label,
+        comparable=not is_made(root if root is not None else subject.embeddings),
+    )
+    return report
+
+
+def write_verification(
+    subject: Subject,
+    scored: Sequence[PairScores],
+    *,
+    words: Sequence[str],
+    images: Mapping[str, Images],
+    history: Sequence[Mapping[str, Any]] = (),
+) -> tuple[EvaluationResult, Path]:
+    """Measure scored pairs and write result, scores and report.
+
+    words: what the sets were called; images: those of each set, where they are there to be shown
+    history: the lines of metrics.jsonl of the model's run, if it has one
+    """
+    embedder = subject.embedder
+    described = {
+        "sets": list(words),
+        "flip": subject.flip_of(subject.embeddings),
+        "model": None if embedder is None else str(embedder.folder),
+        "weights": None if embedder is None else embedder.digest,
+        "embeddings": None if subject.embeddings is None else str(subject.embeddings),
+    }
+    config = {key: value for key, value in described.items() if value is not None}
+    result = EvaluationResult(
+        title=subject.output.name,
+        rows=tuple(measure_all(scored, model=subject.label)),
+        versions=installed_versions(),
+        config=config,
+    )
+    save_scores(subject.output / SCORES, scored, model=subject.label)
+    result.save(subject.output / EVALUATION)
+    report = subject.output / REPORT
+    write_report(
+        report,
+        evaluation=result,
+        history=history,
+        config_yaml=yaml.safe_dump(config, sort_keys=False),
+        pictures=ReportPictures(hardest=hardest_pairs(result, images)),
+    )
+    return result, report

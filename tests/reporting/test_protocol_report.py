@@ -1,0 +1,189 @@
+"""The page, the tables and the figures of a protocol's result: all numbers, nothing made up."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sphereface2.evaluation.generated_ijb import IJBC, generate_ijb
+from sphereface2.evaluation.generated_megaface import generate_megaface
+from sphereface2.evaluation.identification import IdentificationResult, identify
+from sphereface2.evaluation.ijb import IjbResult, evaluate_ijb
+from sphereface2.evaluation.ijb_files import read_ijb
+from sphereface2.evaluation.megaface import MegaFaceResult, megaface
+from sphereface2.evaluation.megaface_files import megaface_features, read_megaface
+from sphereface2.evaluation.operating import Measure
+from sphereface2.reporting.protocol_plots import cmc_figure, det_figure, roc_figure
+from sphereface2.reporting.protocol_report import render_protocol_report, write_protocol_report
+from sphereface2.reporting.protocol_tables import (
+    galleries_content,
+    measures_content,
+    parts_of,
+    published_contents,
+)
+from sphereface2.reporting.published import IJB_C, MEGAFACE
+
+
+@pytest.fixture(scope="module")
+def ijb(tmp_path_factory: pytest.TempPathFactory) -> IjbResult:
+    root = tmp_path_factory.mktemp("ijb")
+    generate_ijb(root, sizes=IJBC, scale=0.005, dim=32)
+    return evaluate_ijb(read_ijb(root), np.load(root / "embeddings.npy"))
+
+
+@pytest.fixture(scope="module")
+def mega(tmp_path_factory: pytest.TempPathFactory) -> MegaFaceResult:
+    root = tmp_path_factory.mktemp("mega")
+    generate_megaface(root, scale=0.0005, dim=32)
+    listed = read_megaface(root, size=500)
+    probes, distractors, _ = megaface_features(root, listed)
+    return megaface(probes, listed.people, distractors, sizes=(10, 100, 500))
+
+
+@pytest.fixture(scope="module")
+def search() -> IdentificationResult:
+    generator = np.random.default_rng(0)
+    centres = generator.normal(size=(14, 8))
+    gallery, probes = np.repeat(np.arange(10), 2), np.repeat(np.arange(14), 3)
+    return identify(
+        centres[gallery] + 0.3 * generator.normal(size=(20, 8)),
+        gallery,
+        centres[probes] + 0.6 * generator.normal(size=(42, 8)),
+        probes,
+        thresholds=(0.5,),
+    )
+
+
+def texts(measure: Measure) -> list[str]:
+    ends = measure.rate.interval
+    return [f"{100 * value:.2f}" for value in (measure.rate.value, ends.low, ends.high)]
+
+
+def _at_once(ijb: IjbResult) -> Measure:
+    """TAR at 1e-3 as if there were impostor pairs enough."""
+    assert ijb.verification is not None
+    (found,) = (m for m in ijb.verification.tar_at_far if m.name == "TAR@FAR=0.001")
+    assert found.at is not None
+    return replace(found, at=replace(found.at, resolved=True))
+
+
+def test_a_table_holds_every_number_and_its_evidence(
+    ijb: IjbResult, mega: MegaFaceResult, search: IdentificationResult
+) -> None:
+    assert [part.protocol for part in parts_of(ijb)] == [
+        "ijb-c 1:1", "ijb-c 1:N standard", "ijb-c 1:N legacy"
+    ]  # fmt: skip
+    for part in (*parts_of(ijb), *parts_of(mega), *parts_of(search)):
+        content = measures_content(part)
+        assert [row[0].text for row in content.rows] == [m.name for m in part.measures]
+        for row, measure in zip(content.rows, part.measures, strict=True):
+            shown = row[1].text + row[1].detail
+            assert row[2].text == f"{measure.rate.trials:,}"
+            if not measure.resolved:
+                assert shown == "not resolved"
+                continue
+            assert all(text in shown for text in texts(measure))
+            if measure.at is not None:
+                assert row[3].text == f"{measure.at.reached:.3g}"
+                assert row[3].detail == f"of {measure.at.impostors:,}"
+
+
+def test_unresolved_targets_have_no_number_anywhere(ijb: IjbResult) -> None:
+    assert ijb.verification is not None
+    strict = ijb.verification.tar_at_far[0]
+    assert not strict.resolved
+    page = render_protocol_report(ijb, title="x", label="cosface")
+    assert page.count("not resolved") >= 2
+    content = measures_content(ijb.verification)
+    assert content.rows[0][4].text == ""
+    assert "the target is below one of so many impostor trials" in content.note
+
+
+def test_galleries_stand_apart(ijb: IjbResult) -> None:
+    assert ijb.standard is not None
+    content = galleries_content(ijb.standard)
+    assert [row[0].text for row in content.rows] == ["G1", "G2"]
+    for row, gallery in zip(content.rows, ijb.standard.galleries, strict=True):
+        assert row[2].text == f"{gallery.mated:,}"
+        assert row[4].text == f"{100 * gallery.ranks[0].rate.value:.2f}"
+
+
+def test_the_paper_stands_beside_ours(ijb: IjbResult, mega: MegaFaceResult) -> None:
+    first, *_ = published_contents(ijb)
+    assert first.columns == ("method", *IJB_C.columns)
+    names = [row[0].text for row in first.rows]
+    assert names[:2] == ["ours, 1:N standard", "ours, 1:N legacy"]
+    assert names[2:] == [method for method, _ in IJB_C.rows]
+    assert first.rows[-1][1].text == "89.04"
+    assert ijb.verification is not None
+    assert ijb.standard is not None
+    assert ijb.legacy is not None
+    assert first.rows[0][3].text == "not resolved"  # TAR at 1e-3, of 391 impostor pairs
+    enough = replace(ijb, verification=replace(ijb.verification, tar_at_far=(_at_once(ijb),)))
+    shown = published_contents(enough)[0].rows[0][3].text
+    assert shown == texts(_at_once(ijb))[0]
+    assert first.rows[0][4].text == texts(ijb.standard.ranks[0])[0]
+    assert first.rows[1][4].text == texts(ijb.legacy.ranks[0])[0]
+    assert first.rows[1][6].text == texts(ijb.legacy.tpir[1])[0]
+    only = replace(ijb, standard=None, legacy=None)
+    assert published_contents(only)[0].rows[0][4].text == "–"
+    (table,) = published_contents(mega)
+    assert table.columns == ("method", *MEGAFACE.columns)
+    assert table.rows[0][1].text == texts(mega.rank_1[-1])[0]
+    assert table.rows[0][2].text == "–"  # these probes are not refined
+
+
+def test_the_page_shows_all_and_loads_nothing(
+    ijb: IjbResult, mega: MegaFaceResult, search: IdentificationResult, tmp_path: Path
+) -> None:
+    figures = {"ijb-c": 5, "megaface": 4, "identification": 1}
+    for result in (ijb, mega, search):
+        page = render_protocol_report(result, title="<b>a run</b>", label="cosface")
+        assert "&lt;b&gt;a run&lt;/b&gt;" in page
+        assert page.count("<svg") == figures[result.protocol]
+        for convention in result.conventions:
+            assert convention.replace(">", "&gt;") in page.replace("&#39;", "'")
+        assert "http" not in page.replace("http-equiv", "")
+        assert all(f'id="{name}"' in page for name in ("numbers", "conventions"))
+    assert "Beside the paper" in render_protocol_report(ijb, title="x", label="y")
+    assert "Beside the paper" not in render_protocol_report(
+        ijb, title="x", label="y", comparable=False
+    )
+    write_protocol_report(tmp_path / "deep" / "page.html", search, title="x", label="y")
+    assert (tmp_path / "deep" / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_curves_carry_the_intervals_of_the_table(ijb: IjbResult) -> None:
+    part, found = ijb.verification, ijb.standard
+    assert part is not None
+    assert found is not None
+    resolved = [m for m in part.tar_at_far if m.resolved]
+    roc = roc_figure("x", part.roc, part.measures, impostors=part.impostors, colour="#000000")
+    axes = roc.axes[0]
+    assert axes.get_xscale() == "log"
+    assert axes.get_xlim()[0] == pytest.approx(1 / part.impostors)
+    (bars,) = (c for c in axes.containers)
+    drawn = np.asarray(bars[0].get_ydata(), dtype=np.float64)
+    np.testing.assert_allclose(drawn, [100 * m.rate.value for m in resolved])
+    ends = np.array([segment[:, 1] for segment in bars[2][0].get_segments()])
+    expected = [[100 * m.rate.interval.low, 100 * m.rate.interval.high] for m in resolved]
+    np.testing.assert_allclose(ends, expected)
+    det = det_figure(
+        "x", part.roc, part.measures, impostors=part.impostors, genuine=part.genuine,
+        colour="#000000",
+    )  # fmt: skip
+    assert (det.axes[0].get_xscale(), det.axes[0].get_yscale()) == ("log", "log")
+    cmc = cmc_figure("x", found.cmc, found.ranks, colour="#000000").axes[0]
+    curve = np.asarray(cmc.lines[0].get_ydata(), dtype=np.float64)
+    np.testing.assert_allclose(curve, 100 * np.array(found.cmc))
+
+
+def test_a_curve_without_a_false_accept_is_drawn(ijb: IjbResult) -> None:
+    part = ijb.verification
+    assert part is not None
+    for tar in ((0.5, 1.0), (0.3, 0.4), ()):
+        perfect = replace(part.roc, far=(0.0,) * len(tar), tar=tar, threshold=(0.9,) * len(tar))
+        one = replace(part, roc=perfect)
+        page = render_protocol_report(replace(ijb, verification=one), title="x", label="y")
+        assert page.count("<svg") == 5
