@@ -84,6 +84,10 @@ class EncodedImages(ABC):
     def name(self, index: int, /) -> str:
         """A relative path of the form person/file.jpg under which the image can be written."""
 
+    def quick_pixels(self, index: int, /) -> NDArray[np.uint8] | None:
+        """A checked image as an array; None if that fails, of whatever cause."""
+        return to_array(self.encoded(index))
+
     @property
     def num_classes(self) -> int:
         return len(self.people)
@@ -95,7 +99,7 @@ class EncodedImages(ABC):
         # The short way of the millions of images that are as they should be: what is asked here
         # for each of them is paid for in images a second.
         if self._is_checked and index >= 0 and not self._stand_ins.is_bad(index):
-            image = to_array(self.encoded(index))
+            image = self.quick_pixels(index)
             if image is not None:
                 if self.image_size is not None:
                     image = resize(image, self.image_size)

@@ -6,9 +6,16 @@ import os
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sphereface2.data.encoded import EncodedImages, OnBadImage
-from sphereface2.data.image_file import IMAGE_SUFFIXES, is_image_file, printable, read_file
+from sphereface2.data.image_file import (
+    IMAGE_SUFFIXES,
+    is_image_file,
+    printable,
+    read_array,
+    read_file,
+)
 
 
 class ImageFolder(EncodedImages):
@@ -60,6 +67,9 @@ class ImageFolder(EncodedImages):
 
     def encoded(self, index: int, /) -> bytes:
         return read_file(f"{self._root}/{self._files[index]}")
+
+    def quick_pixels(self, index: int, /) -> NDArray[np.uint8] | None:
+        return read_array(f"{self._root}/{self._files[index]}")
 
     def location(self, index: int, /) -> str:
         return printable(self.image_path(index))

@@ -125,6 +125,15 @@ def to_array(encoded: Encoded) -> NDArray[np.uint8] | None:
         return None  # what other decoders give
 
 
+def read_array(path: str) -> NDArray[np.uint8] | None:
+    """As `to_array`, from a file that has passed `look`: one call, in which other threads go on."""
+    try:
+        path.encode()  # OpenCV does not survive a name that is not UTF-8
+        return cv2.imread(path, cv2.IMREAD_COLOR_RGB)  # type: ignore[return-value]  # always uint8
+    except (cv2.error, UnicodeEncodeError):
+        return None
+
+
 def read_file(path: Path | str) -> bytes:
     """The bytes of an image file, or an error with its name."""
     # Read first and decode then: cv2.imread gives None for a missing, unreadable or broken file

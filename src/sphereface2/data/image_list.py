@@ -7,9 +7,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sphereface2.data.class_labels import classes_of_texts
 from sphereface2.data.encoded import EncodedImages, OnBadImage, file_name
-from sphereface2.data.image_file import is_image_file, printable, read_file
+from sphereface2.data.image_file import is_image_file, printable, read_array, read_file
 
 LIST_SUFFIXES = (".txt", ".lst", ".csv", ".tsv")
 
@@ -74,6 +77,9 @@ class ImageList(EncodedImages):
 
     def encoded(self, index: int, /) -> bytes:
         return read_file(self.image_path(index))
+
+    def quick_pixels(self, index: int, /) -> NDArray[np.uint8] | None:
+        return read_array(str(self.image_path(index)))
 
     def location(self, index: int, /) -> str:
         return printable(self.image_path(index))

@@ -115,11 +115,14 @@ class Loader:
         flips = [False] * len(indices)
         if self.flip:
             flips = mirrored(indices, seed=self.plan.seed, epoch=epoch).tolist()
-        for row, (index, flip) in enumerate(zip(indices.tolist(), flips, strict=True)):
+        found = []
+        for place, index, flip in zip(rows, indices.tolist(), flips, strict=True):
             if closed.is_set():
-                break  # nobody waits for this batch any more
-            image, targets[row] = self._read_image(index)
-            fit_into(rows[row], image, mirror=flip)
+                return images, labels  # nobody waits for this batch any more
+            image, label = self._read_image(index)
+            fit_into(place, image, mirror=flip)
+            found.append(label)
+        targets[:] = found
         return images, labels
 
     def _read_image(self, index: int) -> tuple[NDArray[np.uint8], int]:
