@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow.parquet  # noqa: F401 - once, and not in every child
 
-from sphereface2.data import convert_targets
 from sphereface2.data.bin_set import BinWriter
-from sphereface2.data.convert import convert
-from sphereface2.data.convert_job import Job
+from sphereface2.data.converting import targets as convert_targets
+from sphereface2.data.converting.convert import convert
+from sphereface2.data.converting.job import Job
 
 PART = 8  # images in a part of a Parquet file
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sphereface2.data.align_folder import Aligned, align_folder
+from sphereface2.data.aligning.folder import Aligned, align_folder
 from sphereface2.data.image_file import read_image
 from sphereface2.data.synthetic import SyntheticFaces
 from sphereface2.faces import DETECTORS, MTCNN, TEMPLATE, Face
@@ -302,7 +302,7 @@ def test_a_full_disk_is_one_sentence_and_the_next_run_goes_on(
 
             patch.setattr(Path, "write_bytes", limited)
         else:
-            from sphereface2.data.align_journal import AlignJournal
+            from sphereface2.data.aligning.journal import AlignJournal
 
             add = AlignJournal.add
 
@@ -324,7 +324,7 @@ def test_a_killed_run_leaves_whole_crops_and_no_process(
     for index in range(24):
         write(tmp_path / "in" / f"{index}.png", rendered[index % 3])
     script = (
-        "import sys; from pathlib import Path; from sphereface2.data.align_folder import *\n"
+        "import sys; from pathlib import Path; from sphereface2.data.aligning.folder import *\n"
         "if __name__ == '__main__': align_folder(Path('in'), Path('out'), workers=2)"
     )
     (tmp_path / "run.py").write_text(script)

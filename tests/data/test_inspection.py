@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sphereface2.data.clean_list import clean_list, write_lines
-from sphereface2.data.duplicates import NEAR_IDENTICAL, SAME_BYTES, find_duplicates
-from sphereface2.data.face_average import FaceAverage, detail
-from sphereface2.data.face_colour import check_colours, redness
-from sphereface2.data.face_pose import AlignmentCheck, check_alignment
-from sphereface2.data.findings import ERROR, GOOD, NOTE, SUSPICION, findings
 from sphereface2.data.folder import ImageFolder
-from sphereface2.data.image_facts import examine
 from sphereface2.data.image_list import ImageList
-from sphereface2.data.inspection import Inspection, inspect_images
-from sphereface2.data.near_duplicates import (
+from sphereface2.data.inspecting.clean_list import clean_list, write_lines
+from sphereface2.data.inspecting.duplicates import NEAR_IDENTICAL, SAME_BYTES, find_duplicates
+from sphereface2.data.inspecting.face_average import FaceAverage, detail
+from sphereface2.data.inspecting.face_colour import check_colours, redness
+from sphereface2.data.inspecting.face_pose import AlignmentCheck, check_alignment
+from sphereface2.data.inspecting.findings import ERROR, GOOD, NOTE, SUSPICION, findings
+from sphereface2.data.inspecting.image_facts import examine
+from sphereface2.data.inspecting.inspection import Inspection, inspect_images
+from sphereface2.data.inspecting.near_duplicates import (
     distance,
     equal_groups,
     linked,

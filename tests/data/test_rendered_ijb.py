@@ -7,7 +7,7 @@ import pytest
 
 from sphereface2.data.aligned_files import AlignedFiles
 from sphereface2.data.rendered_ijb import _FIRST_PERSON, render_ijb
-from sphereface2.data.synthetic_images import render_sample, sample_conditions
+from sphereface2.data.synthetic.images import render_sample, sample_conditions
 from sphereface2.evaluation.ijb import IjbSet
 from sphereface2.evaluation.ijb_files import image_folder, read_ijb
 

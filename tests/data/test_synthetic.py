@@ -20,9 +20,9 @@ from sphereface2.data.synthetic import (
     sample_conditions,
     synthetic_verification_sets,
 )
-from sphereface2.data.synthetic_images import SyntheticImages
-from sphereface2.data.synthetic_person import draw_conditions, draw_person
-from sphereface2.data.synthetic_renderer import render
+from sphereface2.data.synthetic.images import SyntheticImages
+from sphereface2.data.synthetic.person import draw_conditions, draw_person
+from sphereface2.data.synthetic.renderer import render
 from sphereface2.data.verification_sets import VerificationSet
 
 

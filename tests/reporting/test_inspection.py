@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sphereface2.data.duplicates import NEAR_IDENTICAL, SAME_BYTES
 from sphereface2.data.encoded import BadImage
-from sphereface2.data.face_colour import ColourCheck
-from sphereface2.data.face_pose import AlignmentCheck
-from sphereface2.data.inspection import (
+from sphereface2.data.inspecting.duplicates import NEAR_IDENTICAL, SAME_BYTES
+from sphereface2.data.inspecting.face_colour import ColourCheck
+from sphereface2.data.inspecting.face_pose import AlignmentCheck
+from sphereface2.data.inspecting.inspection import (
     DuplicateCount,
     Inspection,
     NamedGroup,

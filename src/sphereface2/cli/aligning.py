@@ -9,7 +9,7 @@ import typer
 from sphereface2.cli.showing import Watch, console
 
 if TYPE_CHECKING:
-    from sphereface2.data.align_folder import Aligned
+    from sphereface2.data.aligning.folder import Aligned
 
 
 def align(
@@ -45,7 +45,7 @@ def align(
     The same command goes on after an interruption. OUT also gets faces.csv (boxes, landmarks,
     scores), no_face.txt and unreadable.txt.
     """
-    from sphereface2.data.align_folder import align_folder
+    from sphereface2.data.aligning.folder import align_folder
 
     options: dict[str, Any] = {}
     if min_face is not None:

@@ -8,7 +8,7 @@ import typer
 from sphereface2.cli.showing import Watch, console
 
 if TYPE_CHECKING:
-    from sphereface2.data.conversion import Converted
+    from sphereface2.data.converting.conversion import Converted
 
 
 def convert(
@@ -44,7 +44,7 @@ def convert(
 
     The same command goes on after an interruption.
     """
-    from sphereface2.data.convert import convert as convert_images
+    from sphereface2.data.converting.convert import convert as convert_images
 
     screen = console()
     try:

@@ -13,9 +13,9 @@ from sphereface2.cli.showing import Watch, console
 
 if TYPE_CHECKING:
     from sphereface2.backbones.model_folder import LoadedModel
-    from sphereface2.data.duplicates import DuplicateGroup
     from sphereface2.data.encoded import EncodedImages
-    from sphereface2.data.image_facts import ImageFacts
+    from sphereface2.data.inspecting.duplicates import DuplicateGroup
+    from sphereface2.data.inspecting.image_facts import ImageFacts
     from sphereface2.evaluation.inspected import Inspected
     from sphereface2.evaluation.mislabelled import MislabelledResult
 
@@ -53,8 +53,8 @@ def inspect(
     ] = False,
 ) -> None:
     """Look for what is wrong with training data: sphereface2 inspect faces/ --model runs/first"""
-    from sphereface2.data.image_facts import examine
-    from sphereface2.data.inspection import inspect_images
+    from sphereface2.data.inspecting.image_facts import examine
+    from sphereface2.data.inspecting.inspection import inspect_images
     from sphereface2.data.opening import open_images
     from sphereface2.evaluation import installed_versions
     from sphereface2.evaluation.inspected import Inspected
@@ -198,8 +198,8 @@ def _write(
     """Write the page, the JSON and the lists; a list with nothing to say is taken away."""
     import numpy as np
 
-    from sphereface2.data.clean_list import clean_list, write_lines
     from sphereface2.data.image_file import decode, printable
+    from sphereface2.data.inspecting.clean_list import clean_list, write_lines
     from sphereface2.reporting.inspection import write_inspection
     from sphereface2.reporting.inspection_pictures import collect_pictures
 

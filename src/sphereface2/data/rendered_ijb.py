@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.source import Progress
-from sphereface2.data.synthetic_images import sample_conditions
-from sphereface2.data.synthetic_person import Conditions, Person, draw_person
-from sphereface2.data.synthetic_renderer import render
-from sphereface2.data.synthetic_sets import FIRST_UNSEEN
-from sphereface2.data.synthetic_surface import SIZE
+from sphereface2.data.synthetic.images import sample_conditions
+from sphereface2.data.synthetic.person import Conditions, Person, draw_person
+from sphereface2.data.synthetic.renderer import render
+from sphereface2.data.synthetic.sets import FIRST_UNSEEN
+from sphereface2.data.synthetic.surface import SIZE
 from sphereface2.faces.alignment import TEMPLATE
 
 MADE = "made.json"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from sphereface2.data.inspection import Inspection
+from sphereface2.data.inspecting.inspection import Inspection
 from sphereface2.evaluation.json_result import JsonResult
 from sphereface2.evaluation.mislabelled import MislabelledResult
 

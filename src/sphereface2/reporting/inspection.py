@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sphereface2.data.face_pose import MAX_DISPLACEMENT, MIN_AGREEMENT
-from sphereface2.data.findings import ERROR, GOOD, NOTE, SUSPICION, Finding, findings
+from sphereface2.data.inspecting.face_pose import MAX_DISPLACEMENT, MIN_AGREEMENT
+from sphereface2.data.inspecting.findings import ERROR, GOOD, NOTE, SUSPICION, Finding, findings
 from sphereface2.evaluation import write_atomically
 from sphereface2.evaluation.inspected import Inspected
 from sphereface2.evaluation.mislabelled import BELONGS, Suspect

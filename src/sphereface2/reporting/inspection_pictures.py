@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.face_pose import POINTS
+from sphereface2.data.inspecting.face_pose import POINTS
 from sphereface2.evaluation.inspected import Inspected
 
 ImageArray = npt.NDArray[np.uint8]

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from sphereface2.data.inspection import PeopleCount, SizeCount
+from sphereface2.data.inspecting.inspection import PeopleCount, SizeCount
 from sphereface2.evaluation.mislabelled import MislabelledResult
 from sphereface2.reporting.plots import GENUINE_COLOUR, IMPOSTOR_COLOUR, METHOD_COLOURS, axes_of
 

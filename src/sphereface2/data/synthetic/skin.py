@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.synthetic_canvas import (
+from sphereface2.data.synthetic.canvas import (
     FIXED,
     RING,
     TEXELS,
@@ -25,8 +25,8 @@ from sphereface2.data.synthetic_canvas import (
     to_texels,
     window,
 )
-from sphereface2.data.synthetic_person import Person
-from sphereface2.data.synthetic_surface import CHIN_Y, eye_position, mouth_height, nose_height
+from sphereface2.data.synthetic.person import Person
+from sphereface2.data.synthetic.surface import CHIN_Y, eye_position, mouth_height, nose_height
 
 LINES_WINDOW = window((-44, 44), (-46, 54))
 BEARD_WINDOW = window((-62, 62), (0, 66))

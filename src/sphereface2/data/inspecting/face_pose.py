@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.face_average import DETAIL_SIDE, SIDE, FaceAverage, eye_sized
+from sphereface2.data.inspecting.face_average import DETAIL_SIDE, SIDE, FaceAverage, eye_sized
 
 # Eyes, nose tip and corners of the mouth of an aligned face of 112 × 112 pixels.
 POINTS = (

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from sphereface2.data.converting.safe_names import FileNames, safe_file, unique_parts
 from sphereface2.data.encoded import UNKNOWN, EncodedImages
 from sphereface2.data.image_file import Encoded, look, suffix_of
-from sphereface2.data.safe_names import FileNames, safe_file, unique_parts
 
 
 class Job:

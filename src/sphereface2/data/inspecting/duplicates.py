@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.encoded import EncodedImages
-from sphereface2.data.face_average import detail
-from sphereface2.data.image_facts import ImageFacts
 from sphereface2.data.image_file import decode
-from sphereface2.data.near_duplicates import equal_groups, linked, near_pairs
+from sphereface2.data.inspecting.face_average import detail
+from sphereface2.data.inspecting.image_facts import ImageFacts
+from sphereface2.data.inspecting.near_duplicates import equal_groups, linked, near_pairs
 from sphereface2.data.source import Progress
 
 SAME_BYTES = "same bytes"

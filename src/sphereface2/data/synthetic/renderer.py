@@ -12,10 +12,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.synthetic_canvas import TEXELS, Picture
-from sphereface2.data.synthetic_person import Colour, Conditions, Person
-from sphereface2.data.synthetic_skin import hair_strands
-from sphereface2.data.synthetic_surface import (
+from sphereface2.data.synthetic.canvas import TEXELS, Picture
+from sphereface2.data.synthetic.person import Colour, Conditions, Person
+from sphereface2.data.synthetic.skin import hair_strands
+from sphereface2.data.synthetic.surface import (
     BOTTOM,
     CELLS,
     EYE_Y,
@@ -30,7 +30,7 @@ from sphereface2.data.synthetic_surface import (
     illuminate,
     rotation,
 )
-from sphereface2.data.synthetic_texture import face_texture
+from sphereface2.data.synthetic.texture import face_texture
 
 # Light goes further round in red than in blue: skin lets it through.
 _WRAP = np.array([0.34, 0.22, 0.18], dtype=np.float32)[:, None, None]

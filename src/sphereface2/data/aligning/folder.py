@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sphereface2.data.align_crew import ENCODINGS, Task, Work, align_all
-from sphereface2.data.align_journal import AlignJournal, Outcome, write_reports
+from sphereface2.data.aligning.crew import ENCODINGS, Task, Work, align_all
+from sphereface2.data.aligning.journal import AlignJournal, Outcome, write_reports
 from sphereface2.data.full_disk import telling_how_to_go_on
 from sphereface2.data.image_file import IMAGE_SUFFIXES, is_image_file, printable
 from sphereface2.data.source import Progress

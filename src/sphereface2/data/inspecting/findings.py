@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sphereface2.data.duplicates import NEAR_IDENTICAL, SAME_BYTES
-from sphereface2.data.face_pose import AlignmentCheck
-from sphereface2.data.inspection import Inspection, aligned_size
+from sphereface2.data.inspecting.duplicates import NEAR_IDENTICAL, SAME_BYTES
+from sphereface2.data.inspecting.face_pose import AlignmentCheck
+from sphereface2.data.inspecting.inspection import Inspection, aligned_size
 
 GOOD, NOTE, SUSPICION, ERROR = "good", "note", "suspicion", "error"
 

@@ -9,9 +9,9 @@ from itertools import combinations, permutations, product
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.synthetic_images import SyntheticImages
-from sphereface2.data.synthetic_person import EVERYDAY, Person, Setting, draw_person
-from sphereface2.data.synthetic_surface import SIZE
+from sphereface2.data.synthetic.images import SyntheticImages
+from sphereface2.data.synthetic.person import EVERYDAY, Person, Setting, draw_person
+from sphereface2.data.synthetic.surface import SIZE
 from sphereface2.data.verification_sets import VerificationSet
 
 FIRST_UNSEEN = 1_000_000

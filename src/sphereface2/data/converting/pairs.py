@@ -12,21 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.bin_set import BinWriter, bin_set
-from sphereface2.data.conversion import Converted, Watch
-from sphereface2.data.convert_targets import mark_folder, report, write_file
-from sphereface2.data.encoded import OnBadImage
-from sphereface2.data.image_file import is_image_file, look, printable, suffix_of
-from sphereface2.data.lfw_pairs import is_lfw_header, is_lfw_pair, lfw_pairs
-from sphereface2.data.pair_list import line_fields, pair_list
-from sphereface2.data.source import Progress
-from sphereface2.data.verification_sets import VerificationSet
-from sphereface2.data.work_folder import (
+from sphereface2.data.converting.conversion import Converted, Watch
+from sphereface2.data.converting.targets import mark_folder, report, write_file
+from sphereface2.data.converting.work_folder import (
     Product,
     WorkFolder,
     Written,
     refuse_existing,
     write_whole,
 )
+from sphereface2.data.encoded import OnBadImage
+from sphereface2.data.image_file import is_image_file, look, printable, suffix_of
+from sphereface2.data.lfw_pairs import is_lfw_header, is_lfw_pair, lfw_pairs
+from sphereface2.data.pair_list import line_fields, pair_list
+from sphereface2.data.source import Progress
+from sphereface2.data.verification_sets import VerificationSet
 
 _SNIFFED = 1 << 16  # bytes of a list that are looked at
 

@@ -9,16 +9,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sphereface2.data.conversion import Converted, Watch, unwatched
-from sphereface2.data.convert_job import Job
-from sphereface2.data.convert_pairs import convert_pairs, looks_like_pairs
-from sphereface2.data.convert_targets import TARGETS, images_stay
+from sphereface2.data.converting.conversion import Converted, Watch, unwatched
+from sphereface2.data.converting.job import Job
+from sphereface2.data.converting.pairs import convert_pairs, looks_like_pairs
+from sphereface2.data.converting.targets import TARGETS, images_stay
+from sphereface2.data.converting.work_folder import WorkFolder, Written, refuse_existing
 from sphereface2.data.encoded import EncodedImages, OnBadImage
 from sphereface2.data.folder import ImageFolder
 from sphereface2.data.image_file import printable
 from sphereface2.data.image_list import ImageList
 from sphereface2.data.opening import open_images
-from sphereface2.data.work_folder import WorkFolder, Written, refuse_existing
 from sphereface2.tables import look_up
 
 FORMATS = ("folder", "list", "recordio", "parquet", "bin")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.source import Progress
-from sphereface2.data.synthetic_person import (
+from sphereface2.data.synthetic.person import (
     EVERYDAY,
     Conditions,
     Person,
@@ -20,8 +20,8 @@ from sphereface2.data.synthetic_person import (
     draw_conditions,
     draw_person,
 )
-from sphereface2.data.synthetic_renderer import render
-from sphereface2.data.synthetic_surface import SIZE
+from sphereface2.data.synthetic.renderer import render
+from sphereface2.data.synthetic.surface import SIZE
 
 
 @lru_cache(maxsize=64)

@@ -1,10 +1,10 @@
 """Embedded data: synthetic people as a training source, as verification sets and as a picture.
 
-`synthetic_person` draws who somebody is and the conditions of a picture, `synthetic_surface` is
-the shape of the head and casts rays at it, `synthetic_skin` is what all pictures of a person
-share, `synthetic_texture` draws one face on it (with the shapes of `synthetic_canvas`),
-`synthetic_renderer` makes the picture, `synthetic_images` numbers the pictures and
-`synthetic_sets` pairs those of unseen people. A picture depends on (seed, identity, sample) only,
+`person` draws who somebody is and the conditions of a picture, `surface` is
+the shape of the head and casts rays at it, `skin` is what all pictures of a person
+share, `texture` draws one face on it (with the shapes of `canvas`),
+`renderer` makes the picture, `images` numbers the pictures and
+`sets` pairs those of unseen people. A picture depends on (seed, identity, sample) only,
 so it is the same in any order, process or thread.
 """
 
@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.source import Progress
-from sphereface2.data.synthetic_images import SyntheticImages, render_sample, sample_conditions
-from sphereface2.data.synthetic_person import EVERYDAY, Conditions, Setting
-from sphereface2.data.synthetic_sets import FIRST_UNSEEN, synthetic_verification_sets
-from sphereface2.data.synthetic_surface import SIZE
+from sphereface2.data.synthetic.images import SyntheticImages, render_sample, sample_conditions
+from sphereface2.data.synthetic.person import EVERYDAY, Conditions, Setting
+from sphereface2.data.synthetic.sets import FIRST_UNSEEN, synthetic_verification_sets
+from sphereface2.data.synthetic.surface import SIZE
 
 __all__ = [
     "Conditions",

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from sphereface2.data.converting.work_folder import write_whole
 from sphereface2.data.image_file import printable
-from sphereface2.data.work_folder import write_whole
 from sphereface2.faces import Face
 
 WORK_FOLDER = ".align"

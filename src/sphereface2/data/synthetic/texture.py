@@ -5,7 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from sphereface2.data.synthetic_canvas import (
+from sphereface2.data.synthetic.canvas import (
     FIXED,
     Curve,
     Picture,
@@ -20,15 +20,15 @@ from sphereface2.data.synthetic_canvas import (
     to_texels,
     window,
 )
-from sphereface2.data.synthetic_person import Colour, Conditions, Person
-from sphereface2.data.synthetic_skin import (
+from sphereface2.data.synthetic.person import Colour, Conditions, Person
+from sphereface2.data.synthetic.skin import (
     BEARD_WINDOW,
     LINES_WINDOW,
     beard_shape,
     eyeball_of,
     skin_of,
 )
-from sphereface2.data.synthetic_surface import ageing, eye_position, mouth_height, nose_height
+from sphereface2.data.synthetic.surface import ageing, eye_position, mouth_height, nose_height
 
 _ACROSS = np.linspace(-1, 1, 17)
 _ALONG = np.linspace(0, 1, 9)

@@ -14,7 +14,7 @@ from typing import Any
 
 import cv2
 
-from sphereface2.data.align_journal import WORK_FOLDER, Outcome
+from sphereface2.data.aligning.journal import WORK_FOLDER, Outcome
 from sphereface2.data.image_file import printable, read_file, to_pixels
 from sphereface2.faces import CHOICES, DETECTORS, Detector, align_face
 from sphereface2.tables import build, look_up

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.encoded import BadImage, EncodedImages
-from sphereface2.data.face_average import FaceAverage
-from sphereface2.data.face_colour import redness
 from sphereface2.data.image_file import decode, look
-from sphereface2.data.near_duplicates import picture_hash
+from sphereface2.data.inspecting.face_average import FaceAverage
+from sphereface2.data.inspecting.face_colour import redness
+from sphereface2.data.inspecting.near_duplicates import picture_hash
 from sphereface2.data.source import Progress
 
 _CHUNK = 128

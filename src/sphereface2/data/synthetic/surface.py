@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.synthetic_person import Conditions, Person
+from sphereface2.data.synthetic.person import Conditions, Person
 
 Map = NDArray[np.float32]
 

@@ -8,8 +8,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.synthetic_person import Colour
-from sphereface2.data.synthetic_surface import BOTTOM, FACE_RADIUS, TOP
+from sphereface2.data.synthetic.person import Colour
+from sphereface2.data.synthetic.surface import BOTTOM, FACE_RADIUS, TOP
 
 Picture = NDArray[np.uint8]
 Curve = NDArray[np.float64]

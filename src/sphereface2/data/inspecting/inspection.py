@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.duplicates import (
+from sphereface2.data.encoded import BadImage, EncodedImages
+from sphereface2.data.image_file import printable
+from sphereface2.data.inspecting.duplicates import (
     NEAR_IDENTICAL,
     SAME_BYTES,
     DuplicateGroup,
     find_duplicates,
 )
-from sphereface2.data.encoded import BadImage, EncodedImages
-from sphereface2.data.face_average import SIDE
-from sphereface2.data.face_colour import ColourCheck, check_colours
-from sphereface2.data.face_pose import AlignmentCheck, check_alignment
-from sphereface2.data.image_facts import ImageFacts
-from sphereface2.data.image_file import printable
+from sphereface2.data.inspecting.face_average import SIDE
+from sphereface2.data.inspecting.face_colour import ColourCheck, check_colours
+from sphereface2.data.inspecting.face_pose import AlignmentCheck, check_alignment
+from sphereface2.data.inspecting.image_facts import ImageFacts
 from sphereface2.data.source import Progress
 
 KEPT = 200

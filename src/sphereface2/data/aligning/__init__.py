@@ -1,0 +1,1 @@
+"""Photos to aligned crops, a folder at a time: sphereface2 align."""

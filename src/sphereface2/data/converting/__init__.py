@@ -1,0 +1,1 @@
+"""Writing images and pairs in another form: sphereface2 convert."""

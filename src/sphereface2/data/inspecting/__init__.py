@@ -1,0 +1,1 @@
+"""What is wrong with training images, without a model: sphereface2 inspect."""
