@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sphereface2.data.class_labels import classes_of_numbers, gaps_note
 from sphereface2.data.encoded import EncodedImages, OnBadImage
-from sphereface2.data.image_file import Encoded, look, printable, suffix_of
+from sphereface2.data.image_file import Encoded, look, printable, suffix_of, to_array
 from sphereface2.data.record_frames import (
     FIRST,
     HEADER,
@@ -92,6 +92,12 @@ class RecordIO(EncodedImages):
             page = start - start % mmap.PAGESIZE
             self._mapped[0].madvise(mmap.MADV_WILLNEED, page, end - page)
         return view[start:end]
+
+    def quick_pixels(self, index: int, /) -> NDArray[np.uint8] | None:
+        start = self._starts.item(index)
+        if start < 0 or self._is_read_at_random or self._mapped is None:
+            return super().quick_pixels(index)
+        return to_array(self._mapped[1][start : start + self._lengths.item(index)])
 
     def location(self, index: int, /) -> str:
         return f"{self._shown}, key {self._keys[index]}"
