@@ -18,6 +18,8 @@ from sphereface2.data.batch_plan import Plan
 from sphereface2.data.source import Source
 from sphereface2.data.transforms import fit_into, mirrored
 
+_BYTES = np.dtype(np.uint8)
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -115,33 +117,27 @@ class Loader:
         flips = [False] * len(indices)
         if self.flip:
             flips = mirrored(indices, seed=self.plan.seed, epoch=epoch).tolist()
-        found = []
-        for place, index, flip in zip(rows, indices.tolist(), flips, strict=True):
-            if closed.is_set():
-                return images, labels  # nobody waits for this batch any more
-            image, label = self._read_image(index)
-            # A bare copy in the usual case: a call for each image is paid for in images a second.
-            if flip or image.shape != place.shape:
-                fit_into(place, image, mirror=flip)
-            else:
-                place[...] = image
-            found.append(label)
-        targets[:] = found
-        return images, labels
-
-    def _read_image(self, index: int) -> tuple[NDArray[np.uint8], int]:
+        # One loop and few calls: whatever is done for each image is paid for in images a second.
+        found, source, index = [], self.source, -1
         try:
-            image, label = self.source[index]
+            for place, index, flip in zip(rows, indices.tolist(), flips, strict=True):
+                if closed.is_set():
+                    return images, labels  # nobody waits for this batch any more
+                image, label = source[index]
+                if image.shape != place.shape or image.dtype != _BYTES:
+                    _require_picture(image, index)
+                    fit_into(place, image, mirror=flip)
+                elif flip:
+                    fit_into(place, image, mirror=True)
+                else:
+                    place[...] = image
+                found.append(label)
         except (ValueError, OSError):
             raise  # the source's own sentence, with the path
         except Exception as error:
             raise RuntimeError(f"reading image {index} of the data failed: {error!r}") from error
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-            raise ValueError(
-                f"image {index} of the data is {image.dtype} of shape {image.shape}, not uint8 of "
-                "shape (height, width, 3)"
-            )
-        return image, label
+        targets[:] = found
+        return images, labels
 
 
 class _BatchMemory:
@@ -184,6 +180,14 @@ def _now() -> tuple[float, float]:
 def _since(began: tuple[float, float]) -> tuple[float, float]:
     """The time that has passed, and that the processors worked for this process."""
     return time.perf_counter() - began[0], time.process_time() - began[1]
+
+
+def _require_picture(image: NDArray[np.uint8], index: int) -> None:
+    if image.dtype != _BYTES or image.ndim != 3 or image.shape[2] != 3:
+        raise ValueError(
+            f"image {index} of the data is {image.dtype} of shape {image.shape}, not uint8 of "
+            "shape (height, width, 3)"
+        )
 
 
 def _check_labels(source: Source) -> None:
