@@ -89,7 +89,7 @@ def test_every_dialect_is_read(dialect: str, tmp_path: Path) -> None:
     assert found.same.tolist() == SAME
     assert found.pairs.tolist() == [[2 * i, 2 * i + 1] for i in range(PAIRS)]
     assert found.people is None
-    assert [found.images.encoded(i) for i in range(60)] == IMAGES  # type: ignore[attr-defined]
+    assert [found.images.encoded(i) for i in range(60)] == IMAGES  # type: ignore[attr-defined]  # more than Images
     assert found.images[17][3, 3].tolist() == [17, 0, 0]
     assert sorted(set(found.folds.tolist())) == list(range(10))
 

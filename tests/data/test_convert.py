@@ -299,7 +299,7 @@ def interrupt(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> No
     def write_file(*arguments: object) -> None:
         if next(calls) == 15:
             raise KeyboardInterrupt
-        original(*arguments)  # type: ignore[arg-type]
+        original(*arguments)  # type: ignore[arg-type]  # passed on as it came
 
     with monkeypatch.context() as patch:
         patch.setattr(convert_targets, "write_file", write_file)
@@ -543,7 +543,7 @@ def test_pairs_become_a_bin_and_a_bin_becomes_images_with_a_pair_list(
     (unpacked,) = pair_list(path=str(tmp_path / "inside" / "pairs.txt"))
     assert unpacked.same.tolist() == from_list.same.tolist()
     assert unpacked.folds.tolist() == from_list.folds.tolist()
-    stored = unpacked.images.encoded  # type: ignore[attr-defined]
+    stored = unpacked.images.encoded  # type: ignore[attr-defined]  # more than Images
     assert [stored(index) for index in unpacked.pairs.ravel()] == expected[0]
     if kind != "bin":  # the people of a list are known in a folder as well
         convert(source, tmp_path / "sorted", root=root)

@@ -112,7 +112,7 @@ class ShardExchange:
         own = embeddings.view_as(embeddings)
         if own.requires_grad:
             # torch leaves register_hook untyped
-            own.register_hook(lambda g: g * self.world)  # type: ignore[no-untyped-call]
+            own.register_hook(lambda g: g * self.world)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         rows[mine] = own
         return rows, all_labels
 
