@@ -26,6 +26,7 @@ LINE = [
     "recognition",
     "protocols",
     "run_folder",
+    "scoring",
     "runs",
     "cli",
     "__main__",

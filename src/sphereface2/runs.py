@@ -7,7 +7,6 @@ labels were made wrong label_noise.csv, and where images were passed over bad_im
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ import torch
 from torch import nn
 
 from sphereface2.backbones import Backbone, backbone_options, build_backbone
-from sphereface2.backbones.model_folder import LoadedModel, Preprocessing, save_model
+from sphereface2.backbones.model_folder import Preprocessing, save_model
 from sphereface2.config import Choice, RunConfig, config_from_mapping, dump_config, load_config
 from sphereface2.data import SOURCES, VERIFICATION_SETS
 from sphereface2.data.label_noise import NoisyLabels
 from sphereface2.data.open_set import bad_images, notes_on
-from sphereface2.data.source import Progress, Source
+from sphereface2.data.source import Source
 from sphereface2.data.training_source import (
     STRANGERS,
     build_people,
@@ -29,14 +28,11 @@ from sphereface2.data.training_source import (
     noise_of,
 )
 from sphereface2.data.verification_sets import VerificationSet
-from sphereface2.evaluation.embed import embed, raw_pixel_embedding
 from sphereface2.evaluation.json_result import write_atomically
 from sphereface2.evaluation.pair_scores import (
     SCORES,
-    PairScores,
     images_digest,
     save_scores,
-    score_set,
 )
 from sphereface2.evaluation.results import (
     RAW_PIXELS,
@@ -64,21 +60,21 @@ from sphereface2.run_folder import (
     remove_products,
     require_run,
 )
-from sphereface2.tables import build, look_up, resolve_options
+from sphereface2.scoring import (
+    Watch,
+    build_sets,
+    network_scores,
+    pixel_scores,
+    score_sets,
+    unwatched,
+)
+from sphereface2.tables import look_up, resolve_options
 from sphereface2.training.checkpoint import has_checkpoint, load_tensors
 from sphereface2.training.devices import choose_device
 from sphereface2.training.distributed import current_team
 from sphereface2.training.events import Events, Notice
 from sphereface2.training.result import TrainingResult
 from sphereface2.training.trainer import Trainer
-
-Watch = Callable[[str], AbstractContextManager[Progress | None]]
-"""Shows the progress of a named piece of work: `with watch("rendering") as progress: ...`."""
-
-
-def unwatched(title: str) -> AbstractContextManager[Progress | None]:
-    """Work that nobody watches."""
-    return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -138,11 +134,11 @@ def evaluate(folder: Path, *, overrides: Sequence[str] = (), watch: Watch = unwa
     config = load_config(require_run(folder), overrides)
     model = load_run_model(folder)
     device = choose_device(config.device)
-    sets = _build_sets(config, watch=watch)
+    sets = build_sets(config, watch=watch)
     labelled = {
-        config.head.name: _network_scores(model.backbone, model, sets, config, device, watch),
-        RAW_PIXELS: _pixel_scores(model.preprocessing, sets, watch),
-        UNTRAINED: _network_scores(_untrained(config), model, sets, config, device, watch),
+        config.head.name: network_scores(model.backbone, model, sets, config, device, watch),
+        RAW_PIXELS: pixel_scores(model.preprocessing, sets, watch),
+        UNTRAINED: network_scores(_untrained(config), model, sets, config, device, watch),
     }
     rows = [row for label, scores in labelled.items() for row in measure_all(scores, model=label)]
     result = EvaluationResult(
@@ -204,23 +200,6 @@ def _resolved(choice: Choice, options: Mapping[str, Any]) -> dict[str, Any]:
 # -- building the stages -------------------------------------------------------------------------
 
 
-def _build_sets(config: RunConfig, *, watch: Watch) -> list[VerificationSet]:
-    if not config.evaluation.sets:
-        raise ValueError(
-            "the config names no verification set; give one, such as "
-            "'evaluation.sets=[{name: pairs, path: pairs.txt}]'"
-        )
-    sets = [
-        each
-        for choice in config.evaluation.sets
-        for each in build("evaluation set", VERIFICATION_SETS, choice.name, **choice.options)
-    ]
-    for each in sets:
-        with watch(f"preparing set {each.name}") as progress:
-            each.images.prepare(workers=config.training.workers, progress=progress)
-    return sets
-
-
 def _build_head(config: RunConfig, *, dim: int, num_classes: int) -> Head:
     # The seed after the backbone's, so that the two do not start from the same numbers.
     team = current_team()
@@ -271,60 +250,11 @@ class _Evaluation:
         self.sets: list[VerificationSet] = []
 
     def prepare(self) -> None:
-        self.sets = _build_sets(self.config, watch=self.watch)
+        self.sets = build_sets(self.config, watch=self.watch)
 
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
-        scores = _scores(backbone, self.preprocessing, self.sets, self.config, None, unwatched)
+        scores = score_sets(backbone, self.preprocessing, self.sets, self.config, None, unwatched)
         return {row.set_name: row.accuracy for row in measure_all(scores, model="", replicates=0)}
-
-
-# -- from images to scores -----------------------------------------------------------------------
-
-
-def _scores(
-    backbone: nn.Module,
-    preprocessing: Preprocessing,
-    sets: Sequence[VerificationSet],
-    config: RunConfig,
-    device: torch.device | None,
-    watch: Watch,
-) -> list[PairScores]:
-    scored = []
-    for each in sets:
-        with watch(f"embedding set {each.name}") as progress:
-            embeddings = embed(
-                backbone,
-                each.images,
-                preprocessing=preprocessing,
-                batch_size=config.evaluation.batch_size,
-                flip=config.evaluation.flip,
-                device=device,
-                progress=progress,
-            )
-        scored.append(score_set(each, embeddings))
-    return scored
-
-
-def _network_scores(
-    backbone: Backbone,
-    model: LoadedModel,
-    sets: Sequence[VerificationSet],
-    config: RunConfig,
-    device: torch.device,
-    watch: Watch,
-) -> list[PairScores]:
-    return _scores(backbone.to(device), model.preprocessing, sets, config, device, watch)
-
-
-def _pixel_scores(
-    preprocessing: Preprocessing, sets: Sequence[VerificationSet], watch: Watch
-) -> list[PairScores]:
-    scored = []
-    for each in sets:
-        with watch(f"comparing pixels of {each.name}"):
-            pixels = raw_pixel_embedding(each.images, input_size=preprocessing.input_size)
-        scored.append(score_set(each, pixels))
-    return scored
 
 
 def _untrained(config: RunConfig) -> Backbone:
