@@ -132,28 +132,8 @@ def evaluate(folder: Path, *, overrides: Sequence[str] = (), watch: Watch = unwa
     `overrides` may change the evaluation and the device, as `evaluation.sets.0.people=50`.
     """
     config = load_config(require_run(folder), overrides)
-    model = load_run_model(folder)
-    device = choose_device(config.device)
     sets = build_sets(config, watch=watch)
-    labelled = {
-        config.head.name: network_scores(model.backbone, model, sets, config, device, watch),
-        RAW_PIXELS: pixel_scores(model.preprocessing, sets, watch),
-        UNTRAINED: network_scores(_untrained(config), model, sets, config, device, watch),
-    }
-    rows = [row for label, scores in labelled.items() for row in measure_all(scores, model=label)]
-    result = EvaluationResult(
-        title=folder.resolve().name,
-        rows=tuple(rows),
-        versions=installed_versions(),
-        config=config.model_dump(mode="json"),
-    )
-    result.save(folder / EVALUATION)
-    # Kept so that runs can be compared pair by pair without their models.
-    subject = [
-        replace(scored, images=images_digest(each.images))
-        for scored, each in zip(labelled[config.head.name], sets, strict=True)
-    ]
-    save_scores(folder / SCORES, subject, model=config.head.name)
+    result = _measure(folder, config, sets, baselines=True, watch=watch)
     pictures = ReportPictures(
         contact_sheet=people_sheet(build_people(config)),
         hardest=hardest_pairs(result, {each.name: each.images for each in sets}),
@@ -166,6 +146,49 @@ def evaluate(folder: Path, *, overrides: Sequence[str] = (), watch: Watch = unwa
         pictures=pictures,
     )
     return Evaluated(result, folder / REPORT)
+
+
+def measure(folder: Path, *, watch: Watch = unwatched) -> EvaluationResult:
+    """What a run's model reaches on its sets, written as `evaluate` does, but nothing else.
+
+    Without the baselines and the report, which the many runs of a sweep do not need.
+    """
+    config = load_config(require_run(folder))
+    return _measure(folder, config, build_sets(config, watch=watch), baselines=False, watch=watch)
+
+
+def _measure(
+    folder: Path,
+    config: RunConfig,
+    sets: Sequence[VerificationSet],
+    *,
+    baselines: bool,
+    watch: Watch,
+) -> EvaluationResult:
+    """Score the sets, and keep the result and the scores of the run's own model."""
+    model = load_run_model(folder)
+    device = choose_device(config.device)
+    labelled = {
+        config.head.name: network_scores(model.backbone, model, sets, config, device, watch)
+    }
+    if baselines:
+        labelled[RAW_PIXELS] = pixel_scores(model.preprocessing, sets, watch)
+        labelled[UNTRAINED] = network_scores(_untrained(config), model, sets, config, device, watch)
+    rows = [row for label, scores in labelled.items() for row in measure_all(scores, model=label)]
+    result = EvaluationResult(
+        title=folder.resolve().name,
+        rows=tuple(rows),
+        versions=installed_versions(),
+        config=config.model_dump(mode="json"),
+    )
+    # Kept so that runs can be compared pair by pair without their models.
+    subject = [
+        replace(scored, images=images_digest(each.images))
+        for scored, each in zip(labelled[config.head.name], sets, strict=True)
+    ]
+    save_scores(folder / SCORES, subject, model=config.head.name)
+    result.save(folder / EVALUATION)  # last: where it is, all is
+    return result
 
 
 def resolve(config: RunConfig) -> RunConfig:

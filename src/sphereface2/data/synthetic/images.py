@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.source import Progress
+from sphereface2.data.synthetic.kept import kept_or_rendered
 from sphereface2.data.synthetic.person import (
     EVERYDAY,
     Conditions,
@@ -98,13 +99,22 @@ class SyntheticImages:
         """Render everything into memory; with two or more `workers`, in that many processes."""
         if self._rendered is not None:
             return
+        description = (self.people, self.settings, self.image_size, self.seed, self.first_person)
+        shape = (len(self), self.image_size, self.image_size, 3)
+        self._rendered = kept_or_rendered(
+            description, shape, lambda: self._render_all(shape, workers, progress)
+        )
+
+    def _render_all(
+        self, shape: tuple[int, ...], workers: int, progress: Progress | None
+    ) -> NDArray[np.uint8]:
         samples = len(self.settings)
-        rendered = np.empty((len(self), self.image_size, self.image_size, 3), dtype=np.uint8)
+        rendered = np.empty(shape, dtype=np.uint8)
         for done, (person, pictures) in enumerate(self._render_people(workers), start=1):
             rendered[person * samples : (person + 1) * samples] = pictures
             if progress is not None:
                 progress(done * samples, len(self))
-        self._rendered = rendered
+        return rendered
 
     def _place(self, index: int) -> tuple[int, int]:
         if not 0 <= index < len(self):
