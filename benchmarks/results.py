@@ -1,0 +1,102 @@
+"""The tables of docs/results.md, written from the results in docs/results/.
+
+    python -m benchmarks.results
+
+docs/results/NAME.json holds the result of `sphereface2 reproduce NAME`; its table replaces what
+stands in the page between `<!-- table NAME -->` and `<!-- end NAME -->`. The rest of the page is
+left as it is.
+"""
+
+import argparse
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from sphereface2.evaluation.json_result import write_atomically
+from sphereface2.evaluation.sweep_result import SweepResult
+from sphereface2.reporting.sweep_tables import markdown_table, run_seconds
+from sphereface2.tables import nearest
+
+PAGE, RESULTS = Path("docs/results.md"), Path("docs/results")
+_MARKER = re.compile(r"<!-- (table|end) (\S+) -->")
+
+
+def read_results(folder: Path) -> dict[str, SweepResult]:
+    """Every result of the folder under the name of its file."""
+    return {path.stem: SweepResult.load(path) for path in sorted(folder.glob("*.json"))}
+
+
+def refreshed(text: str, results: Mapping[str, SweepResult]) -> str:
+    """The page with every block filled anew from its result."""
+    lines: list[str] = []
+    name = None  # of the block that we are in
+    for number, line in enumerate(text.splitlines(), start=1):
+        marker = _MARKER.fullmatch(line.strip())
+        if marker is None:
+            if name is None:
+                lines.append(line)
+        elif marker[1] == "table" and name is None:
+            name = marker[2]
+            if name not in results:
+                raise ValueError(
+                    f"line {number} asks for the table '{name}', but there is no "
+                    f"{RESULTS}/{name}.json{nearest(name, results)}; put it there or remove the "
+                    "block"
+                )
+            lines += [line, *block(name, results[name]).splitlines()]
+        elif marker[1] == "end" and marker[2] == name:
+            lines.append(line)
+            name = None
+        else:
+            inside = "outside a block" if name is None else f"inside the block '{name}'"
+            raise ValueError(
+                f"line {number} has {line.strip()} {inside}; every <!-- table NAME --> needs its "
+                "<!-- end NAME --> before the next"
+            )
+    if name is not None:
+        raise ValueError(f"the block '{name}' has no end; add <!-- end {name} --> after its table")
+    return "\n".join(lines) + "\n"
+
+
+def block(name: str, result: SweepResult) -> str:
+    """What stands between the markers: how it was made, then the table."""
+    seeds = len(result.seeds)
+    minutes = max(1, round(run_seconds(result.rows) / 60))
+    command = result.command or f"sphereface2 reproduce {name}"
+    return (
+        f"`{command}`, {_count(seeds, 'seed')}, {_count(minutes, 'minute')} of one core\n\n"
+        f"{markdown_table(result)}"
+    )
+
+
+def without_block(text: str, results: Mapping[str, SweepResult]) -> list[str]:
+    """The results that the page does not show."""
+    markers = (_MARKER.fullmatch(line.strip()) for line in text.splitlines())
+    shown = {marker[2] for marker in markers if marker is not None}
+    return [name for name in results if name not in shown]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.parse_args()
+    try:
+        if not PAGE.is_file():
+            raise FileNotFoundError(f"{PAGE} does not exist; start this in the project's folder")
+        results = read_results(RESULTS)
+        old = PAGE.read_text(encoding="utf-8")
+        new = refreshed(old, results)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    if new != old:
+        write_atomically(PAGE, new)
+    print(f"{PAGE}: {'written' if new != old else 'is up to date'}")
+    for name in without_block(new, results):
+        print(f"{RESULTS}/{name}.json has no block in {PAGE}: <!-- table {name} -->")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""The table of a sweep: for the terminal, as Markdown and as CSV."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from textwrap import wrap
+from typing import Literal
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+
+from sphereface2.evaluation.sweep_result import SweepResult, SweepRow
+from sphereface2.reporting.tables import Cell, TableContent
+
+Standing = Literal["best", "level", "below", "unknown"]
+
+ABSENT = "–"
+LEVEL_MARK = "†"
+_LABEL_WIDTH = 20  # of a label's line in a narrow terminal: seven columns fit into 80
+_LEVEL_ERRORS = 2.0  # standard errors of a difference, below which it is not told from chance
+_STANDING_WORDS: Mapping[Standing, str] = {
+    "best": "best",
+    "level": "not distinguishable from the best",
+    "below": "below the best",
+    "unknown": "",
+}
+
+
+@dataclass(frozen=True)
+class FittingTable:
+    """The deviation beside its mean where the terminal is wide enough, else under it."""
+
+    wide: Table
+    narrow: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needed = Measurement.get(console, options.update(width=10_000), self.wide).maximum
+        yield self.wide if needed <= options.max_width else self.narrow
+
+
+def console_table(result: SweepResult) -> FittingTable:
+    """The table for the terminal: the paper's number beside the column to judge by."""
+    content = _content(result)
+    narrow = replace(content, rows=tuple(_in_two_lines(row) for row in content.rows))
+    return FittingTable(wide=content.to_rich(), narrow=narrow.to_rich())
+
+
+def markdown_table(result: SweepResult) -> str:
+    """The table as Markdown, with its rules and failures as a paragraph under it."""
+    content = _content(result)
+    lines = [
+        _markdown_line([_escaped(column) for column in content.columns]),
+        _markdown_line((":--", *("--:" for _ in content.columns[1:]))),
+        *(_markdown_line([_markdown_cell(cell) for cell in row]) for row in content.rows),
+        "",
+        f"{rules(result).capitalize()}.",
+        *(f"\n{_escaped(failure)}." for failure in failures(result)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def csv_table(result: SweepResult) -> str:
+    """All numbers of the table, and all of the paper's, one setting a line."""
+    names = ["setting", "method", "seeds", "failed"]
+    for column in result.columns:
+        names += [column, f"{column} deviation"]
+        if has_published(result, column):
+            names.append(f"{column} paper")
+    names += [f"{result.judged_by} standing", "command"]
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    judged = standings(result, result.judged_by)
+    for row, standing in zip(result.rows, judged, strict=True):
+        line: dict[str, object] = {
+            "setting": row.label,
+            "method": row.method,
+            "seeds": done(row),
+            "failed": sum(bool(run.error) for run in row.runs),
+            f"{result.judged_by} standing": _STANDING_WORDS[standing],
+            "command": row.command,
+        }
+        for column in result.columns:
+            for name, number in (
+                (column, row.mean(column)),
+                (f"{column} deviation", row.deviation(column)),
+            ):
+                line[name] = "" if number is None else f"{number:.4f}"
+            if column in row.published:
+                line[f"{column} paper"] = f"{row.published[column]:.10g}"
+        writer.writerow(line)
+    return buffer.getvalue()
+
+
+def standings(result: SweepResult, column: str) -> list[Standing]:
+    """Where each row stands in a column, higher being better.
+
+    The best has the highest mean. Level with it are rows whose mean differs by less than two
+    standard errors of the difference, and those where a single seed leaves that error unknown.
+    With one seed for all there is a best one, and nothing is known of the others.
+    """
+    means = [row.mean(column) for row in result.rows]
+    top = max((mean for mean in means if mean is not None), default=None)
+    if top is None:
+        return ["unknown"] * len(means)
+    best = result.rows[means.index(top)]
+    found: list[Standing] = []
+    for row, mean in zip(result.rows, means, strict=True):
+        if mean == top:
+            found.append("best")
+        elif mean is None or len(result.seeds) < 2:
+            found.append("unknown")
+        else:
+            error = _error_of_difference(best, row, column)
+            level = error is None or top - mean < _LEVEL_ERRORS * error
+            found.append("level" if level else "below")
+    return found
+
+
+def digits(result: SweepResult) -> int:
+    """Two decimals beside the paper's numbers, which have two, and one where there are none."""
+    return 2 if any(row.published for row in result.rows) else 1
+
+
+def number_text(result: SweepResult, row: SweepRow, column: str) -> str:
+    """Mean ± deviation over seeds: "91.42 ± 0.35"; the mean alone of a single seed."""
+    mean, deviation = row.mean(column), row.deviation(column)
+    if mean is None:
+        return ABSENT
+    places = digits(result)
+    text = f"{mean:.{places}f}"
+    return text if deviation is None else f"{text} ± {deviation:.{places}f}"
+
+
+def number_cell(result: SweepResult, row: SweepRow, column: str, standing: Standing) -> Cell:
+    """A setting's number in one column, with its mark; what failed is said once in a row."""
+    if row.mean(column) is None:
+        word = ABSENT
+        if done(row) == 0 and column == result.judged_by:
+            word = "failed" if any(run.error for run in row.runs) else "not run"
+        return Cell(word, faint=True)
+    mark = f"{LEVEL_MARK} " if standing == "level" else ""
+    return Cell(f"{mark}{number_text(result, row, column)}", strong=standing == "best")
+
+
+def setting_text(result: SweepResult, row: SweepRow) -> str:
+    """The label, and how many seeds there are if some are missing: "ArcFace (2 of 3)"."""
+    asked = len(result.seeds)
+    return row.label if done(row) in (0, asked) else f"{row.label} ({done(row)} of {asked})"
+
+
+def done(row: SweepRow) -> int:
+    """How many seeds of a setting gave numbers."""
+    return sum(bool(run.values) for run in row.runs)
+
+
+def run_seconds(rows: Sequence[SweepRow]) -> float:
+    """The time of all runs together; a run that several rows share counts once."""
+    return sum({run.folder: run.seconds for row in rows for run in row.runs}.values())
+
+
+def has_published(result: SweepResult, column: str) -> bool:
+    return any(column in row.published for row in result.rows)
+
+
+def published_name(result: SweepResult, column: str) -> str:
+    """What the paper calls a column."""
+    return result.published_columns.get(column, column)
+
+
+def published_cell(result: SweepResult, row: SweepRow, column: str) -> Cell:
+    """The paper's number; the best of those in this table is strong."""
+    if column not in row.published:
+        return Cell(ABSENT, faint=True)
+    number = row.published[column]
+    best = max(other.published[column] for other in result.rows if column in other.published)
+    return Cell(f"{number:.2f}", strong=number == best)
+
+
+def rules(result: SweepResult) -> str:
+    """How the table is to be read: the number of seeds, bold, and the mark."""
+    seeds = len(result.seeds)
+    if seeds < 2:
+        return "one seed, so no deviation is known and no difference is judged; bold: the best"
+    text = f"mean ± deviation over {seeds} seeds; bold: the best mean of a column"
+    if not any("level" in standings(result, column) for column in result.columns):
+        return text
+    text += (
+        f"; {LEVEL_MARK}: not distinguishable from the best, from which it differs by less than "
+        "two standard errors of the difference"
+    )
+    single = any(len(row.numbers(column)) == 1 for row in result.rows for column in result.columns)
+    return f"{text} (or one of the two has one seed only)" if single else text
+
+
+def failures(result: SweepResult) -> list[str]:
+    """What failed and why: "ArcFace, seeds 0 and 2 failed: the loss is not finite"."""
+    found = []
+    for row in result.rows:
+        seeds: dict[str, list[str]] = {}
+        for run in row.runs:
+            if run.error:
+                seeds.setdefault(run.error.rstrip("."), []).append(str(run.seed))
+        for error, names in seeds.items():
+            *first, last = names
+            which = f"seeds {', '.join(first)} and {last}" if first else f"seed {last}"
+            found.append(f"{row.label}, {which} failed: {error}")
+    return found
+
+
+def _error_of_difference(one: SweepRow, other: SweepRow, column: str) -> float | None:
+    errors = one.standard_error(column), other.standard_error(column)
+    return None if errors[0] is None or errors[1] is None else math.hypot(errors[0], errors[1])
+
+
+def _content(result: SweepResult) -> TableContent:
+    """All our columns, then the paper's counterpart of the last one that it has."""
+    by_column = {column: standings(result, column) for column in result.columns}
+    published = [column for column in result.columns if has_published(result, column)][-1:]
+    rows = [
+        (
+            Cell(setting_text(result, row)),
+            *(
+                number_cell(result, row, column, by_column[column][place])
+                for column in result.columns
+            ),
+            *(published_cell(result, row, column) for column in published),
+        )
+        for place, row in enumerate(result.rows)
+    ]
+    return TableContent(
+        title=f"{result.title} ({result.where})" if result.where else result.title,
+        columns=(
+            "setting",
+            *result.columns,
+            *(f"paper: {published_name(result, column)}" for column in published),
+        ),
+        rows=tuple(rows),
+        note="; ".join((rules(result), *failures(result))),
+    )
+
+
+def _in_two_lines(row: tuple[Cell, ...]) -> tuple[Cell, ...]:
+    """A row for a narrow terminal: the label broken, deviations under their means."""
+    label, *numbers = row
+    cells = [replace(label, text="\n".join(wrap(label.text, _LABEL_WIDTH)) or label.text)]
+    for cell in numbers:
+        mean, sign, deviation = cell.text.partition(" ± ")
+        cells.append(replace(cell, text=mean, detail=f"± {deviation}" if sign else ""))
+    return tuple(cells)
+
+
+def _markdown_line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = _escaped(cell.text)
+    return f"**{text}**" if cell.strong else text
+
+
+def _escaped(text: str) -> str:
+    """Signs that would end a cell or start emphasis or a tag, as themselves; one line."""
+    words = " ".join(text.split())
+    return "".join(f"\\{sign}" if sign in "\\|*_`<[" else sign for sign in words)

@@ -1,0 +1,84 @@
+"""The page of a sweep: complete, self-contained, and everything in it escaped."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sphereface2.reporting.plots import axes_of
+from sphereface2.reporting.sweep_report import (
+    differences_content,
+    duration_text,
+    render_sweep_report,
+    sweep_content,
+    write_sweep_report,
+)
+from tests.reporting.sweep_example import SOFTMAX, example_sweep, made_row, made_sweep
+
+
+def test_the_page_holds_the_table_the_commands_and_the_configs(tmp_path: Path) -> None:
+    result = example_sweep()
+    figure, axes = axes_of("combined", "setting", "accuracy (%)")
+    axes.plot([1, 2, 3])
+    path = tmp_path / "deep" / "index.html"
+    write_sweep_report(path, result, figures=[("Bars & all", figure)])
+    page = path.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert page.index("<svg") < page.index('<section id="table">')
+    assert 'aria-label="Bars &amp; all"' in page
+    for row in result.rows:
+        assert row.command.replace("<", "&lt;").replace(">", "&gt;") in page
+        for run in row.runs:
+            assert run.folder.replace("<", "&lt;").replace(">", "&gt;") in page
+    assert "head:\n  name: softmax" in page
+    assert "ArcFace, seed 1 failed: the loss is not finite at step 12" in page
+    assert "ArcFace (2 of 3)" in page
+    assert "<b>, seeds" not in page  # a label is text
+    assert "10 of" not in page
+    assert "8 of 12 runs done, 4 failed" in page
+    assert page.count('<details class="setting">') == len(result.rows)
+
+
+def test_the_page_loads_nothing() -> None:
+    page = render_sweep_report(example_sweep())
+    assert not re.findall(r'(?:src|href)="(?!#|data:)', page)
+    assert "<script" not in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_without_figures_or_the_papers_numbers_their_sections_are_left_out() -> None:
+    page = render_sweep_report(made_sweep(made_row("a", SOFTMAX)))
+    assert 'id="figures"' not in page
+    assert 'href="#figures"' not in page
+    assert 'id="paper"' not in page
+    assert 'id="table"' in page
+
+
+def test_a_sweep_of_which_nothing_ran_has_a_page() -> None:
+    row = replace(made_row("a", {"plain": (None,), "combined": (None,)}), runs=())
+    page = render_sweep_report(replace(made_sweep(row), command="", versions={}))
+    assert "not run" in page
+
+
+def test_the_papers_number_stands_under_ours() -> None:
+    content = sweep_content(example_sweep())
+    assert [cell.detail for cell in content.rows[0]] == ["", "paper 98.20", "paper 89.05"]
+    assert content.rows[3][2].text == "failed"
+
+
+def test_differences_and_places() -> None:
+    content = differences_content(example_sweep())
+    assert content is not None
+    assert content.columns[1:3] == ("plain less LFW", "combined less Combined")
+    texts = [[cell.text for cell in row] for row in content.rows]
+    # The means of combined are 70.4, 81.2 and 81.93.
+    assert [row[2] for row in texts] == ["−18.65", "−12.77", "−12.35", "–"]
+    assert [row[-2:] for row in texts] == [["3", "3"], ["2", "2"], ["1", "1"], ["–", "–"]]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (48.4, "48 s"), (720, "12 min"), (12_240, "3.4 h")]
+)
+def test_durations_have_the_unit_that_suits_them(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text

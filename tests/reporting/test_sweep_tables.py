@@ -1,0 +1,189 @@
+"""The table of a sweep in its three forms, against numbers taken by hand."""
+
+import csv
+import io
+import math
+import statistics
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from sphereface2.evaluation.sweep_result import SweepResult
+from sphereface2.reporting.sweep_tables import (
+    console_table,
+    csv_table,
+    failures,
+    markdown_table,
+    rules,
+    run_seconds,
+    standings,
+)
+from tests.reporting.sweep_example import (
+    ARCFACE,
+    SOFTMAX,
+    SPHEREFACE2,
+    example_sweep,
+    made_row,
+    made_sweep,
+)
+
+
+def printed(result: SweepResult, *, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(console_table(result))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def cells(markdown: str) -> dict[str, list[str]]:
+    """The cells of a Markdown table by the first one of each line."""
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    split = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return {first: rest for first, *rest in split}
+
+
+def naive(numbers: tuple[float | None, ...]) -> str:
+    there = [number for number in numbers if number is not None]
+    return f"{statistics.mean(there):.2f} ± {statistics.stdev(there):.2f}"
+
+
+def test_markdown_has_mean_and_deviation_the_mark_and_the_papers_number() -> None:
+    table = cells(markdown_table(example_sweep()))
+    assert table["setting"] == ["plain", "combined", "paper: Combined"]
+    assert table["Softmax"] == [naive(SOFTMAX["plain"]), naive(SOFTMAX["combined"]), "89.05"]
+    assert table["ArcFace (2 of 3)"] == [
+        f"† {naive(ARCFACE['plain'])}",
+        f"† {naive(ARCFACE['combined'])}",
+        "93.97",
+    ]
+    assert table["SphereFace2-C"] == [
+        f"**{naive(SPHEREFACE2['plain'])}**",
+        f"**{naive(SPHEREFACE2['combined'])}**",
+        "**94.28**",
+    ]
+    assert table[r"Circle \| \<b>"] == ["–", "failed", "–"]
+
+
+def test_markdown_says_the_seeds_once_and_the_rule_and_what_failed() -> None:
+    text = markdown_table(example_sweep())
+    assert text.count("3 seeds") == 1
+    assert "†: not distinguishable from the best" in text
+    assert "less than two standard errors of the difference" in text
+    assert "\nArcFace, seed 1 failed: the loss is not finite at step 12.\n" in text
+    assert r"Circle \| \<b>, seeds 0, 1 and 2 failed: the disk is full." in text
+
+
+def test_one_decimal_where_the_paper_has_no_numbers() -> None:
+    result = made_sweep(made_row("A", SOFTMAX), made_row("B", SPHEREFACE2))
+    table = cells(markdown_table(result))
+    assert table["setting"] == ["plain", "combined"]
+    mean, deviation = (f(SOFTMAX["plain"]) for f in (statistics.mean, statistics.stdev))
+    assert table["A"][0] == f"{mean:.1f} ± {deviation:.1f}"
+
+
+def test_the_papers_column_is_the_last_that_it_has() -> None:
+    result = made_sweep(made_row("A", SOFTMAX, published={"plain": 98.2}))
+    assert cells(markdown_table(result))["setting"][-1] == "paper: LFW"
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.3, 0.7, 1.1])
+@pytest.mark.parametrize("spread", [0.2, 0.6, 1.5])
+def test_level_is_within_two_standard_errors_of_the_difference(gap: float, spread: float) -> None:
+    best = (80.0, 81.0, 80.6)
+    other = tuple(80.4 - gap + offset for offset in (-spread, 0.0, spread))
+    assert statistics.mean(other) < statistics.mean(best)
+    result = made_sweep(
+        made_row("other", {"combined": other}),
+        made_row("best", {"combined": best}),
+        columns=("combined",),
+    )
+    error = math.sqrt(statistics.variance(best) / 3 + statistics.variance(other) / 3)
+    near = statistics.mean(best) - statistics.mean(other) < 2 * error
+    assert standings(result, "combined") == ["level" if near else "below", "best"]
+
+
+def test_level_ends_at_two_standard_errors() -> None:
+    def standing(*numbers: float) -> str:
+        rows = (made_row("a", {"combined": numbers}), made_row("b", {"combined": (80.0, 81.0)}))
+        return standings(made_sweep(*rows, columns=("combined",)), "combined")[0]
+
+    # The best has the standard error 0.5, and so has the other: 2 * sqrt(0.5) = 1.41.
+    assert standing(78.6, 79.6) == "level"
+    assert standing(78.5, 79.5) == "below"
+
+
+def test_equal_means_are_both_the_best() -> None:
+    row = made_row("a", {"combined": (80.0, 81.0)})
+    result = made_sweep(row, replace(row, label="b"), columns=("combined",))
+    assert standings(result, "combined") == ["best", "best"]
+
+
+def test_a_row_of_one_seed_among_three_is_not_distinguishable() -> None:
+    single = made_row("single", {"combined": (10.0, None, None)}, error="stopped")
+    full = made_row("full", {"combined": (80.0, 80.1, 80.2)})
+    result = made_sweep(single, full, columns=("combined",))
+    assert standings(result, "combined") == ["level", "best"]
+    assert "one seed only" in rules(result)
+    assert cells(markdown_table(result))["single (1 of 3)"] == ["† 10.0"]
+
+
+def test_one_seed_for_all_judges_nothing() -> None:
+    rows = (made_row("a", {"combined": (70.0,)}), made_row("b", {"combined": (80.0,)}))
+    result = made_sweep(*rows, columns=("combined",))
+    assert standings(result, "combined") == ["unknown", "best"]
+    text = markdown_table(result)
+    assert "One seed" in text
+    assert "†" not in text
+    assert cells(text)["a"] == ["70.0"]
+
+
+def test_rows_without_any_run_are_not_run() -> None:
+    waiting = made_row("waiting", {"combined": (None, None)})
+    result = made_sweep(waiting, columns=("combined",))
+    assert standings(result, "combined") == ["unknown"]
+    assert cells(markdown_table(result))["waiting"] == ["not run"]
+    assert failures(result) == []
+
+
+def test_the_console_table_fits_80_columns_and_uses_more() -> None:
+    result = example_sweep()
+    narrow, wide = printed(result, width=46), printed(result, width=120)
+    assert all(len(line) <= 46 for line in narrow.splitlines())
+    assert "…" not in narrow + wide
+    assert naive(SOFTMAX["combined"]) in wide
+    assert naive(SOFTMAX["combined"]) not in narrow
+    for text in (narrow, wide):
+        assert "Table 5" in text
+        assert "94.28" in text
+        assert "failed" in text
+    five = ("plain", "age-30", "cross-age", "cross-pose", "combined")
+    row = made_row("λ=0.7, r=30, m=0.4, t=3", dict.fromkeys(five, (90.0, 91.0, 93.0)))
+    row = replace(row, published=dict.fromkeys(five, 94.28))
+    small = printed(made_sweep(row, columns=five), width=80)
+    assert "…" not in small
+    assert "± 1.53" in small
+
+
+def test_csv_has_every_number_of_ours_and_of_the_paper() -> None:
+    text = csv_table(example_sweep())
+    rows = {row["setting"]: row for row in csv.DictReader(io.StringIO(text))}
+    softmax, arcface = rows["Softmax"], rows["ArcFace"]
+    for column in ("plain", "combined"):
+        assert float(softmax[column]) == pytest.approx(statistics.mean(SOFTMAX[column]), abs=1e-4)
+        assert float(softmax[f"{column} deviation"]) == pytest.approx(
+            statistics.stdev(SOFTMAX[column]), abs=1e-4
+        )
+    assert (softmax["plain paper"], softmax["combined paper"]) == ("98.2", "89.05")
+    assert (arcface["seeds"], arcface["failed"]) == ("2", "1")
+    assert arcface["combined standing"] == "not distinguishable from the best"
+    assert softmax["combined standing"] == "below the best"
+    assert rows["SphereFace2-C"]["combined standing"] == "best"
+    failed = rows["Circle | <b>"]
+    assert (failed["seeds"], failed["combined"], failed["combined standing"]) == ("0", "", "")
+    assert softmax["command"] == "sphereface2 train small head.name=softmax seed=0"
+
+
+def test_a_run_that_two_rows_share_counts_once() -> None:
+    row = made_row("a", {"combined": (80.0, 81.0)})  # 60 and 61 seconds
+    assert run_seconds([row, replace(row, label="b")]) == 121.0
