@@ -1,0 +1,119 @@
+"""The command that runs many settings of a recipe: sweep."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sphereface2.cli.showing import console
+
+if TYPE_CHECKING:
+    from sphereface2.evaluation.sweep_result import SweepResult
+    from sphereface2.sweeping.grid import Sweep
+
+
+def sweep(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name, a YAML file, or a run folder.")],
+    grid: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE[,VALUE]...",
+            help="Values to combine: head.margin=0.2,0.3 head.sharpness=1,3 training.epochs=5",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(help="How many (3: the seeds 0, 1 and 2), or which (0,4,7).")
+    ] = "3",
+    output: Annotated[
+        Path | None, typer.Option(help="Where the result goes; sweeps/RECIPE if not given.")
+    ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option("--runs", help="Where the runs go; sweeps may share it. OUTPUT/runs if not."),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at once; one a GPU, or else one a core, if not given."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be run, and what is done.")
+    ] = False,
+) -> None:
+    """Train every combination with every seed, and put mean and deviation into a table.
+
+    Stopped or killed, the same command goes on; runs that are done are not run again.
+    """
+    from sphereface2.sweeping.grid import Sweep, seeds_of_text, settings_of_grid
+
+    folder = output or Path("sweeps") / Path(recipe).stem
+    runs = store or folder / "runs"
+    words = ["sphereface2", "sweep", recipe, *(grid or []), "--seeds", seeds]
+    words += ["--output", str(folder)]
+    words += ["--runs", str(store)] if store else []
+    words += ["--jobs", str(jobs)] if jobs else []
+    wanted = Sweep(
+        name=folder.name,
+        title=f"Sweep over {recipe}",
+        recipe=recipe,
+        settings=settings_of_grid(grid or []),
+        seeds=seeds_of_text(seeds),
+        scale="",
+        command=shlex.join(words),
+    )
+    if dry_run:
+        tell_plan(wanted, runs)
+        return
+    from sphereface2.sweeping.display import SweepDisplay
+    from sphereface2.sweeping.engine import SweepStopped, run_sweep
+
+    screen = console()
+    try:
+        result = run_sweep(wanted, runs=runs, jobs=jobs, events=SweepDisplay(screen))
+    except SweepStopped as stop:
+        text = f"{stop}; go on with the same command: {wanted.command}"
+        screen.print(text, highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    _write(folder, result)
+    failed = [(row, run) for row in result.rows for run in row.runs if run.error]
+    if failed:
+        row, run = failed[0]
+        text = (
+            f"{len(failed)} of {len(result.rows) * len(wanted.seeds)} runs failed, the first at "
+            f"'{row.label}', seed {run.seed}: {run.error} (log: {runs / run.folder / 'log.txt'}); "
+            "the same command tries them again"
+        )
+        typer.echo(f"sphereface2: {text}", err=True)
+        raise typer.Exit(1)
+
+
+def tell_plan(wanted: "Sweep", runs: Path) -> None:
+    """How many runs there are, which are done, and what trains each."""
+    from sphereface2.sweeping.board import Status
+    from sphereface2.sweeping.checking import check_buildable
+    from sphereface2.sweeping.engine import look_up_runs
+    from sphereface2.sweeping.plan import train_command
+
+    states = look_up_runs(wanted, runs=runs)
+    check_buildable([state.plan for state in states if state.status is not Status.DONE])
+    done = sum(state.status is Status.DONE for state in states)
+    typer.echo(f"{len(states)} runs, {done} done already")
+    for state in states:
+        word = "done" if state.status is Status.DONE else "to do"
+        typer.echo(f"{word:5}  {train_command(wanted.recipe, state.plan, runs=runs)}")
+
+
+def _write(folder: Path, result: "SweepResult") -> None:
+    """Print the table and write the same as JSON, Markdown, CSV and a page."""
+    from rich.console import Console
+
+    from sphereface2.evaluation.json_result import write_atomically
+    from sphereface2.reporting.sweep_report import write_sweep_report
+    from sphereface2.reporting.sweep_tables import console_table, csv_table, markdown_table
+
+    result.save(folder / "result.json")
+    write_atomically(folder / "table.md", markdown_table(result))
+    write_atomically(folder / "table.csv", csv_table(result))
+    write_sweep_report(folder / "index.html", result)
+    Console().print(console_table(result))
+    typer.echo(f"result: {folder / 'result.json'}\nreport: {folder / 'index.html'}")

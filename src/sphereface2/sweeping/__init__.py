@@ -1,0 +1,1 @@
+"""Sweeps: many runs over a grid of overrides and seeds, each in a process of its own."""

@@ -1,0 +1,107 @@
+"""How a sweep stands: the state of every run, and what wants to hear of its changes."""
+
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from sphereface2.evaluation.results import EvaluationResult
+from sphereface2.sweeping.claim import Position
+from sphereface2.sweeping.plan import PlannedRun
+
+
+class Status(Enum):
+    """Where a run is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ELSEWHERE = "another process is training it"
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass
+class RunState:
+    """A planned run and what has become of it so far.
+
+    worked: seconds that it took here, since this sweep was started; 0 if it was done before
+    """
+
+    plan: PlannedRun
+    folder: Path
+    status: Status = Status.WAITING
+    position: Position = field(default_factory=Position)
+    evaluation: EvaluationResult | None = None
+    error: str = ""
+    began: float = 0.0
+    worked: float = 0.0
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Set -> accuracy in percent; empty until the run is done."""
+        if self.evaluation is None:
+            return {}
+        subject = self.evaluation.model
+        found = {name: self.evaluation.find(subject, name) for name in self.evaluation.sets}
+        return {
+            name: round(100 * row.accuracy, 4) for name, row in found.items() if row is not None
+        }
+
+    @property
+    def share(self) -> float:
+        """How much of the training is done, between 0 and 1."""
+        return self.position.step / self.position.total if self.position.total else 0.0
+
+
+class Board:
+    """All runs of a sweep, setting by setting."""
+
+    def __init__(self, states: list[RunState], *, jobs: int) -> None:
+        self.states = states
+        self.jobs = jobs
+        self.began = time.monotonic()
+
+    def count(self, *statuses: Status) -> int:
+        return sum(state.status in statuses for state in self.states)
+
+    def settings(self) -> dict[str, list[RunState]]:
+        """Label -> the runs of that setting."""
+        rows: dict[str, list[RunState]] = {}
+        for state in self.states:
+            rows.setdefault(state.plan.setting.label, []).append(state)
+        return rows
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.began
+
+    def remaining(self) -> float | None:
+        """Seconds to the end, if what is left goes as what was done; None: no way to tell yet."""
+        now = time.monotonic()
+        lengths = [state.worked for state in self.states if state.worked > 0]
+        running = [state for state in self.states if state.status is Status.RUNNING]
+        if not lengths:
+            lengths = [(now - state.began) / state.share for state in running if state.share > 0]
+        if not lengths:
+            return None
+        length = sum(lengths) / len(lengths)
+        left = [length] * self.count(Status.WAITING, Status.ELSEWHERE)
+        left += [max(length * (1 - state.share), 0.0) for state in running]
+        return max(sum(left) / self.jobs, max(left, default=0.0))
+
+
+class SweepEvents:
+    """What wants to hear of a sweep; by itself it does nothing with what it hears."""
+
+    def started(self, board: Board) -> None:
+        """Nothing is wrong with the settings; the first run is about to start."""
+
+    def changed(self, board: Board, state: RunState) -> None:
+        """A run has another status than before."""
+
+    def ticked(self, board: Board) -> None:
+        """About once a second."""
+
+    def finished(self, board: Board) -> None:
+        """The sweep is over, by success, by a stop or by an error."""
