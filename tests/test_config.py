@@ -63,7 +63,7 @@ def test_the_papers_settings() -> None:
         "sharpness": 3,
         "loss_weight": 10,
     }
-    assert (config.training.batch_size, config.training.steps) == (512, 70000)
+    assert (config.training.batch_size, config.training.steps) == (512, 80000)
     assert config.schedule.milestones == (40000, 60000)
     assert config.optimizer.weight_decay == 5e-4
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sphereface2.cli.ranks import all_ranks
-from sphereface2.cli.showing import Watch, console
+from sphereface2.cli.showing import Watch, console, rank
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,15 +31,33 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a run that is already in the folder.")
     ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A folder of data sets: a recipe of the paper finds its images and its "
+            "verification sets there.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Only say what it needs: data, steps, memory, disk and time."
+        ),
+    ] = False,
 ) -> None:
     """Train a model: sphereface2 train quickstart head.name=cosface --output runs/cosface"""
     from sphereface2.config import load_config
 
+    if dry_run:
+        if rank() == 0:
+            _forecast(recipe, data, overrides or [])
+        return
     folder = output or Path("runs") / Path(recipe).stem
     screen = console()
     with all_ranks() as together:
         with together:
-            config = load_config(recipe, overrides or [])
+            config = load_config(recipe, [*_found(recipe, data), *(overrides or [])])
         from sphereface2 import runs
         from sphereface2.training.progress import ProgressDisplay
 
@@ -62,6 +80,42 @@ def resume(run: RunFolder) -> None:
 
         result = runs.resume(run, events=ProgressDisplay(screen), watch=Watch(screen))
     _tell(screen, run, result)
+
+
+def _found(recipe: str, data: Path | None) -> tuple[str, ...]:
+    """The overrides that turn a recipe to the data sets of a folder."""
+    if data is None:
+        return ()
+    from sphereface2.estimating.known_data import known_data_of
+    from sphereface2.reproducing.datasets import find_datasets
+
+    wanted = known_data_of(recipe)
+    if wanted is None:
+        raise ValueError(
+            f"--data: the recipe '{recipe}' names no public data set; give data.path=PATH instead"
+        )
+    return find_datasets(data).overrides(wanted, all_sets=False)
+
+
+def _forecast(recipe: str, data: Path | None, overrides: list[str]) -> None:
+    """Show what a training would need; data that are missing are no mistake."""
+    from rich.console import Console
+
+    from sphereface2.cli.dry_run import estimate_table
+    from sphereface2.estimating import estimate, plan_run
+
+    missing = None
+    try:
+        found = _found(recipe, data)
+    except FileNotFoundError as error:
+        found, missing = (), str(error)
+    planned = plan_run(recipe, [*found, *overrides])
+    with Watch(console())("estimating"):
+        result = estimate(planned.config, known_data=planned.known_data)
+    out = Console()
+    out.print(estimate_table(result, title=f"{recipe}: a dry run, nothing is trained"))
+    if missing is not None:
+        out.print(missing, highlight=False, markup=False, soft_wrap=True)
 
 
 def _tell(screen: "Console", folder: Path, result: "TrainingResult") -> None:
