@@ -10,31 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sphereface2.heads import build_head
 from sphereface2.heads.proxy import ProxyHead
+from sphereface2.reproducing.parallel import DECAY, LEARNING_RATE, MOMENTUM, HeadStep
 
-LEARNING_RATE, MOMENTUM, DECAY = 0.1, 0.9, 5e-4
 Step = Callable[[Tensor, Tensor], None]
 
 
 def ours(name: str, dim: int, classes: int, *, sample_rate: float = 1.0) -> tuple[Step, ProxyHead]:
     """A head of this project with its fused SGD."""
-    head = build_head(name, dim, classes)
-    assert isinstance(head, ProxyHead)
-    head.fused_sgd(lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=DECAY)
-    head.sample_negatives(sample_rate)
-    # The bias is one number and has an ordinary optimiser.
-    rest = [p for p in head.parameters() if p is not head.weight]
-    optimiser = _sgd(rest) if rest else None
-
-    def step(x: Tensor, y: Tensor) -> None:
-        if optimiser is not None:
-            optimiser.zero_grad()
-        head(x.requires_grad_(), y).backward()
-        if optimiser is not None:
-            optimiser.step()
-
-    return step, head
+    step = HeadStep(name, dim, classes, sample_rate=sample_rate)
+    return step, step.head
 
 
 def dense_sphereface2(dim: int, classes: int) -> Step:

@@ -9,7 +9,6 @@ one such run. The machine should be idle otherwise.
 
 import argparse
 import json
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.projection import project
 from benchmarks.workers import Measured, compare
+from sphereface2.reproducing.parallel import describe_machine
 
 OUTPUT = Path("docs/performance")
 DENSE = ("dense sphereface2", "dense cosface", "dense arcface")
@@ -152,8 +152,7 @@ def main() -> None:
     for part in arguments.parts or PARTS:
         stored["parts"][part] = [asdict(r) for r in PARTS[part](arguments.repeats)]
         stored["machine"] = {
-            "processor": _processor(),
-            "cores": os.cpu_count(),
+            **describe_machine(),
             "python": platform.python_version(),
         }
         path.write_text(json.dumps(stored, indent=1) + "\n")
@@ -161,13 +160,6 @@ def main() -> None:
     if set(parts) >= {"classes", "ranks"}:
         _plot(parts, OUTPUT / "head.png")
         print(project([r for r in parts["ranks"] if r.ranks == 2 and r.classes == 200_000]))
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":")[1].strip()
-    return platform.processor()
 
 
 if __name__ == "__main__":

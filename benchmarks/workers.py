@@ -1,13 +1,18 @@
 """Contenders in processes of their own, told step by step what to do, so that runs interleave."""
 
-import multiprocessing
-import os
 import statistics
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
+
+import torch
+
+from benchmarks.contenders import build, held_bytes
+from sphereface2.heads.sharding import class_shards
+from sphereface2.reproducing.parallel import take_turns
+from sphereface2.reproducing.rank_team import Work, rank_team
+from sphereface2.training.distributed import Team
 
 
 @dataclass(frozen=True)
@@ -40,115 +45,86 @@ def compare(
     threads: int,
     repeats: int,
     ranks: Sequence[int] = (1,),
-    port: int = 29531,
 ) -> list[Measured]:
     """The median step of each contender, all alive at once, a step of each in turn.
 
     On every one of the numbers of `ranks`, each contender is that many processes of `threads`.
     """
-    context = multiprocessing.get_context("spawn")
-    teams: list[list[Connection]] = []
-    processes = []
     contenders = [(name, world) for world in ranks for name in names]
-    for number, (name, world) in enumerate(contenders):
-        team = []
-        for rank in range(world):
-            here, there = context.Pipe()
-            arguments = (there, name, dim, classes, batch, threads, rank, world, port + number)
-            process = context.Process(target=_work, args=arguments, daemon=True)
-            process.start()
-            processes.append(process)
-            team.append(here)
-        teams.append(team)
-        _ask(team, "ready")  # one after another: building takes memory and time
-    seconds: list[list[float]] = [[] for _ in contenders]
-    for repeat in range(repeats + 1):
-        for number, team in enumerate(teams):
-            slowest = max(_ask(team, "step"))
-            if repeat:  # the first step warms up
-                seconds[number].append(slowest)
     results = []
-    for (name, world), team, times in zip(contenders, teams, seconds, strict=True):
-        told = _ask(team, "tell")
-        median = statistics.median(times)
-        results.append(
-            Measured(
-                name=name,
-                classes=classes,
-                dim=dim,
-                batch=batch,
-                ranks=world,
-                seconds=median,
-                images_per_second=batch / median,
-                extra_mb=max(each["extra_mb"] for each in told),
-                resident_mb=max(each["resident_mb"] for each in told),
-                barriers=told[0]["barriers"],
-                sent_bytes=told[0]["sent_bytes"],
+    with ExitStack() as alive:
+        # One after another: building takes memory and time.
+        teams = [
+            alive.enter_context(
+                rank_team(name, Contender(name, dim, classes, batch), ranks=world, threads=threads)
             )
-        )
-    for team in teams:
-        _ask(team, "end")
-    for process in processes:
-        process.join()
+            for name, world in contenders
+        ]
+        times = take_turns(teams, repeats=repeats)
+        for (name, world), team, steps in zip(contenders, teams, times, strict=True):
+            told = team.told()
+            median = statistics.median(steps)
+            results.append(
+                Measured(
+                    name=name,
+                    classes=classes,
+                    dim=dim,
+                    batch=batch,
+                    ranks=world,
+                    seconds=median,
+                    images_per_second=batch / median,
+                    extra_mb=max(each["extra_mb"] for each in told),
+                    resident_mb=max(each["resident_mb"] for each in told),
+                    barriers=told[0]["barriers"],
+                    sent_bytes=told[0]["sent_bytes"],
+                )
+            )
     return results
 
 
-def _ask(team: Sequence[Connection], what: str) -> list:  # type: ignore[type-arg]  # any answer
-    for connection in team:
-        connection.send(what)
-    return [connection.recv() for connection in team]
+@dataclass(frozen=True)
+class Contender:
+    """Starts a rank's steps of a contender."""
+
+    name: str
+    dim: int
+    classes: int
+    batch: int
+
+    def __call__(self, team: Team) -> Work:
+        return _ContenderWork(self, team)
 
 
-def _work(
-    orders: Connection,
-    name: str,
-    dim: int,
-    classes: int,
-    batch: int,
-    threads: int,
-    rank: int,
-    ranks: int,
-    port: int,
-) -> None:
-    import torch
+class _ContenderWork:
+    """A rank's part of the contender and of one random batch, and the memory that it takes."""
 
-    from benchmarks.contenders import build, held_bytes
-    from sphereface2.heads.sharding import class_shards
+    def __init__(self, contender: Contender, team: Team) -> None:
+        dim, classes, batch = contender.dim, contender.classes, contender.batch
+        self._bare = _resident()
+        with class_shards(team.rank, team.world):
+            self._step, self._head = build(contender.name, dim, classes)
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(batch, dim, generator=generator)
+        y = torch.randint(0, classes, (batch,), generator=generator)
+        self._x, self._y = x.chunk(team.world)[team.rank], y.chunk(team.world)[team.rank]
+        self._held = held_bytes(contender.name, dim, classes) / team.world
+        self._steps = 0
+        _reset_peak()
 
-    torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    bare = _resident()
-    if ranks > 1:
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
-    with class_shards(rank, ranks):
-        step, head = build(name, dim, classes)
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(batch, dim, generator=generator).chunk(ranks)[rank]
-    y = torch.randint(0, classes, (batch,), generator=generator).chunk(ranks)[rank]
-    held = held_bytes(name, dim, classes) / ranks
-    _reset_peak()
-    steps = 0
-    while (order := orders.recv()) != "end":
-        if order == "step":
-            start = time.perf_counter()
-            step(x.clone(), y)
-            steps += 1
-            orders.send(time.perf_counter() - start)
-        elif order == "tell":
-            peak = _resident("VmHWM")
-            traffic = head.exchange.traffic if head is not None and head.exchange else None
-            orders.send(
-                {
-                    "extra_mb": max(0.0, (peak - bare - held) / 1e6),
-                    "resident_mb": peak / 1e6,
-                    "barriers": traffic.barriers / steps if traffic else 0.0,
-                    "sent_bytes": traffic.bytes_sent / steps if traffic else 0.0,
-                }
-            )
-        else:
-            orders.send(None)
-    orders.send(None)
+    def step(self) -> None:
+        self._step(self._x.clone(), self._y)
+        self._steps += 1
+
+    def told(self) -> Mapping[str, float]:
+        peak = _resident("VmHWM")
+        exchange = self._head.exchange if self._head is not None else None
+        traffic = exchange.traffic if exchange is not None else None
+        return {
+            "extra_mb": max(0.0, (peak - self._bare - self._held) / 1e6),
+            "resident_mb": peak / 1e6,
+            "barriers": traffic.barriers / self._steps if traffic else 0.0,
+            "sent_bytes": traffic.bytes_sent / self._steps if traffic else 0.0,
+        }
 
 
 def _resident(entry: str = "VmRSS") -> int:

@@ -48,14 +48,16 @@ SET_COLOURS = {
     "cross-pose": "#ec4899",
     COMBINED: "#8b5cf6",
 }
+# A colour a person in pictures of features; neighbours in the list are well apart.
+PERSON_COLOURS = ("#3b82f6", "#f59e0b", "#8b5cf6", "#10b981", "#ec4899", "#64748b")
 GENUINE_COLOUR = "#14b8a6"
 IMPOSTOR_COLOUR = "#f97316"
 _OTHERS = ("#6366f1", "#0ea5e9", "#84cc16", "#ef4444", "#d946ef", "#a16207")
 _BASELINES = (RAW_PIXELS, UNTRAINED)
 
 # Colours of the page: hex for a figure on its own, CSS variables once it is inside a page.
-INK, _MUTED, _GRID = "#1e2530", "#5c6673", "#e3e6ea"
-_PAGE_COLOURS = {INK: "var(--ink)", _MUTED: "var(--muted)", _GRID: "var(--line)"}
+INK, MUTED, GRID = "#1e2530", "#5c6673", "#e3e6ea"
+_PAGE_COLOURS = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)"}
 
 _SIZE = (3.6, 2.75)  # inches: a card a third of a page wide, with text of about its page's size
 
@@ -269,14 +271,14 @@ def axes_of(title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
 
 def prepare_axes(axes: Axes, x_label: str, y_label: str) -> None:
     """The look of every plot: quiet grid, labels, no frame."""
-    axes.set_xlabel(x_label, fontsize=8.5, color=_MUTED, parse_math=False)
-    axes.set_ylabel(_short(y_label), fontsize=8.5, color=_MUTED, parse_math=False)
-    axes.tick_params(labelsize=8, colors=_MUTED, length=0, which="both")
-    axes.grid(color=_GRID, linewidth=0.8)
+    axes.set_xlabel(x_label, fontsize=8.5, color=MUTED, parse_math=False)
+    axes.set_ylabel(_short(y_label), fontsize=8.5, color=MUTED, parse_math=False)
+    axes.tick_params(labelsize=8, colors=MUTED, length=0, which="both")
+    axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(_MUTED)
+    axes.spines["bottom"].set_color(MUTED)
 
 
 def _far_axis(axes: Axes, leftmost: float) -> None:
@@ -316,7 +318,7 @@ def _short(name: str) -> str:
 
 def show_legend(axes: Axes, *, loc: Literal["best", "upper left"] = "best") -> None:
     """A legend that takes no room from the plot."""
-    legend = axes.legend(fontsize=7.5, frameon=False, labelcolor=_MUTED, loc=loc)
+    legend = axes.legend(fontsize=7.5, frameon=False, labelcolor=MUTED, loc=loc)
     legend.set_in_layout(False)  # a long label must not squeeze the plot
     for text in legend.get_texts():
         text.set_parse_math(False)

@@ -1,0 +1,237 @@
+"""Figures of sweeps and measurements show the numbers of their results, computed naively here."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
+
+from sphereface2.evaluation.parallel_result import ParallelResult, ParallelRun
+from sphereface2.evaluation.results import RocPoints, ScoreHistogram
+from sphereface2.evaluation.sweep_result import SeedRun, SweepResult, SweepRow
+from sphereface2.reporting import measured_plots, sweep_plots, value_plots
+from sphereface2.reporting.plots import METHOD_COLOURS, to_svg
+
+# Made up.
+SEEDS = ((60.0, 61.0, 65.0), (70.0, 71.5, 70.5), (69.0, 68.0, 70.0), (80.0, 81.0, 83.0))
+
+
+def mean(numbers: tuple[float, ...]) -> float:
+    return sum(numbers) / len(numbers)
+
+
+def deviation(numbers: tuple[float, ...]) -> float:
+    return math.sqrt(sum((x - mean(numbers)) ** 2 for x in numbers) / (len(numbers) - 1))
+
+
+def row(label: str, numbers: tuple[float, ...], **fields: object) -> SweepRow:
+    runs = tuple(
+        SeedRun(seed=seed, folder="", values={"plain": 99.0, "combined": number})
+        for seed, number in enumerate(numbers)
+    )
+    given = {"method": "sphereface2-c", "overrides": (), "command": "", "config": "", **fields}
+    return SweepRow(label=label, runs=runs, **given)  # type: ignore[arg-type]  # as given
+
+
+def sweep(*rows: SweepRow) -> SweepResult:
+    return SweepResult(
+        name="made-up", title="Made up", recipe="small", columns=("plain", "combined"), rows=rows
+    )
+
+
+LADDER = sweep(
+    *(
+        row(label, numbers, published={"combined": 74.0 + 5 * place})
+        for place, (label, numbers) in enumerate(
+            zip(("none", "PN", "PN, EH", "PN, EH, AM"), SEEDS, strict=True)
+        )
+    )
+)
+
+
+def bars(axes: Axes) -> list[tuple[float, float, float]]:
+    """Of every error bar in a plot of rows: its middle, and its two ends."""
+    found = []
+    for container in axes.containers:
+        if isinstance(container, ErrorbarContainer):
+            line, _, (spans,) = container.lines
+            assert line is not None
+            low, high = np.asarray(spans.get_segments())[0, :, 0]
+            found.append((float(np.asarray(line.get_xdata())[0]), float(low), float(high)))
+    return found
+
+
+def dots(axes: Axes) -> list[list[float]]:
+    """The places of every cloud of single seeds."""
+    clouds = [c for c in axes.collections if isinstance(c, PathCollection)]
+    return [[float(v) for pair in np.asarray(c.get_offsets()) for v in pair] for c in clouds]
+
+
+def words(figure: Figure) -> str:
+    return " | ".join(text.get_text() for axes in figure.axes for text in axes.texts)
+
+
+@pytest.mark.parametrize("draw", [sweep_plots.ladder, sweep_plots.method_bars])
+def test_rows_stand_at_mean_and_deviation_beside_the_paper(draw: object) -> None:
+    assert callable(draw)
+    figure = draw(LADDER)
+    (axes,) = figure.axes
+    assert bars(axes) == [
+        pytest.approx((mean(s), mean(s) - deviation(s), mean(s) + deviation(s))) for s in SEEDS
+    ]
+    assert [cloud[::2] for cloud in dots(axes)] == [list(numbers) for numbers in SEEDS]
+    hollow = [line for line in axes.lines if line.get_marker() == "D"]
+    assert [float(np.asarray(line.get_xdata())[0]) for line in hollow] == [74, 79, 84, 89]
+    for numbers in SEEDS:
+        assert f"{mean(numbers):.2f} ± {deviation(numbers):.2f}" in words(figure)
+    assert axes.get_xlabel() == "accuracy, combined (%)"
+
+
+def test_the_ladder_has_a_step_a_principle() -> None:
+    (axes,) = sweep_plots.ladder(LADDER).axes
+    steps = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]  # type: ignore[attr-defined]  # bars
+    assert steps == [pytest.approx((mean(before), mean(here))) for before, here in pairwise(SEEDS)]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels[0] == "naive binary losses"
+    assert [label[:4] for label in labels[1:]] == ["+ PN", "+ EH", "+ AM"]
+    up, down, _ = (bar.get_facecolor()[:3] for bar in axes.patches)
+    assert up != down
+
+
+def test_a_setting_without_a_run_says_so_and_one_seed_has_no_bar() -> None:
+    figure = sweep_plots.method_bars(sweep(row("cosface", (80.0,)), row("failed", ())))
+    assert "80.00 |" in words(figure)
+    assert "no run" in words(figure)
+    with pytest.raises(ValueError, match="'made-up' has no rows"):
+        sweep_plots.ladder(sweep())
+
+
+def test_noise_curves_read_method_and_share_from_the_label() -> None:
+    result = sweep(
+        row("cosface, 40 %", SEEDS[0], method="cosface"),
+        row("cosface, 0 %", SEEDS[1], method="cosface"),
+        row("sphereface2-c, 0 %", SEEDS[2]),
+        row("sphereface2-c, 40 %", SEEDS[3]),
+    )
+    (axes,) = sweep_plots.noise_curves(result).axes
+    lines = [container.lines[0] for container in axes.containers]  # type: ignore[attr-defined]  # error bars
+    assert [list(line.get_xdata()) for line in lines] == [[0, 40], [0, 40]]
+    assert [list(line.get_ydata()) for line in lines] == [
+        pytest.approx([mean(SEEDS[1]), mean(SEEDS[0])]),
+        pytest.approx([mean(SEEDS[2]), mean(SEEDS[3])]),
+    ]
+    assert [line.get_color() for line in lines] == [
+        METHOD_COLOURS["cosface"],
+        METHOD_COLOURS["sphereface2-c"],
+    ]
+    with pytest.raises(ValueError, match="'cosface' of 'made-up' does not read like"):
+        sweep_plots.noise_curves(sweep(row("cosface", SEEDS[0])))
+
+
+def test_value_curve_draws_ours_with_a_band_and_the_papers_beside_it() -> None:
+    result = sweep(
+        *(
+            row("", numbers, overrides=(f"head.sharpness={t}",), published={"combined": 90 + t})
+            for t, numbers in zip((3, 1, 2, 5), SEEDS, strict=True)
+        )
+    )
+    ours, papers = value_plots.value_curve(result, "t").axes
+    (line,) = ours.lines
+    assert list(np.asarray(line.get_xdata())) == [1, 2, 3, 5]
+    in_order = [SEEDS[1], SEEDS[2], SEEDS[0], SEEDS[3]]
+    assert list(np.asarray(line.get_ydata())) == pytest.approx([mean(s) for s in in_order])
+    (path,) = ours.collections[0].get_paths()
+    corners = {(round(x, 6), round(y, 6)) for x, y in np.asarray(path.vertices)}
+    for t, numbers in zip((1, 2, 3, 5), in_order, strict=True):
+        for sign in (-1, 1):
+            assert (t, round(mean(numbers) + sign * deviation(numbers), 6)) in corners
+    assert list(np.asarray(papers.lines[0].get_ydata())) == [91, 92, 93, 95]
+    with pytest.raises(ValueError, match="no row of 'made-up' says what its radius is"):
+        value_plots.value_curve(result, "radius")
+
+
+def test_value_curves_of_several_options_hold_the_others_at_their_commonest() -> None:
+    result = sweep(
+        row("r=20, m=0.4", SEEDS[0]),
+        row("r=30, m=0.4", SEEDS[1]),
+        row("r=30, m=0.2", SEEDS[2]),
+        row("r=30, m=0.4", SEEDS[3]),
+    )
+    radius, margin = value_plots.value_curve(result, ["radius", "margin"]).axes
+    assert list(np.asarray(radius.lines[0].get_xdata())) == [20, 30]
+    # The same setting twice: the first of the two.
+    assert list(np.asarray(margin.lines[0].get_ydata())) == pytest.approx(
+        [mean(SEEDS[2]), mean(SEEDS[1])]
+    )
+    (axes,) = value_plots.value_curve(result, "r", by="m").axes
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["m = 0.4", "m = 0.2"]
+
+
+def test_an_option_is_found_in_config_overrides_and_label() -> None:
+    config = "head: {name: sphereface2-c, balance: 0.7, margin_schedule: null}"
+    full = row("λ=0.5", (), overrides=("head.lam=0.6", "head.t=3"), config=config)
+    assert value_plots.option_value(full, "λ") == 0.7
+    assert value_plots.option_value(full, "sharpness") == 3
+    assert value_plots.option_value(full, "margin_schedule") is None
+    assert value_plots.option_value(row("λ=0.5, t=2", ()), "balance") == 0.5
+
+
+def test_the_overlap_is_what_both_distributions_share() -> None:
+    histogram = ScoreHistogram(
+        edges=(-1.0, -0.5, 0.0, 0.5, 1.0), genuine=(0, 1, 1, 2), impostor=(50, 30, 20, 0)
+    )
+    shared = min(0, 0.5) + min(0.25, 0.3) + min(0.25, 0.2) + min(0.5, 0)
+    assert measured_plots.overlap(histogram) == pytest.approx(shared)
+    figure = measured_plots.score_distributions([(f"t = {t}", histogram) for t in range(1, 6)])
+    assert len(figure.axes) == 5
+    for number, axes in enumerate(figure.axes, start=1):
+        assert axes.get_title(loc="left") == f"t = {number}"
+        assert axes.get_title(loc="right") == "overlap 45.0 %"
+        assert axes.get_xlim() == (-1, 1)
+    with pytest.raises(ValueError, match="at least one histogram"):
+        measured_plots.score_distributions([])
+
+
+def test_roc_curves_are_means_over_seeds() -> None:
+    first = RocPoints(far=(0.0, 0.01, 1.0), tar=(0.5, 0.8, 1.0), threshold=(0.9, 0.5, -1.0))
+    second = RocPoints(far=(0.0, 0.1, 1.0), tar=(0.3, 0.9, 1.0), threshold=(0.9, 0.5, -1.0))
+    roc = measured_plots.mean_roc([first, second])
+    assert roc.far == (0.0, 0.01, 0.1, 1.0)
+    assert roc.tar == pytest.approx((0.4, (0.8 + 0.3) / 2, (0.8 + 0.9) / 2, 1.0))
+    (axes,) = measured_plots.roc_curves(
+        [("cosface", [first]), ("arcface", [first, second])], title="ROC", impostors=100
+    ).axes
+    assert [line.get_color() for line in axes.lines] == [
+        METHOD_COLOURS["cosface"],
+        METHOD_COLOURS["arcface"],
+    ]
+    assert list(np.asarray(axes.lines[1].get_ydata())) == pytest.approx([55, 85, 100])
+    assert len(axes.collections) == 1  # the band of the method with two seeds
+
+
+def test_images_per_second_shows_medians_and_the_ideal() -> None:
+    result = ParallelResult(
+        identities=1000, dim=8, batch=100, device="cpu", threads=1,
+        runs=(
+            ParallelRun("cosface", 1, (1.0, 2.0, 9.0)),
+            ParallelRun("cosface", 2, (1.0, 1.25, 4.0), exchanges=4, bytes_sent=2e6),
+        ),
+    )  # fmt: skip
+    (axes,) = measured_plots.images_per_second(result).axes
+    ideal, measured, _ = axes.lines
+    assert list(np.asarray(ideal.get_ydata())) == [50, 100]
+    assert list(np.asarray(measured.get_ydata())) == [50, 80]
+    assert measured.get_label() == "cosface: 1.60× on 2; 4 exchanges, 2.00 MB a step and rank"
+    assert dots(axes)[0][1::2] == pytest.approx([100, 50, 100 / 9, 100, 80, 25])
+    assert ParallelResult.from_json(result.to_json()) == result
+
+
+def test_the_figures_can_stand_in_a_page() -> None:
+    for figure in (sweep_plots.ladder(LADDER), sweep_plots.method_bars(LADDER)):
+        assert "Made up" in to_svg(figure, name="ladder", description="A ladder")
