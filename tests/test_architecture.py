@@ -28,6 +28,9 @@ LINE = [
     "run_folder",
     "scoring",
     "runs",
+    "estimating",
+    "sweeping",
+    "reproducing",
     "cli",
     "__main__",
 ]

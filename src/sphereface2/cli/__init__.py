@@ -18,7 +18,9 @@ from sphereface2.cli import (
     inspecting,
     judging,
     listing,
+    reproducing,
     running,
+    sweeping,
 )
 
 app = typer.Typer(
@@ -30,6 +32,7 @@ app = typer.Typer(
 )
 app.command("train")(running.train)
 app.command("resume")(running.resume)
+app.command("sweep")(sweeping.sweep)
 app.command("evaluate")(evaluating.evaluate)
 app.command("compare")(judging.compare)
 app.command("calibrate")(judging.calibrate)
@@ -38,6 +41,7 @@ app.command("generate")(generating.generate)
 app.command("align")(aligning.align)
 app.command("inspect")(inspecting.inspect)
 app.command("convert")(converting.convert)
+app.command("reproduce")(reproducing.reproduce)
 app.command("recipes")(listing.recipes)
 app.command("heads")(listing.heads)
 app.command("backbones")(listing.backbones)
