@@ -46,8 +46,8 @@ class Ground:
     recipe: str
     columns: Mapping[str, str]
     radius: float = 30
-    balance_pn: float = 0.999
-    balance_eh: float = 0.99
+    balance_pn: float = 0.9975
+    balance_eh: float = 0.98
 
 
 NOISE_RATES = (0, 20, 40, 60, 80)
@@ -253,11 +253,11 @@ def gradients(ground: Ground) -> tuple[Setting, ...]:
 
 def strangers(ground: Ground) -> tuple[Setting, ...]:
     """Beyond the paper: images of rendered people who are nobody's class, beside fewer classes."""
-    few = ("data.people=250",)
+    few = ("data.people=100",)
     found = []
     for percent in (0, 20, 40):
-        data = "{name: synthetic, people: 250, images_per_person: 20, image_size: 32, "
-        data += "first_person: 250}"
+        data = "{name: synthetic, people: 100, images_per_person: 20, image_size: 32, "
+        data += "first_person: 100}"
         mixed = (f"open_set.share={percent / 100}", f"open_set.data={data}") if percent else ()
         found.append(Setting(f"{percent} % strangers", (*sphereface2(), *few, *mixed)))
     return tuple(found)
