@@ -17,6 +17,7 @@ install: .venv/.installed
 demo: install
 	$(BIN)/sphereface2 train quickstart --overwrite
 	$(BIN)/sphereface2 evaluate runs/quickstart
+	@echo "next, any table of the paper: $(BIN)/sphereface2 reproduce --list"
 
 # One thread a worker: two workers of two threads each would stand in each other's way.
 test: install

@@ -28,6 +28,7 @@ from sphereface2.data.training_source import (
     noise_of,
 )
 from sphereface2.data.verification_sets import VerificationSet
+from sphereface2.evaluation.bootstrap import REPLICATES
 from sphereface2.evaluation.json_result import write_atomically
 from sphereface2.evaluation.pair_scores import (
     SCORES,
@@ -133,7 +134,7 @@ def evaluate(folder: Path, *, overrides: Sequence[str] = (), watch: Watch = unwa
     """
     config = load_config(require_run(folder), overrides)
     sets = build_sets(config, watch=watch)
-    result = _measure(folder, config, sets, baselines=True, watch=watch)
+    result = _measure(folder, config, sets, in_full=True, watch=watch)
     pictures = ReportPictures(
         contact_sheet=people_sheet(build_people(config)),
         hardest=hardest_pairs(result, {each.name: each.images for each in sets}),
@@ -151,10 +152,11 @@ def evaluate(folder: Path, *, overrides: Sequence[str] = (), watch: Watch = unwa
 def measure(folder: Path, *, watch: Watch = unwatched) -> EvaluationResult:
     """What a run's model reaches on its sets, written as `evaluate` does, but nothing else.
 
-    Without the baselines and the report, which the many runs of a sweep do not need.
+    Without the baselines, the intervals and the report, which the many runs of a sweep do not
+    need.
     """
     config = load_config(require_run(folder))
-    return _measure(folder, config, build_sets(config, watch=watch), baselines=False, watch=watch)
+    return _measure(folder, config, build_sets(config, watch=watch), in_full=False, watch=watch)
 
 
 def _measure(
@@ -162,7 +164,7 @@ def _measure(
     config: RunConfig,
     sets: Sequence[VerificationSet],
     *,
-    baselines: bool,
+    in_full: bool,
     watch: Watch,
 ) -> EvaluationResult:
     """Score the sets, and keep the result and the scores of the run's own model."""
@@ -171,10 +173,15 @@ def _measure(
     labelled = {
         config.head.name: network_scores(model.backbone, model, sets, config, device, watch)
     }
-    if baselines:
+    if in_full:
         labelled[RAW_PIXELS] = pixel_scores(model.preprocessing, sets, watch)
         labelled[UNTRAINED] = network_scores(_untrained(config), model, sets, config, device, watch)
-    rows = [row for label, scores in labelled.items() for row in measure_all(scores, model=label)]
+    replicates = REPLICATES if in_full else 0
+    rows = [
+        row
+        for label, scores in labelled.items()
+        for row in measure_all(scores, model=label, replicates=replicates)
+    ]
     result = EvaluationResult(
         title=folder.resolve().name,
         rows=tuple(rows),

@@ -96,7 +96,7 @@ def test_the_ladder_has_a_step_a_principle() -> None:
     steps = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]  # type: ignore[attr-defined]  # bars
     assert steps == [pytest.approx((mean(before), mean(here))) for before, here in pairwise(SEEDS)]
     labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels[0] == "naive binary losses"
+    assert labels[0] == "none, λ = (K-1)/K"
     assert [label[:4] for label in labels[1:]] == ["+ PN", "+ EH", "+ AM"]
     up, down, _ = (bar.get_facecolor()[:3] for bar in axes.patches)
     assert up != down

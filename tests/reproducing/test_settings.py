@@ -8,11 +8,11 @@ from sphereface2.reporting import published
 from sphereface2.reporting.published import PublishedTable
 from sphereface2.reproducing import settings
 from sphereface2.reproducing.catalogue import EXPERIMENTS
-from sphereface2.reproducing.settings import PAPER_COLUMNS, SMALL_COLUMNS, Ground
+from sphereface2.reproducing.settings import SMALL, Ground
 from sphereface2.sweeping.grid import Setting, Sweep
 from sphereface2.sweeping.plan import PlannedRun, plan_sweep
 
-SMALL = Ground("small", SMALL_COLUMNS)
+PAPER = settings.paper_ground(settings.SMALLER)
 TRAINED = [name for name, each in EXPERIMENTS.items() if each.rows is not None]
 
 
@@ -34,9 +34,21 @@ def test_every_row_is_a_config_that_can_be_trained(name: str) -> None:
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_both_scales_have_the_same_rows(name: str) -> None:
-    paper = rows_of(name, Ground("vggface2-sfnet20", PAPER_COLUMNS))
-    assert [each.label for each in paper] == [each.label for each in rows_of(name)]
-    assert [each.overrides for each in paper] == [each.overrides for each in rows_of(name)]
+    labels = [each.label for each in rows_of(name)]
+    assert [each.label for each in rows_of(name, PAPER)] == labels
+
+
+def test_the_papers_scale_has_its_own_settings() -> None:
+    assert settings.paper_ground("vggface2-sfnet20").radius == 30
+    assert settings.paper_ground("vggface2-sfnet64").radius == 40
+    assert PAPER.baseline("arcface")[-1] == "head.margin=0.5"
+    assert SMALL.baseline("arcface")[-1] == "head.margin=0.2"
+    # The positive weighs λ, all negatives together (1-λ)(K-1): in proportion as at small scale.
+    for ours, theirs in (
+        (SMALL.balance_pn, PAPER.balance_pn),
+        (SMALL.balance_eh, PAPER.balance_eh),
+    ):
+        assert (1 - theirs) * 8630 == pytest.approx((1 - ours) * 199, rel=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +95,7 @@ def test_the_rungs_are_those_of_the_paper() -> None:
 
     assert chosen("naive, without λ") == (None, 1, 0, 1, "none")  # Eq. 1
     assert chosen("none") == ("class-fraction", 1, 0, 1, "none")  # λ = (K-1)/K
-    assert chosen("PN") == (0.9975, 1, 0, 1, "none")
+    assert chosen("PN") == (0.993, 1, 0, 1, "none")
     assert chosen("PN, EH") == (0.98, 30, 0, 1, "none")  # Eq. 2
     assert chosen("PN, EH, AM") == (0.8, 30, 0.4, 1, "shared")  # Eq. 4
     assert chosen("PN, EH, AM, SA") == (0.7, 30, 0.4, 3, "shared")  # Eq. 5
@@ -115,6 +127,12 @@ def test_settings_of_several_tables_are_one_run() -> None:
 
 
 def test_the_large_network_has_the_papers_radius() -> None:
-    ground = Ground("vggface2-sfnet64", PAPER_COLUMNS, radius=40)
-    (binary,) = [each for each in settings.benchmark_losses(ground) if "2" in each.label]
+    large = settings.paper_ground(settings.LARGE)
+    (binary,) = [each for each in settings.benchmark_losses(large) if "2" in each.label]
     assert "head.radius=40" in binary.overrides
+
+
+def test_strangers_come_on_top_of_the_same_known_faces() -> None:
+    for run in planned("open-set").values():
+        share = run.config.open_set.share if run.config.open_set else 0.0
+        assert run.config.training.batch_size * (1 - share) == pytest.approx(64)

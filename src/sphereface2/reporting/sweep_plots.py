@@ -47,7 +47,7 @@ _LINE: Mapping[str, Any] = {
 }
 _ABOVE, _BELOW = 0.1, 0.19  # ours above the row, the paper's below: neither hides the other
 _PRINCIPLES = {
-    "none": "naive binary losses",
+    "none": "none, λ = (K-1)/K",
     "PN": "+ PN: positives against negatives",
     "EH": "+ EH: easy against hard",
     "AM": "+ AM: angular margin",

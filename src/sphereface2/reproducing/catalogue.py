@@ -15,12 +15,12 @@ from sphereface2.reporting.published import (
     PublishedTable,
 )
 from sphereface2.reproducing import settings
+from sphereface2.reproducing.settings import LARGE, SMALLER
 from sphereface2.sweeping.grid import Setting
 
 Scale = Literal["small", "paper"]
 RowsOf = Callable[[settings.Ground], tuple[Setting, ...]]
 
-_SMALLER, _LARGE = "vggface2-sfnet20", "vggface2-sfnet64"
 BEYOND = "beyond the paper"
 
 
@@ -44,7 +44,7 @@ class Experiment:
     protocol: str | None = None
     table: PublishedTable | None = None
     row_names: Mapping[str, str] = field(default_factory=dict)
-    paper_recipe: str | None = _SMALLER
+    paper_recipe: str | None = SMALLER
     only_small: bool = False
 
     @property
@@ -115,45 +115,45 @@ _ALL = (
         "ijb-b", "IJB-B", "Table 6",
         "SphereFace2 is ahead at every FAR, the more the lower it is.",
         rows=settings.benchmark_losses, protocol="ijb-b", table=IJB_B, row_names=_BENCHMARK_ROWS,
-        paper_recipe=_LARGE,
+        paper_recipe=LARGE,
     ),
     Experiment(
         "ijb-c", "IJB-C", "Table 7",
         "As on IJB-B.",
         rows=settings.benchmark_losses, protocol="ijb-c", table=IJB_C, row_names=_BENCHMARK_ROWS,
-        paper_recipe=_LARGE,
+        paper_recipe=LARGE,
     ),
     Experiment(
         "megaface", "MegaFace", "Table 8",
         "SphereFace2 is ahead in identification and verification.",
         rows=settings.benchmark_losses, protocol="megaface", table=MEGAFACE,
-        row_names=_BENCHMARK_ROWS, paper_recipe=_LARGE,
+        row_names=_BENCHMARK_ROWS, paper_recipe=LARGE,
     ),
     Experiment(
         "adjustment-ijb-b", "Similarity adjustment for CosFace and ArcFace, IJB-B",
         "Table 12, left",
         "The adjustment helps ArcFace and hurts CosFace; SphereFace2 stays ahead.",
         rows=settings.adjusted, protocol="ijb-b", table=IJB_B_ADJUSTED, row_names=_ADJUSTED_ROWS,
-        paper_recipe=_SMALLER,
+        paper_recipe=SMALLER,
     ),
     Experiment(
         "adjustment-ijb-c", "Similarity adjustment for CosFace and ArcFace, IJB-C",
         "Table 12, right",
         "As on IJB-B.",
         rows=settings.adjusted, protocol="ijb-c", table=IJB_C_ADJUSTED, row_names=_ADJUSTED_ROWS,
-        paper_recipe=_SMALLER,
+        paper_recipe=SMALLER,
     ),
     Experiment(
         "margins-ijb-b", "Margin types, IJB-B", "Table 15",
         "All three margin types are ahead of CosFace and ArcFace.",
         rows=settings.margins, protocol="ijb-b", table=IJB_B_MARGINS, row_names=_MARGIN_ROWS,
-        paper_recipe=_SMALLER,
+        paper_recipe=SMALLER,
     ),
     Experiment(
         "margins-ijb-c", "Margin types, IJB-C", "Table 16",
         "As on IJB-B.",
         rows=settings.margins, protocol="ijb-c", table=IJB_C_MARGINS, row_names=_MARGIN_ROWS,
-        paper_recipe=_SMALLER,
+        paper_recipe=SMALLER,
     ),
     Experiment(
         "label-noise",
@@ -217,7 +217,7 @@ _ALL = (
         "Fig. 9",
         "The curve of SphereFace2 lies above the others at low FAR.",
         rows=settings.benchmark_losses,
-        paper_recipe=_LARGE,
+        paper_recipe=LARGE,
     ),
     Experiment(
         "gradient",

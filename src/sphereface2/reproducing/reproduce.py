@@ -30,7 +30,7 @@ from sphereface2.reproducing.datasets import PAIR_SETS, PaperData, find_datasets
 from sphereface2.reproducing.features import learn_features
 from sphereface2.reproducing.parallel import measure_parallel
 from sphereface2.reproducing.protocols import protocol_result, protocol_roc
-from sphereface2.reproducing.settings import PAPER_COLUMNS, SMALL_COLUMNS, Ground
+from sphereface2.reproducing.settings import SMALL, Ground, paper_ground
 from sphereface2.reproducing.small_roots import small_root
 from sphereface2.run_folder import EVALUATION
 from sphereface2.scoring import Watch, unwatched
@@ -41,10 +41,8 @@ from sphereface2.tables import look_up
 
 RUNS, BENCHMARKS, RESULT = "runs", "benchmarks", "result.json"
 _SMALL_RECIPE = "small"
-_LARGE_RADIUS = 40  # of SphereFace2 with the 64-layer network
 _MARGINS_2D, _MARGINS_3D = (0.0, 0.2), (0.2,)
 _PAPER_IDENTITIES = 1_000_000
-_PAPER_BALANCE_PN, _PAPER_BALANCE_EH = 0.99994, 0.9994
 _PROTOCOLS_OF_ROC = ("ijb-b", "ijb-c")
 _TRAINING_SET = "vggface2"
 _NO_DATA = (
@@ -153,18 +151,10 @@ class Reproduction:
 
     def _ground(self, experiment: Experiment) -> Ground:
         if self.scale == "small":
-            return Ground(_SMALL_RECIPE, SMALL_COLUMNS)
+            return replace(SMALL, recipe=_SMALL_RECIPE)
         if experiment.paper_recipe is None:
             raise ValueError(f"'{experiment.name}' has one scale only; leave out --scale paper")
-        is_large = experiment.paper_recipe.endswith("64")
-        radius = _LARGE_RADIUS if is_large else Ground.radius
-        return Ground(
-            experiment.paper_recipe,
-            PAPER_COLUMNS,
-            radius=radius,
-            balance_pn=_PAPER_BALANCE_PN,
-            balance_eh=_PAPER_BALANCE_EH,
-        )
+        return paper_ground(experiment.paper_recipe)
 
     def _data_overrides(self, experiment: Experiment) -> tuple[str, ...]:
         if self.scale == "small":
