@@ -2,12 +2,13 @@
 
     python -m benchmarks.results
 
-docs/results/NAME.json holds the result of `sphereface2 reproduce NAME`; its table replaces what
-stands in the page between `<!-- table NAME -->` and `<!-- end NAME -->`. The rest of the page is
-left as it is.
+docs/results/NAME.json holds the result of `sphereface2 reproduce NAME`. If that is a table, it
+replaces what stands in the page between `<!-- table NAME -->` and `<!-- end NAME -->`. The rest of
+the page is left as it is, and so are results of other kinds.
 """
 
 import argparse
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,8 +23,9 @@ _MARKER = re.compile(r"<!-- (table|end) (\S+) -->")
 
 
 def read_results(folder: Path) -> dict[str, SweepResult]:
-    """Every result of the folder under the name of its file."""
-    return {path.stem: SweepResult.load(path) for path in sorted(folder.glob("*.json"))}
+    """Every table of the folder under the name of its file; results of other kinds are left out."""
+    paths = [path for path in sorted(folder.glob("*.json")) if _is_table(path)]
+    return {path.stem: SweepResult.load(path) for path in paths}
 
 
 def refreshed(text: str, results: Mapping[str, SweepResult]) -> str:
@@ -39,7 +41,7 @@ def refreshed(text: str, results: Mapping[str, SweepResult]) -> str:
             name = marker[2]
             if name not in results:
                 raise ValueError(
-                    f"line {number} asks for the table '{name}', but there is no "
+                    f"line {number} asks for the table '{name}', but there is no table in "
                     f"{RESULTS}/{name}.json{nearest(name, results)}; put it there or remove the "
                     "block"
                 )
@@ -64,7 +66,7 @@ def block(name: str, result: SweepResult) -> str:
     minutes = max(1, round(run_seconds(result.rows) / 60))
     command = result.command or f"sphereface2 reproduce {name}"
     return (
-        f"`{command}`, {_count(seeds, 'seed')}, {_count(minutes, 'minute')} of one core\n\n"
+        f"`{command}`, {_count(seeds, 'seed')}, {_count(minutes, 'minute')} of training\n\n"
         f"{markdown_table(result)}"
     )
 
@@ -92,6 +94,14 @@ def main() -> None:
     print(f"{PAGE}: {'written' if new != old else 'is up to date'}")
     for name in without_block(new, results):
         print(f"{RESULTS}/{name}.json has no block in {PAGE}: <!-- table {name} -->")
+
+
+def _is_table(path: Path) -> bool:
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError:
+        raise ValueError(f"{path} is no JSON; make it again or remove it") from None
+    return isinstance(content, dict) and {"rows", "columns"} <= content.keys()
 
 
 def _count(number: int, noun: str) -> str:

@@ -12,12 +12,15 @@ PACKAGE = Path(__file__).parent.parent / "src" / "sphereface2"
 # A module may import modules of its own stage and of stages before it. `recipes` is what `config`
 # reads; `runs` and the command line stand at the end, where everything meets.
 LINE = [
+    "machine",
+    "durations",
     "peers",
     "tables",
     "recipes",
     "config",
     "faces",
     "data",
+    "public_data",
     "backbones",
     "heads",
     "training",

@@ -1,7 +1,6 @@
 """The reproduce command as a user meets it, with real runs of a moment each."""
 
 import csv
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sphereface2.cli import app
+from sphereface2.estimating.probing import Speed
 from sphereface2.evaluation.sweep_result import SweepResult
 from sphereface2.reproducing import reproduce
 from sphereface2.reproducing.catalogue import EXPERIMENTS
@@ -22,12 +22,10 @@ def run(*words: str) -> Any:
 
 
 def mistake(*words: str) -> str:
-    """What the whole program says to a mistake."""
-    command = [sys.executable, "-m", "sphereface2", "reproduce", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
-    assert done.returncode == 2, done.stderr
-    (sentence,) = done.stderr.splitlines()
-    return sentence
+    """What a mistake is called; `main` prints it as one sentence and exits with 2."""
+    done = run(*words)
+    assert isinstance(done.exception, ValueError | OSError), done.output
+    return str(done.exception)
 
 
 @pytest.fixture
@@ -57,7 +55,7 @@ def test_a_table_leaves_its_numbers_in_every_form_and_is_not_trained_twice(tiny:
         "arcface, straight-through",
     ]
     assert all(set(run.values) == set(result.columns) for row in result.rows for run in row.runs)
-    assert result.command == "sphereface2 reproduce gradient --seeds 1"
+    assert result.command == "sphereface2 reproduce gradient --seeds 1 --jobs 2"
     for row in result.rows:
         assert row.label in made.stdout
         assert row.label in (folder / "table.md").read_text()
@@ -91,9 +89,15 @@ def test_a_dry_run_tells_what_the_papers_scale_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    made_up = Speed(
+        backbone_seconds=0.1, head_seconds=0.02, update_seconds=0.01, batch_size=512, how="made up"
+    )
+    # The package's function of that name hides the module.
+    module = sys.modules["sphereface2.estimating.estimate"]
+    monkeypatch.setattr(module, "probe", lambda *_, **__: made_up)
     told = run("principles", "--scale", "paper", "--seeds", "1", "--dry-run")
     assert told.exit_code == 0, told.output
-    assert "6 settings of vggface2-sfnet20, 1 seeds: 6 runs" in told.stdout
+    assert "6 settings of vggface2-sfnet20 with 1 seed each" in told.stdout
     assert "80,000" in told.stdout
     assert "--data DIR" in told.stdout
     assert list(tmp_path.iterdir()) == []
@@ -107,4 +111,23 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     missing = tmp_path / "nowhere"
     assert str(missing) in mistake("principles", "--scale", "paper", "--data", str(missing))
     assert "VGGFace2" in mistake("principles", "--scale", "paper", "--data", str(tmp_path))
-    assert "one scale" in mistake("open-set", "--scale", "paper", "--data", str(tmp_path))
+    for name in ("open-set", "fig-loss", "fig-features-2d"):
+        assert "one scale" in mistake(name, "--scale", "paper", "--data", str(tmp_path))
+    assert "--scale paper" in mistake("principles", "--data", str(tmp_path))
+
+
+def test_the_whole_program_says_it_in_one_line() -> None:
+    command = [sys.executable, "-m", "sphereface2", "reproduce", "principels"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    (sentence,) = done.stderr.splitlines()
+    assert "principles" in sentence
+
+
+def test_the_command_that_is_told_goes_on_with_this_very_work(tmp_path: Path) -> None:
+    plain = reproduce.Reproduction()
+    assert plain.command("losses") == "sphereface2 reproduce losses"
+    other = reproduce.Reproduction(tmp_path / "a b", seeds=(4,), jobs=2)
+    assert other.command("losses") == (
+        f"sphereface2 reproduce losses --seeds 4, --jobs 2 --output '{tmp_path / 'a b'}'"
+    )

@@ -44,7 +44,7 @@ def test_the_plan_is_told_without_running(recipe: str) -> None:
     assert len(lines) == 8
     assert lines[1].startswith(
         "to do  sphereface2 train tiny.yaml head.margin=0.2 head.sharpness=1 seed=1 "
-        "--output out/runs/sphereface2-c-"
+        "--output runs/sphereface2-c-"
     )
     assert not Path("out").exists()
     pretend_all_done(recipe, "out/runs")
@@ -76,11 +76,58 @@ def test_a_sweep_leaves_its_table_in_four_forms(recipe: str) -> None:
         assert len(list(csv.DictReader(file))) == 4
 
 
+def test_a_recipe_alone_is_one_setting(recipe: str) -> None:
+    pretend_done(replace(tiny_sweep(Path(recipe)), settings=settings_of_grid([])), Path("store"))
+    done = run(recipe, "--seeds", "1", "--runs", "store")
+    assert done.exit_code == 0, done.output
+    result = SweepResult.load(Path("sweeps/tiny/result.json"))
+    assert [(row.label, row.overrides) for row in result.rows] == [("the recipe as it is", ())]
+
+
+def test_a_table_is_replaced_only_by_one_that_holds_all_of_it(recipe: str) -> None:
+    pretend_all_done(recipe, "store")
+    common = ["--runs", "store", "--output", "out"]
+    fewer = [GRID[0], "head.sharpness=1"]
+    for grid, seeds in ((fewer, "0,"), (GRID, "0,"), (GRID, "2"), (GRID, "2")):
+        done = run(recipe, *grid, "--seeds", seeds, *common)
+        assert done.exit_code == 0, done.output
+    before = Path("out/result.json").read_bytes()
+    for words in ([*fewer, "--seeds", "2"], [*GRID, "--seeds", "1"], ["--seeds", "2"]):
+        for more in ([], ["--dry-run"]):
+            done = run(recipe, *words, *common, *more)
+            assert isinstance(done.exception, ValueError)
+            assert "out/result.json is of another sweep" in str(done.exception)
+            assert "give another --output" in str(done.exception)
+    assert Path("out/result.json").read_bytes() == before
+    Path("out/result.json").write_text("{}")
+    done = run(recipe, *GRID, "--seeds", "2", *common)
+    assert "of another sweep" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [("tiny.yaml", "tiny"), ("runs/margin-0.4", "margin-0.4"), ("runs/margin-0.4/", "margin-0.4")],
+)
+def test_the_output_is_named_after_the_recipe(
+    recipe: str, source: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("runs/margin-0.4").mkdir(parents=True)
+    Path("runs/margin-0.4/config.yaml").write_text(Path(recipe).read_text())
+
+    def stopped(*words: Any, **options: Any) -> SweepResult:
+        raise engine.SweepStopped(done=0, total=1)
+
+    monkeypatch.setattr(engine, "run_sweep", stopped)
+    assert f"--output sweeps/{name}\n" in run(source, *GRID).stderr
+
+
 def test_a_failed_run_is_told_in_one_sentence(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_all_done(recipe, "sweeps/tiny/runs")
 
+    run_sweep = engine.run_sweep
+
     def with_failure(*words: Any, **options: Any) -> SweepResult:
-        result = engine.measured(words[0], runs=options["runs"])
+        result = run_sweep(words[0], runs=options["runs"])
         failed = SeedRun(1, "some-run", error="the loss turned nan")
         rows = (replace(result.rows[0], runs=(result.rows[0].runs[0], failed)), *result.rows[1:])
         return replace(result, rows=rows)
@@ -113,7 +160,6 @@ def test_a_stop_says_how_to_go_on(recipe: str, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["tiny.yaml"], "the grid is empty"),
         (["tinny", *GRID], "unknown recipe 'tinny'"),
         (["tiny.yaml", "head.margn=0.2"], "did you mean 'margin'"),
         (["tiny.yaml", "head.radius=1,-1"], "radius must be above 0"),

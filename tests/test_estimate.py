@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from sphereface2.backbones import build_backbone
-from sphereface2.config import RunConfig, load_config, recipes
+from sphereface2.config import RunConfig, load_config
 from sphereface2.data.loader import Batch
-from sphereface2.estimating import KNOWN_DATA, estimate, known_data_of, plan_run
+from sphereface2.estimating import estimate, plan_run, probing
 from sphereface2.estimating.counting import backbone_cost, head_cost
 from sphereface2.estimating.estimate import ASSUMED_PEOPLE
-from sphereface2.estimating.probing import probe
+from sphereface2.estimating.probing import Speed, probe
 from sphereface2.heads import HEADS, build_head
 from sphereface2.training.distributed import current_team
 from sphereface2.training.update import Update
@@ -188,13 +188,6 @@ def test_data_that_are_there_are_counted_even_if_the_set_is_known(tmp_path: Path
     assert (said.images, said.people, said.steps_per_epoch) == (12, 3, 2)
 
 
-def test_every_recipe_that_waits_for_data_names_its_set_or_is_for_ones_own() -> None:
-    for recipe in recipes():
-        waits = "data.path" in recipe.summary
-        assert (known_data_of(recipe.name) is not None) == (waits and recipe.name != "own-faces")
-    assert all(known_data_of(r.name) in {*KNOWN_DATA, None} for r in recipes())
-
-
 # Speed
 
 
@@ -206,7 +199,7 @@ def test_a_step_is_timed_in_parts_and_leaves_random_numbers_alone(head: str) -> 
         else (small(f"head.name={head}"))
     )
     before = torch.get_rng_state()
-    speed = probe(config, people=20_000, seconds=0.05)
+    speed = probe(config, people=20_000, seconds=0.01)
     assert torch.equal(before, torch.get_rng_state())
     assert min(speed.backbone_seconds, speed.head_seconds, speed.update_seconds) > 0
     total = speed.backbone_seconds + speed.head_seconds + speed.update_seconds
@@ -215,7 +208,23 @@ def test_a_step_is_timed_in_parts_and_leaves_random_numbers_alone(head: str) -> 
     assert "8,192 people" in speed.how
 
 
-def test_time_grows_with_the_batch_and_with_the_steps() -> None:
-    said = estimate(small(), with_speed=True)
+def test_a_probe_has_the_threads_that_the_run_will_have() -> None:
+    before = torch.get_num_threads()
+    speed = probe(small(), people=12, seconds=0.01, threads=2)
+    assert "cpu with 2 threads" in speed.how
+    assert torch.get_num_threads() == before
+
+
+def test_the_time_is_that_of_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int | None]] = []
+
+    def timed(config: RunConfig, *, people: int, threads: int | None) -> Speed:
+        asked.append((people, threads))
+        return Speed(1.0, 0.5, 0.25, batch_size=config.training.batch_size, how="made up")
+
+    monkeypatch.setattr(probing, "probe", timed)
+    said = estimate(small(), threads=3)
     assert said.speed is not None
-    assert said.seconds == pytest.approx(6 * said.speed.seconds_per_step)
+    assert said.seconds == 6 * 1.75
+    assert said.speed.images_per_second == 16 / 1.75
+    assert asked == [(12, 3)]

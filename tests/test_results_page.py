@@ -27,7 +27,7 @@ def test_a_block_is_filled_and_the_rest_stays() -> None:
     result = example_sweep()
     page = refreshed(PAGE, {"losses": result})
     # Four rows of runs of 60, 61 and 62 seconds.
-    line = "`sphereface2 reproduce losses`, 3 seeds, 12 minutes of one core"
+    line = "`sphereface2 reproduce losses`, 3 seeds, 12 minutes of training"
     table = markdown_table(result)
     assert page == (
         f"# Results\n\n<!-- table losses -->\n{line}\n\n{table}<!-- end losses -->\n\n"
@@ -39,7 +39,10 @@ def test_a_block_is_filled_and_the_rest_stays() -> None:
 @pytest.mark.parametrize(
     ("page", "said"),
     [
-        ("<!-- table loses -->\n<!-- end loses -->\n", "no docs/results/loses.json; did you mean"),
+        (
+            "<!-- table loses -->\n<!-- end loses -->\n",
+            "no table in docs/results/loses.json; did you mean",
+        ),
         ("<!-- table losses -->\n", "the block 'losses' has no end"),
         ("text\n<!-- end losses -->\n", "line 2 has <!-- end losses --> outside a block"),
         (
@@ -53,6 +56,16 @@ def test_a_mistake_in_the_page_is_one_sentence(page: str, said: str) -> None:
         refreshed(page, {"losses": example_sweep()})
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_results_of_other_kinds_are_left_alone(tmp_path: Path) -> None:
+    example_sweep().save(tmp_path / "losses.json")
+    (tmp_path / "parallel.json").write_text('{"identities": 1000, "runs": []}')
+    (tmp_path / "list.json").write_text('["rows", "columns"]')
+    assert read_results(tmp_path) == {"losses": example_sweep()}
+    (tmp_path / "half.json").write_text('{"rows": [')
+    with pytest.raises(ValueError, match=r"half\.json is no JSON"):
+        read_results(tmp_path)
 
 
 def test_the_command_writes_the_page_and_names_what_it_does_not_show(

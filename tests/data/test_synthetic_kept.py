@@ -48,7 +48,7 @@ def test_pictures_of_another_renderer_are_not_taken(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faces().prepare()
-    monkeypatch.setattr(kept, "_renderer_version", lambda: "another")
+    monkeypatch.setattr(kept, "renderer_version", lambda: "another")
     faces().prepare()
     assert len(list(folder.glob("*.npy"))) == 2
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from sphereface2.reporting import paper_plots
-from sphereface2.reporting.margin_picture import softmax_margin
+from sphereface2.reporting.margin_picture import margin_picture, softmax_margin
 
 
 def naive_softmax(cosine: float, scale: float) -> float:
@@ -80,7 +80,7 @@ def test_margin_of_softmax_is_wider_between_near_classifiers_and_never_passes_th
 
 
 def test_margin_picture_shows_both_margins_around_the_threshold() -> None:
-    _, right = paper_plots.margin_picture(threshold=0.4, margins=(0.3, 0.2)).axes
+    _, right = margin_picture(threshold=0.4, margins=(0.3, 0.2)).axes
     heights = {
         round(float(y[0]), 6)
         for y in (np.asarray(line.get_ydata(), dtype=float) for line in right.lines)

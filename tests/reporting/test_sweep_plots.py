@@ -1,4 +1,4 @@
-"""Figures of sweeps and measurements show the numbers of their results, computed naively here."""
+"""Figures of sweeps show the numbers of their results, computed naively here."""
 
 import math
 from itertools import pairwise
@@ -10,10 +10,8 @@ from matplotlib.collections import PathCollection
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from sphereface2.evaluation.parallel_result import ParallelResult, ParallelRun
-from sphereface2.evaluation.results import RocPoints, ScoreHistogram
 from sphereface2.evaluation.sweep_result import SeedRun, SweepResult, SweepRow
-from sphereface2.reporting import measured_plots, sweep_plots, value_plots
+from sphereface2.reporting import sweep_plots, value_plots
 from sphereface2.reporting.plots import METHOD_COLOURS, to_svg
 
 # Made up.
@@ -180,56 +178,6 @@ def test_an_option_is_found_in_config_overrides_and_label() -> None:
     assert value_plots.option_value(full, "sharpness") == 3
     assert value_plots.option_value(full, "margin_schedule") is None
     assert value_plots.option_value(row("λ=0.5, t=2", ()), "balance") == 0.5
-
-
-def test_the_overlap_is_what_both_distributions_share() -> None:
-    histogram = ScoreHistogram(
-        edges=(-1.0, -0.5, 0.0, 0.5, 1.0), genuine=(0, 1, 1, 2), impostor=(50, 30, 20, 0)
-    )
-    shared = min(0, 0.5) + min(0.25, 0.3) + min(0.25, 0.2) + min(0.5, 0)
-    assert measured_plots.overlap(histogram) == pytest.approx(shared)
-    figure = measured_plots.score_distributions([(f"t = {t}", histogram) for t in range(1, 6)])
-    assert len(figure.axes) == 5
-    for number, axes in enumerate(figure.axes, start=1):
-        assert axes.get_title(loc="left") == f"t = {number}"
-        assert axes.get_title(loc="right") == "overlap 45.0 %"
-        assert axes.get_xlim() == (-1, 1)
-    with pytest.raises(ValueError, match="at least one histogram"):
-        measured_plots.score_distributions([])
-
-
-def test_roc_curves_are_means_over_seeds() -> None:
-    first = RocPoints(far=(0.0, 0.01, 1.0), tar=(0.5, 0.8, 1.0), threshold=(0.9, 0.5, -1.0))
-    second = RocPoints(far=(0.0, 0.1, 1.0), tar=(0.3, 0.9, 1.0), threshold=(0.9, 0.5, -1.0))
-    roc = measured_plots.mean_roc([first, second])
-    assert roc.far == (0.0, 0.01, 0.1, 1.0)
-    assert roc.tar == pytest.approx((0.4, (0.8 + 0.3) / 2, (0.8 + 0.9) / 2, 1.0))
-    (axes,) = measured_plots.roc_curves(
-        [("cosface", [first]), ("arcface", [first, second])], title="ROC", impostors=100
-    ).axes
-    assert [line.get_color() for line in axes.lines] == [
-        METHOD_COLOURS["cosface"],
-        METHOD_COLOURS["arcface"],
-    ]
-    assert list(np.asarray(axes.lines[1].get_ydata())) == pytest.approx([55, 85, 100])
-    assert len(axes.collections) == 1  # the band of the method with two seeds
-
-
-def test_images_per_second_shows_medians_and_the_ideal() -> None:
-    result = ParallelResult(
-        identities=1000, dim=8, batch=100, device="cpu", threads=1,
-        runs=(
-            ParallelRun("cosface", 1, (1.0, 2.0, 9.0)),
-            ParallelRun("cosface", 2, (1.0, 1.25, 4.0), exchanges=4, bytes_sent=2e6),
-        ),
-    )  # fmt: skip
-    (axes,) = measured_plots.images_per_second(result).axes
-    ideal, measured, _ = axes.lines
-    assert list(np.asarray(ideal.get_ydata())) == [50, 100]
-    assert list(np.asarray(measured.get_ydata())) == [50, 80]
-    assert measured.get_label() == "cosface: 1.60× on 2; 4 exchanges, 2.00 MB a step and rank"
-    assert dots(axes)[0][1::2] == pytest.approx([100, 50, 100 / 9, 100, 80, 25])
-    assert ParallelResult.from_json(result.to_json()) == result
 
 
 def test_the_figures_can_stand_in_a_page() -> None:

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from sphereface2.evaluation.sweep_result import SweepResult
 from sphereface2.reporting.plots import axes_of
 from sphereface2.reporting.sweep_report import (
     differences_content,
     duration_text,
     render_sweep_report,
     sweep_content,
+    write_sweep_files,
     write_sweep_report,
 )
+from sphereface2.reporting.sweep_tables import csv_table, markdown_table
 from tests.reporting.sweep_example import SOFTMAX, example_sweep, made_row, made_sweep
 
 
@@ -38,6 +41,28 @@ def test_the_page_holds_the_table_the_commands_and_the_configs(tmp_path: Path) -
     assert "10 of" not in page
     assert "8 of 12 runs done, 4 failed" in page
     assert page.count('<details class="setting">') == len(result.rows)
+
+
+def test_a_result_is_kept_in_four_files(tmp_path: Path) -> None:
+    result = example_sweep()
+    figure, _ = axes_of("combined", "setting", "accuracy (%)")
+    files = write_sweep_files(tmp_path / "new", result, figures=[("Bars", figure)])
+    page, data, markdown, table = files
+    names = [path.name for path in files]
+    assert names == ["index.html", "result.json", "table.md", "table.csv"]
+    assert set(files) == set((tmp_path / "new").iterdir())
+    assert 'aria-label="Bars"' in page.read_text(encoding="utf-8")
+    assert SweepResult.load(data) == result
+    assert markdown.read_text(encoding="utf-8") == markdown_table(result)
+    assert table.read_text(encoding="utf-8") == csv_table(result)
+
+
+def test_above_the_title_stands_what_is_known_of_the_place_and_the_scale() -> None:
+    result = example_sweep()
+    assert "Sweep · Table 5 · small scale<" in render_sweep_report(result)
+    page = render_sweep_report(replace(result, where="", scale=""))
+    assert "Sweep ·" not in page
+    assert re.search(r">\s*Sweep\s*<", page)
 
 
 def test_the_page_loads_nothing() -> None:
@@ -75,6 +100,9 @@ def test_differences_and_places() -> None:
     # The means of combined are 70.4, 81.2 and 81.93.
     assert [row[2] for row in texts] == ["−18.65", "−12.77", "−12.35", "–"]
     assert [row[-2:] for row in texts] == [["3", "3"], ["2", "2"], ["1", "1"], ["–", "–"]]
+    other = differences_content(replace(example_sweep(), judged="plain"))
+    assert other is not None
+    assert other.note.startswith("places by plain")
 
 
 @pytest.mark.parametrize(

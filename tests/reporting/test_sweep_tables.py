@@ -87,6 +87,16 @@ def test_the_papers_column_is_the_last_that_it_has() -> None:
     assert cells(markdown_table(result))["setting"][-1] == "paper: LFW"
 
 
+def test_another_column_than_the_last_may_be_the_one_to_judge_by() -> None:
+    result = replace(example_sweep(), judged="plain")
+    table = cells(markdown_table(result))
+    assert table["setting"] == ["plain", "combined", "paper: LFW"]
+    assert table[r"Circle \| \<b>"] == ["failed", "–", "–"]
+    assert "plain standing" in csv_table(result).splitlines()[0]
+    assert replace(result, judged="").judged_by == "combined"
+    assert replace(result, judged="rank-1").judged_by == "combined"  # of which there is no number
+
+
 @pytest.mark.parametrize("gap", [0.0, 0.3, 0.7, 1.1])
 @pytest.mark.parametrize("spread", [0.2, 0.6, 1.5])
 def test_level_is_within_two_standard_errors_of_the_difference(gap: float, spread: float) -> None:
@@ -184,6 +194,6 @@ def test_csv_has_every_number_of_ours_and_of_the_paper() -> None:
     assert softmax["command"] == "sphereface2 train small head.name=softmax seed=0"
 
 
-def test_a_run_that_two_rows_share_counts_once() -> None:
+def test_the_time_is_that_of_all_runs() -> None:
     row = made_row("a", {"combined": (80.0, 81.0)})  # 60 and 61 seconds
-    assert run_seconds([row, replace(row, label="b")]) == 121.0
+    assert run_seconds([row, row]) == 242.0

@@ -1,5 +1,6 @@
 """Learned features: a tiny training gives them, and their boundaries are those of the loss."""
 
+import fcntl
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from sphereface2 import runs
 from sphereface2.backbones.model_folder import load_model
 from sphereface2.config import load_config
 from sphereface2.data.training_source import build_people
 from sphereface2.evaluation.learned_features import LearnedFeatures, plain_rows
 from sphereface2.reproducing.features import learn_features
 from sphereface2.run_folder import read_history
+from sphereface2.training.result import TrainingResult
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +49,7 @@ def test_features_are_those_of_the_exported_network_on_its_training_images(
     )
     assert learned.labels == (0,) * 4 + (1,) * 4 + (2,) * 4
     assert model.config["extra"]["head_bias"] == pytest.approx(learned.bias)
-    assert (learned.dim, learned.people, learned.steps) == (2, 3, 2)
+    assert (learned.dim, learned.people) == (2, 3)
     assert (learned.radius, learned.margin, learned.sharpness) == (30, 0.2, 1)
     # Three people on a circle are 120° apart: the threshold starts midway, and has moved a little.
     start = -30 * (1 + math.cos(math.radians(120))) / 2
@@ -57,8 +60,28 @@ def test_features_are_those_of_the_exported_network_on_its_training_images(
 def test_a_finished_run_is_not_trained_again(learned: LearnedFeatures, workdir: Path) -> None:
     run = workdir / "features-2d-margin-0.2"
     before = [line for line in read_history(run) if line["kind"] == "train"]
-    assert replace(tiny(workdir), seconds=0.0) == replace(learned, seconds=0.0)
+    assert tiny(workdir) == learned
     assert [line for line in read_history(run) if line["kind"] == "train"] == before
+
+
+def test_a_second_process_waits_for_the_first(
+    learned: LearnedFeatures, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is held while the run is trained, and beside its folder."""
+    held = []
+
+    def resumed(folder: Path, **_: object) -> TrainingResult:
+        with pytest.raises(BlockingIOError), (workdir / f".{folder.name}.lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.append(folder.name)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "resume", resumed)
+    with pytest.raises(KeyboardInterrupt):
+        tiny(workdir)
+    assert held == ["features-2d-margin-0.2"]
+    with (workdir / ".features-2d-margin-0.2.lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free again
 
 
 def test_other_dimensions_are_refused_before_anything_is_written(tmp_path: Path) -> None:

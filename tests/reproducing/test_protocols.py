@@ -1,7 +1,10 @@
 """The columns of the paper's tables against naive loops; measured once; rows beside the paper's."""
 
+import fcntl
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,6 @@ from sphereface2.reporting.published import IJB_B_ADJUSTED
 from sphereface2.reproducing.protocols import (
     protocol_result,
     protocol_roc,
-    protocol_values,
     run_on_protocol,
 )
 from sphereface2.reproducing.small_roots import SmallIjb, SmallMegaFace, small_root
@@ -126,7 +128,7 @@ def naive_ijb(run: Path, root: Path) -> dict[str, float]:
 
 
 def test_ijb_has_the_papers_columns_as_far_as_resolved(runs: Path, ijb_root: Path) -> None:
-    values = protocol_values(runs / "run-0", "ijb-b", root=ijb_root)
+    values = run_on_protocol(runs / "run-0", "ijb-b", root=ijb_root).values
     wanted = naive_ijb(runs / "run-0", ijb_root)
     assert list(values) == list(wanted)
     assert values == pytest.approx(wanted)
@@ -147,7 +149,7 @@ def test_megaface_finds_mates_among_strangers(runs: Path, mega_root: Path) -> No
             if left != right and who == mate:
                 found.append(float(unit(probes[left]) @ unit(probes[right])) > best)
     assert len(found) == 4 * 6
-    values = protocol_values(run, "megaface", root=mega_root)
+    values = run_on_protocol(run, "megaface", root=mega_root).values
     # 240 impostor pairs resolve no FPR of 1e-6, and without noisy images there is no "before".
     assert values == pytest.approx({"rank-1, refined": 100 * float(np.mean(found))})
 
@@ -158,7 +160,8 @@ def test_is_measured_once_for_these_weights_and_images(
     run = save_run(tmp_path / "run")
     first = run_on_protocol(run, "ijb-b", root=ijb_root)
     kept = run / "protocols" / "ijb-b.json"
-    assert [path.name for path in kept.parent.iterdir()] == ["ijb-b.json"]  # no embeddings
+    left = {path.name for path in kept.parent.iterdir()}
+    assert left == {"ijb-b.json", ".ijb-b.lock"}  # no embeddings
     asked: list[str] = []
     ijb_b = PROTOCOLS["ijb-b"]
 
@@ -185,6 +188,36 @@ def test_is_measured_once_for_these_weights_and_images(
     kept.write_text(kept.read_text()[:100])
     assert run_on_protocol(run, "ijb-b", root=twin).values == other.values
     assert len(asked) == 3
+    before = json.loads(kept.read_text())
+    del before["impostors"]  # as an earlier version wrote it
+    kept.write_text(json.dumps(before))
+    assert run_on_protocol(run, "ijb-b", root=twin).impostors > 1_000
+    assert len(asked) == 4
+
+
+def test_whoever_waited_takes_what_the_first_measured(
+    ijb_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = save_run(tmp_path / "run")
+    first = run_on_protocol(run, "ijb-b", root=ijb_root)
+    kept = run / "protocols" / "ijb-b.json"
+    text = kept.read_text()
+    kept.unlink()
+    waited = []
+
+    @contextmanager
+    def released(title: str) -> Iterator[None]:
+        """The other process ends only when this one waits for it."""
+        waited.append(title)
+        kept.write_text(text)
+        lock.close()
+        yield
+
+    monkeypatch.setitem(PROTOCOLS, "ijb-b", lambda *_, **__: pytest.fail("measured again"))
+    with (run / "protocols" / ".ijb-b.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run_on_protocol(run, "ijb-b", root=ijb_root, watch=released) == first
+    assert waited == ["waiting for another process on ijb-b, run"]
 
 
 def test_a_benchmark_that_was_not_made_is_known_by_its_lists(
@@ -209,10 +242,16 @@ def test_a_megaface_with_noisy_images_is_measured_before_and_after(
     listed = read_megaface(real, size=20)
     (real / "facescrub_noises.txt").write_text(listed.probe_names[0] + "\n")
     run = save_run(tmp_path / "run")
-    values = protocol_values(run, "megaface", root=real)
+    values = run_on_protocol(run, "megaface", root=real).values
     assert list(values) == ["rank-1", "rank-1, refined"]
-    clean = protocol_values(runs / "run-0", "megaface", root=mega_root)
+    before = run_on_protocol(run, "megaface", root=real)
+    assert before.impostors == (4 * 3 - 1) * 20  # the refined probes with every stranger
+    clean = run_on_protocol(runs / "run-0", "megaface", root=mega_root).values
     assert values["rank-1"] == clean["rank-1, refined"]  # the same weights, nothing left out
+    # Another list of noisy images is another benchmark.
+    (real / "facescrub_noises.txt").write_text("\n".join(listed.probe_names[:2]) + "\n")
+    after = run_on_protocol(run, "megaface", root=real)
+    assert (after.root != before.root, after.impostors) == (True, (4 * 3 - 2) * 20)
 
 
 def sweep(*rows: SweepRow) -> SweepResult:
@@ -240,9 +279,6 @@ def test_a_sweep_on_a_protocol_stands_beside_the_paper(runs: Path, ijb_root: Pat
         "ijb-b",
         runs=runs,
         root=ijb_root,
-        name="sa-ijb-b",
-        title="Similarity adjustment on IJB-B",
-        where="Table 9",
         table=IJB_B_ADJUSTED,
         rows={
             "cosface": "CosFace w/o SA",
@@ -251,16 +287,17 @@ def test_a_sweep_on_a_protocol_stands_beside_the_paper(runs: Path, ijb_root: Pat
         },
     )
     columns = ("TAR@FAR 1e-3", "rank-1", "TPIR@FPIR 1e-1")
-    assert (result.name, result.where, result.columns) == ("sa-ijb-b", "Table 9", columns)
+    assert (result.name, result.where, result.columns) == ("losses", "Table 5", columns)
     assert result.published_columns == {column: column for column in columns}
-    assert result.row("CosFace").published == dict(zip(columns, (93.71, 92.54, 86.40), strict=True))
-    assert result.row("CosFace, t=3").published["rank-1"] == 92.59
-    assert result.row("own").published == {}
-    first, second = result.row("CosFace").runs
-    assert first.values == protocol_values(runs / "run-0", "ijb-b", root=ijb_root)
-    assert second.values == protocol_values(runs / "run-1", "ijb-b", root=ijb_root)
+    by_label = {each.label: each for each in result.rows}
+    assert by_label["CosFace"].published == dict(zip(columns, (93.71, 92.54, 86.40), strict=True))
+    assert by_label["CosFace, t=3"].published["rank-1"] == 92.59
+    assert by_label["own"].published == {}
+    first, second = by_label["CosFace"].runs
+    assert first.values == run_on_protocol(runs / "run-0", "ijb-b", root=ijb_root).values
+    assert second.values == run_on_protocol(runs / "run-1", "ijb-b", root=ijb_root).values
     assert (first.seconds, first.folder) == (7.0, "run-0")
-    failed = result.row("ArcFace").runs[0]
+    failed = by_label["ArcFace"].runs[0]
     assert (failed.values, failed.error) == ({}, "it diverged")
     assert SweepResult.from_json(result.to_json()) == result
 
@@ -288,8 +325,6 @@ def test_a_column_of_our_own_has_no_number_of_the_paper(
         "megaface",
         runs=tmp_path,
         root=mega_root,
-        name="megaface",
-        title="MegaFace",
         rows={"arcface": "ArcFace"},
     )
     theirs = ("rank-1, refined", "TPR@FPR 1e-6, refined")
@@ -300,7 +335,7 @@ def test_a_column_of_our_own_has_no_number_of_the_paper(
 
 def test_a_table_of_failures_keeps_its_columns(runs: Path, ijb_root: Path) -> None:
     base = sweep(row("ArcFace", "arcface", SeedRun(0, "gone", {}, error="it diverged")))
-    result = protocol_result(base, "ijb-c", runs=runs, root=ijb_root, name="n", title="t")
+    result = protocol_result(base, "ijb-c", runs=runs, root=ijb_root)
     assert result.columns[0] == "TAR@FAR 1e-5"
     assert result.judged_by == "TPIR@FPIR 1e-1"
 
@@ -313,25 +348,28 @@ def test_rocs_are_of_all_seeds_that_did_not_fail(runs: Path, ijb_root: Path) -> 
     )
     curves = protocol_roc(base, "ijb-b", runs=runs, root=ijb_root)
     assert [curve.label for curve in curves] == ["A", "C"]
+    same = read_ijb(ijb_root, name="ijb-b").same.tolist()
+    assert {curve.impostors for curve in curves} == {same.count(False)}
     for curve, folders in zip(curves, (["run-1"], ["run-2", "run-0"]), strict=True):
         for roc, folder in zip(curve.rocs, folders, strict=True):
             assert roc == run_on_protocol(runs / folder, "ijb-b", root=ijb_root).roc
             # The curve runs through the table's number.
             points = zip(roc.far, roc.tar, strict=True)
             at = max((tar for far, tar in points if far <= 1e-3), default=0.0)
-            values = protocol_values(runs / folder, "ijb-b", root=ijb_root)
+            values = run_on_protocol(runs / folder, "ijb-b", root=ijb_root).values
             assert 100 * at == pytest.approx(values["TAR@FAR 1e-3"])
 
 
 def test_mistakes_are_told(runs: Path, ijb_root: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown protocol 'ijb-d'"):
-        protocol_values(runs / "run-0", "ijb-d", root=ijb_root)
+        run_on_protocol(runs / "run-0", "ijb-d", root=ijb_root)
     with pytest.raises(FileNotFoundError, match="there is no folder"):
-        protocol_values(runs / "run-0", "ijb-b", root=tmp_path / "nowhere")
+        run_on_protocol(runs / "run-0", "ijb-b", root=tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match="there is no run or model folder"):
-        protocol_values(tmp_path / "none", "ijb-b", root=ijb_root)
+        run_on_protocol(tmp_path / "none", "ijb-b", root=ijb_root)
     base = sweep(row("A", "cosface", SeedRun(0, "run-0")))
     with pytest.raises(ValueError, match="did you mean 'CosFace'"):
-        protocol_result(
-            base, "ijb-b", runs=runs, root=ijb_root, name="n", title="t", rows={"A": "Cosface"}
-        )
+        protocol_result(base, "ijb-b", runs=runs, root=ijb_root, rows={"A": "Cosface"})
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="has neither meta/ nor templatelists/"):
+        run_on_protocol(runs / "run-0", "ijb-b", root=tmp_path / "empty")

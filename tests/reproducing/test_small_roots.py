@@ -86,7 +86,7 @@ def test_is_made_once_and_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch)
     for protocol, size in (("ijb-b", replace(IJB, seed=4)), ("ijb-c", IJB)):
         with pytest.raises(AssertionError, match="rendered again"):
             small_root(protocol, folder, size=size)
-    monkeypatch.setattr(small_roots, "_renderer", lambda: "another")
+    monkeypatch.setattr(small_roots, "renderer_version", lambda: "another")
     with pytest.raises(AssertionError, match="rendered again"):
         small_root("ijb-b", folder, size=IJB)
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from sphereface2.machine import usable_cores
 from sphereface2.sweeping.board import Board, RunState, Status
 from sphereface2.sweeping.claim import Position
-from sphereface2.sweeping.crew import Crew, available_cores
+from sphereface2.sweeping.crew import Crew, gpus_for, usual_jobs
 from sphereface2.sweeping.display import SweepDisplay, board_table
 from sphereface2.sweeping.engine import look_up_runs
 from tests.sweeping.tiny import pretend_done, tiny_sweep, write_recipe
@@ -63,8 +64,30 @@ def test_a_terminal_gets_a_table_and_a_file_gets_lines(board: Board) -> None:
     assert lines[0] == "6 runs, 2 done already, 2 at once"
     assert len(lines) == 5  # two done, one failed, one taken; the others have nothing to say yet
     assert lines[1].startswith("[3/6] head.margin=0.2, seed 0: combined ")
+    assert lines[1].endswith(" %, trained by another process")  # not by this sweep: no time
     assert lines[3] == "[3/6] head.margin=0.2, seed 2: failed: no [luck] today"
     assert "another process" in lines[4]
+
+
+def test_a_stop_is_told_before_the_runs_have_obeyed(board: Board) -> None:
+    board.is_stopping = True
+    text = shown(board, terminal=True)
+    assert "stopping: the runs keep how far they are" in text
+    assert "to go" not in text
+    board.states[3].status = Status.STOPPED
+    text = shown(board, terminal=True)
+    assert "seed 0: stopped at step 25" in text
+    assert "stopping" not in text
+
+
+def test_the_set_to_judge_by_is_the_one_asked_for(board: Board) -> None:
+    judged = Board(board.states, jobs=1, judged="plain")
+    judged.states[0].worked = 61.0
+    values = [state.values["plain"] for state in judged.states[:2]]
+    assert f"seed 0: plain {values[0]:.2f} %, 1 min 1 s" in shown(judged, terminal=False)
+    table = shown(judged, terminal=True)
+    assert "plain (%)" in table
+    assert f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}" in table
 
 
 def naive_remaining(length: float, shares: list[float], waiting: int, jobs: int) -> float:
@@ -77,6 +100,8 @@ def test_the_remaining_time_follows_what_was_done(board: Board) -> None:
     assert board.remaining() == pytest.approx(naive_remaining(40, [0.25], 2, 2), rel=0.05)
     board.states[0].worked, board.states[1].worked = 10.0, 30.0
     assert board.remaining() == pytest.approx(naive_remaining(20, [0.25], 2, 2))
+    board.states[0].had = 0.5  # the half of it was done before: 10 s for the other half
+    assert board.remaining() == pytest.approx(naive_remaining((20 + 30) / 2, [0.25], 2, 2))
     waiting = Board([RunState(board.states[5].plan, Path())], jobs=1)
     assert waiting.remaining() is None
 
@@ -86,7 +111,20 @@ def test_workers_share_the_cores_or_have_a_gpu_each(tmp_path: Path) -> None:
     assert [crew.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(3)] == ["4", "6", "4"]
     alone = Crew(jobs=1, gpus=[], runs=tmp_path).environment(0)
     assert "CUDA_VISIBLE_DEVICES" not in alone
-    assert alone["OMP_NUM_THREADS"] == alone["MKL_NUM_THREADS"] == str(available_cores())
-    crowded = Crew(jobs=10 * available_cores(), gpus=[], runs=tmp_path).environment(0)
+    assert alone["OMP_NUM_THREADS"] == alone["MKL_NUM_THREADS"] == str(usable_cores())
+    crowded = Crew(jobs=10 * usable_cores(), gpus=[], runs=tmp_path).environment(0)
     assert crowded["OMP_NUM_THREADS"] == "1"
     assert alone["SPHEREFACE2_RENDERED"] == str(tmp_path.resolve() / "rendered")
+
+
+def test_one_run_at_a_time_on_one_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert usual_jobs({"cpu"}, gpus=[]) == usable_cores()
+    assert usual_jobs({"auto"}, gpus=["4", "6"]) == 2
+    for devices in ({"cuda:0"}, {"mps"}, {"cpu", "cuda:1"}):
+        assert usual_jobs(devices, gpus=[]) == 1
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,7")
+    assert gpus_for({"auto", "cuda"}) == ["5", "6", "7"]
+    assert gpus_for({"cuda", "cuda:0"}) == gpus_for({"cpu", "auto"}) == []
+    assert usual_jobs({"cpu", "auto"}, gpus=[]) == 1  # auto would be the same GPU for all

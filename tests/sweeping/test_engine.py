@@ -1,4 +1,7 @@
-"""Sweeps with real processes: done, failed, killed, stopped, taken by another, and gone on with."""
+"""Sweeps with real processes: taken by another, killed, stopped, failed, gone on with and done.
+
+A worker takes seconds to import what it needs, so that one run goes through all of it.
+"""
 
 import json
 import os
@@ -14,12 +17,22 @@ import pytest
 
 from sphereface2.run_folder import EVALUATION, METRICS
 from sphereface2.sweeping.board import Board, RunState, Status, SweepEvents
-from sphereface2.sweeping.claim import claimed, is_taken, read_position
+from sphereface2.sweeping.claim import CLAIM, claimed, is_taken, read_position
+from sphereface2.sweeping.crew import Crew
 from sphereface2.sweeping.engine import SweepStopped, run_sweep
 from sphereface2.sweeping.plan import plan_sweep
 from sphereface2.sweeping.store import LOG, write_config
 from sphereface2.training.checkpoint import has_checkpoint, load_checkpoint
 from tests.sweeping.tiny import tiny_sweep, write_recipe
+
+STEPS = 40
+HOLDS_A_LOCK = """
+import fcntl, sys, time
+with open(sys.argv[1], "a") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    print("held", flush=True)
+    time.sleep(600)
+"""
 
 
 class Heard(SweepEvents):
@@ -32,46 +45,13 @@ class Heard(SweepEvents):
         self.statuses.append((state.plan.setting.label, state.status))
 
 
-def wait_for(condition: Callable[[], bool], *, seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
+class Killing(Heard):
+    """Kills the process that has the run, and then the worker, when that has a checkpoint."""
 
-
-def test_a_failing_setting_does_not_stop_the_others(tmp_path: Path) -> None:
-    recipe, runs = write_recipe(tmp_path), tmp_path / "runs"
-    good, bad = "head.margin=0.2", "optimizer.learning_rate=1e30"
-    heard = Heard()
-    result = run_sweep(tiny_sweep(recipe, bad, good), runs=runs, jobs=2, events=heard)
-    failed, done = (row.runs[0] for row in result.rows)
-    assert "turned" in failed.error
-    assert (failed.values, done.error) == ({}, "")
-    assert result.columns == tuple(done.values)
-    assert done.seconds > 0
-    assert set(heard.statuses) == {
-        (bad, Status.RUNNING),
-        (bad, Status.FAILED),
-        (good, Status.RUNNING),
-        (good, Status.DONE),
-    }
-    assert failed.error in (runs / failed.folder / LOG).read_text()
-
-    files = [path for path in (runs / done.folder).rglob("*") if path.is_file()]
-    before = {path: path.stat().st_mtime_ns for path in files}
-    heard = Heard()
-    again = run_sweep(tiny_sweep(recipe, good), runs=runs, events=heard)
-    assert heard.statuses == []
-    assert again.rows[0].runs == (done,)
-    assert {path: path.stat().st_mtime_ns for path in files} == before
-
-
-class KillsTheOther(Heard):
-    """Kills the process that has the run, then interrupts the sweep as soon as it trains."""
-
-    def __init__(self, other: subprocess.Popen[bytes]) -> None:
+    def __init__(self, other: subprocess.Popen[bytes], workers: list[int]) -> None:
         super().__init__()
         self.other = other
+        self.workers = workers
 
     def changed(self, board: Board, state: RunState) -> None:
         super().changed(board, state)
@@ -79,44 +59,125 @@ class KillsTheOther(Heard):
             self.other.kill()
             self.other.wait()
         elif state.status is Status.RUNNING:
+            threading.Thread(target=self.kill, args=(state.folder,)).start()
+
+    def kill(self, folder: Path) -> None:
+        wait_for(lambda: has_checkpoint(folder / "checkpoints" / "last"))
+        os.kill(self.workers[-1], signal.SIGKILL)
+
+
+class Interrupting(Heard):
+    """Stands in for a Ctrl-C as soon as the run trains, and lets it train no further until then."""
+
+    def __init__(self, workers: list[int]) -> None:
+        super().__init__()
+        self.workers = workers
+
+    def changed(self, board: Board, state: RunState) -> None:
+        super().changed(board, state)
+        if state.status is Status.RUNNING:
             threading.Thread(target=self.interrupt, args=(state.folder,)).start()
 
     def interrupt(self, folder: Path) -> None:
-        # The claim is rewritten when the training starts; before, its total is 0 or the other's.
+        # The claim is rewritten when the training starts; before, its total is 0 or the killed's.
         wait_for(lambda: read_position(folder).total == 0)
         wait_for(lambda: read_position(folder).total > 0)
+        os.kill(self.workers[-1], signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_run_goes_on_after_a_kill_in_another_process_and_after_a_stop(tmp_path: Path) -> None:
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The ids of all workers that were started; one that is told to stop is let go on."""
+    ids: list[int] = []
+    start, interrupt = Crew.start, Crew.interrupt
+
+    def noted(crew: Crew, state: RunState) -> None:
+        start(crew, state)
+        ids.append(crew.children[-1].process.pid)
+
+    def let_go(crew: Crew) -> None:
+        interrupt(crew)
+        for child in crew.children:
+            os.kill(child.process.pid, signal.SIGCONT)
+
+    monkeypatch.setattr(Crew, "start", noted)
+    monkeypatch.setattr(Crew, "interrupt", let_go)
+    return ids
+
+
+def wait_for(condition: Callable[[], bool], *, seconds: float = 300) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+
+
+def test_a_run_goes_on_after_all_that_can_happen_to_it(tmp_path: Path, workers: list[int]) -> None:
     recipe, runs = write_recipe(tmp_path), tmp_path / "runs"
-    sweep = tiny_sweep(recipe, "training.steps=400")
+    own, bad = f"training.steps={STEPS}", "optimizer.learning_rate=1e30"
+    sweep = tiny_sweep(recipe, own)
     plan = plan_sweep(sweep)[0]
     folder = runs / plan.name
     last = folder / "checkpoints" / "last"
+
+    # Another process has it, and is killed; then so is the worker.
     write_config(folder, plan)
-    other = subprocess.Popen([sys.executable, "-m", "sphereface2.sweeping.worker", str(folder)])
-    try:
-        wait_for(lambda: has_checkpoint(last))
-        other.send_signal(signal.SIGSTOP)  # it keeps its lock and comes no further
-        wait_for(lambda: is_taken(folder), seconds=1)
-        heard = KillsTheOther(other)
-        with pytest.raises(SweepStopped, match="0 of 1 runs done"):
-            run_sweep(sweep, runs=runs, jobs=1, events=heard)
-    finally:
-        other.kill()
-        other.wait()
-    statuses = [status for _, status in heard.statuses]
-    assert statuses == [Status.ELSEWHERE, Status.RUNNING, Status.STOPPED]
-    assert 0 < load_checkpoint(last).step < 400
+    words = [sys.executable, "-S", "-c", HOLDS_A_LOCK, str(folder / CLAIM)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"held\n"
+            killing = Killing(other, workers)
+            result = run_sweep(sweep, runs=runs, jobs=1, events=killing)
+        finally:
+            other.kill()
+    assert [status for _, status in killing.statuses] == [
+        Status.ELSEWHERE,
+        Status.RUNNING,
+        Status.FAILED,
+    ]
+    assert result.rows[0].runs[0].error == "the process was killed (out of memory?)"
+    assert not is_taken(folder)
+    reached = load_checkpoint(last).step
+    assert 0 < reached < STEPS
+
+    # It goes on, and is stopped.
+    stopping = Interrupting(workers)
+    with pytest.raises(SweepStopped, match="0 of 1 runs done"):
+        run_sweep(sweep, runs=runs, jobs=1, events=stopping)
+    assert [status for _, status in stopping.statuses] == [Status.RUNNING, Status.STOPPED]
+    assert reached < load_checkpoint(last).step < STEPS
     assert not is_taken(folder)
     assert not (folder / EVALUATION).exists()
 
-    result = run_sweep(sweep, runs=runs)
-    assert result.rows[0].runs[0].error == ""
+    # It goes on to its end, though another setting fails before.
+    heard = Heard()
+    result = run_sweep(tiny_sweep(recipe, bad, own), runs=runs, jobs=1, events=heard)
+    assert heard.statuses == [
+        (bad, Status.RUNNING),
+        (bad, Status.FAILED),
+        (own, Status.RUNNING),
+        (own, Status.DONE),
+    ]
+    failed, done = (row.runs[0] for row in result.rows)
+    assert "turned" in failed.error
+    assert failed.values == {}
+    assert failed.error in (runs / failed.folder / LOG).read_text()
+    assert done.error == ""
+    assert done.seconds > 0
+    assert result.columns == tuple(done.values)
     lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
     steps = [line["step"] for line in lines if line["kind"] == "train"]
-    assert steps == [1, *range(20, 401, 20)]
+    assert steps == [1, *range(20, STEPS + 1, 20)]
+
+    # It is done, and stays as it is.
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    before = {path: path.stat().st_mtime_ns for path in files}
+    started = len(workers)
+    assert run_sweep(sweep, runs=runs).rows[0].runs == (done,)
+    assert len(workers) == started == 4
+    assert {path: path.stat().st_mtime_ns for path in files} == before
 
 
 def test_a_folder_is_held_by_one_at_a_time(tmp_path: Path) -> None:
@@ -127,6 +188,7 @@ def test_a_folder_is_held_by_one_at_a_time(tmp_path: Path) -> None:
         assert (read_position(tmp_path).step, read_position(tmp_path).total) == (3, 1000)
         claim.started(step=4, total_steps=9)
         assert (read_position(tmp_path).step, read_position(tmp_path).total) == (4, 9)
+        assert read_position(tmp_path, since=time.time() + 1).total == 0
     assert not is_taken(tmp_path)
 
 

@@ -44,10 +44,14 @@ def test_labels_say_what_varies(grid: list[str], labels: list[str]) -> None:
     assert found[: len(labels)] == labels
 
 
+def test_nothing_to_vary_is_one_setting() -> None:
+    (setting,) = settings_of_grid([])
+    assert (setting.label, setting.overrides) == ("the recipe as it is", ())
+
+
 @pytest.mark.parametrize(
     ("grid", "part"),
     [
-        ([], "the grid is empty"),
         (["head.margin"], "got 'head.margin'"),
         (["=3"], "got '=3'"),
         (["head.=3"], "got 'head.=3'"),

@@ -2,14 +2,18 @@
 
 import hashlib
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sphereface2.config import dump_config, load_config
+from sphereface2.evaluation.results import EvaluationResult
+from sphereface2.run_folder import EVALUATION
 from sphereface2.runs import resolve
+from sphereface2.sweeping.board import Status
 from sphereface2.sweeping.checking import check_buildable
-from sphereface2.sweeping.engine import look_up_runs, measured, run_sweep
+from sphereface2.sweeping.engine import look_up_runs, run_sweep
 from sphereface2.sweeping.grid import Setting, Sweep
 from sphereface2.sweeping.plan import plan_sweep, train_command
 from tests.sweeping.tiny import pretend_done, tiny_sweep, write_recipe
@@ -26,10 +30,17 @@ def test_a_run_is_named_after_its_resolved_config(recipe: Path) -> None:
     digest = hashlib.sha256(dump_config(config).encode()).hexdigest()
     assert run.name == f"sphereface2-c-{digest[:10]}"
     assert run.config_yaml == dump_config(config)
-    words = shlex.split(train_command(str(recipe), run, runs=Path("my runs")))
+    words = shlex.split(train_command(str(recipe), run, runs=Path("sweeps/tiny/runs")))
     assert words[:2] == ["sphereface2", "train"]
     assert resolve(load_config(words[2], words[3:5])) == config
-    assert words[5:] == ["--output", f"my runs/{run.name}"]
+    assert words[5:] == ["--output", f"runs/{run.name}"]
+
+
+@pytest.mark.parametrize("store", ["runs", "./runs", "sweeps/../runs"])
+def test_the_command_by_hand_does_not_write_into_the_store(recipe: Path, store: str) -> None:
+    run = plan_sweep(tiny_sweep(recipe, "head.margin=0.2"))[0]
+    command = train_command(str(recipe), run, runs=Path(store))
+    assert command.endswith(f"--output runs-by-hand/{run.name}")
 
 
 def test_spelling_out_a_default_is_the_same_run(recipe: Path) -> None:
@@ -84,20 +95,31 @@ def test_a_good_plan_can_be_built(recipe: Path) -> None:
     check_buildable(plan_sweep(tiny_sweep(recipe, "head.margin=0.2", "head.name=cosface")))
 
 
-def test_what_is_done_is_collected_without_running(recipe: Path, tmp_path: Path) -> None:
+def test_what_is_done_is_not_run_again(recipe: Path, tmp_path: Path) -> None:
     sweep = tiny_sweep(recipe, "head.margin=0.2", "head.margin=0.3", seeds=(0, 5))
-    nothing = measured(sweep, runs=tmp_path)
-    assert (nothing.columns, nothing.judged_by) == (("combined",), "combined")
-    assert [row.runs for row in nothing.rows] == [(), ()]
     pretend_done(tiny_sweep(recipe, "head.margin=0.3", seeds=(5,)), tmp_path)
-    result = measured(sweep, runs=tmp_path)
+    statuses = [state.status for state in look_up_runs(sweep, runs=tmp_path)]
+    assert statuses == [Status.WAITING, Status.WAITING, Status.WAITING, Status.DONE]
+    pretend_done(sweep, tmp_path)
+    result = run_sweep(sweep, runs=tmp_path)
     assert result.columns == ("plain", "cross-age", "combined")
-    assert [len(row.runs) for row in result.rows] == [0, 1]
+    assert result.judged_by == "combined"
+    assert [[run.seed for run in row.runs] for row in result.rows] == [[0, 5], [0, 5]]
     row = result.rows[1]
-    assert row.runs[0].seed == 5
-    assert 50 < row.runs[0].values["combined"] <= 100
+    assert 50 < row.runs[1].values["combined"] <= 100
     assert (row.method, row.overrides) == ("sphereface2-c", ("head.margin=0.3",))
     assert "seed: 0" in row.config.splitlines()
+
+
+def test_the_versions_are_those_that_measured_the_runs(recipe: Path, tmp_path: Path) -> None:
+    sweep = tiny_sweep(recipe, "head.margin=0.2", seeds=(0, 1, 2))
+    pretend_done(sweep, tmp_path)
+    for run, torch in zip(plan_sweep(sweep), ("2.8", "2.9", "2.8"), strict=True):
+        path = tmp_path / run.name / EVALUATION
+        versions = {"python": "3.11", "torch": torch}
+        replace(EvaluationResult.load(path), versions=versions).save(path)
+    found = run_sweep(sweep, runs=tmp_path).versions
+    assert found == {"python": "3.11", "torch": "2.8 and 2.9 (runs differ)"}
 
 
 def test_a_foreign_evaluation_does_not_count_as_done(recipe: Path, tmp_path: Path) -> None:
@@ -107,9 +129,9 @@ def test_a_foreign_evaluation_does_not_count_as_done(recipe: Path, tmp_path: Pat
     own, foreign = (tmp_path / plan_sweep(each)[0].name for each in (sweep, other))
     own.mkdir()
     (own / "evaluation.json").write_bytes((foreign / "evaluation.json").read_bytes())
-    assert measured(sweep, runs=tmp_path).rows[0].runs == ()
+    assert look_up_runs(sweep, runs=tmp_path)[0].status is Status.WAITING
     (own / "evaluation.json").write_text("{")
-    assert measured(sweep, runs=tmp_path).rows[0].runs == ()
+    assert look_up_runs(sweep, runs=tmp_path)[0].status is Status.WAITING
     (own / "config.yaml").write_bytes((foreign / "config.yaml").read_bytes())
     with pytest.raises(ValueError, match="not the config that its folder is named after"):
         look_up_runs(sweep, runs=tmp_path)
@@ -120,7 +142,9 @@ def test_settings_carry_what_the_paper_says(recipe: Path, tmp_path: Path) -> Non
     sweep = Sweep(
         "t", "T", str(recipe), (setting,), (0,), "Table 2", "small", "c", {"combined": "All"}
     )
-    result = measured(sweep, runs=tmp_path)
+    pretend_done(sweep, tmp_path)
+    result = run_sweep(sweep, runs=tmp_path)
     assert result.rows[0].published == {"combined": 93.4}
     assert (result.where, result.command) == ("Table 2", "c")
     assert result.published_columns == {"combined": "All"}
+    assert run_sweep(replace(sweep, judged="plain"), runs=tmp_path).judged_by == "plain"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sphereface2.heads import build_head
 from sphereface2.training import Events, Notice, Trainer
-from sphereface2.training.waiting import WaitingAdvice, usable_cores, workers_wanted
+from sphereface2.training.waiting import WaitingAdvice, own_cores, workers_wanted
 from tests.training.conftest import Crowd, TinyNet, make_config
 
 
@@ -86,10 +86,10 @@ def test_as_many_workers_as_would_keep_up(
 
 
 def test_the_processors_are_shared_with_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = usable_cores()
+    alone = own_cores()
     assert alone >= 1
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert usable_cores() == alone / 4
+    assert own_cores() == alone / 4
 
 
 class SlowCrowd(Crowd):

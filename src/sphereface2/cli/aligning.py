@@ -1,12 +1,12 @@
 """The command that makes crops of photos: align."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sphereface2.cli.showing import Watch, console
+from sphereface2.machine import usable_cores
 
 if TYPE_CHECKING:
     from sphereface2.data.aligning.folder import Aligned
@@ -65,20 +65,13 @@ def align(
                 size=size,
                 choose=choose,
                 image_format=format,
-                workers=_processors() if workers is None else workers,
+                workers=usable_cores() if workers is None else workers,
                 progress=progress,
             )
     except KeyboardInterrupt:
         screen.print("stopped; the same command goes on", highlight=False)
         raise typer.Exit(130) from None
     print(_summary(done))
-
-
-def _processors() -> int:
-    # Those that this process may use, which in a container are fewer than there are.
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _summary(done: "Aligned") -> str:

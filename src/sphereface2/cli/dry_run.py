@@ -1,15 +1,23 @@
 """How `train --dry-run` shows what a training would need."""
 
+import math
 from typing import TYPE_CHECKING
+
+from sphereface2.durations import in_words
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from sphereface2.estimating import DataNeed, Estimate
 
+_HERE = "time on this machine"
 
-def estimate_table(estimate: "Estimate", *, title: str) -> "Table":
-    """Two columns: what, and how much of it."""
+
+def estimate_table(estimate: "Estimate", *, title: str, runs: int = 1, jobs: int = 1) -> "Table":
+    """Two columns: what, and how much of it; of several such runs, the time of all together.
+
+    jobs: how many of the runs go at once, each as fast as the estimate says
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -17,7 +25,12 @@ def estimate_table(estimate: "Estimate", *, title: str) -> "Table":
     table = Table(title=title, title_justify="left", box=box.SIMPLE, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    sections = (_data(estimate), _length(estimate), _network(estimate), _time(estimate))
+    sections = (
+        _data(estimate),
+        _length(estimate),
+        _network(estimate),
+        _time(estimate, runs=runs, jobs=jobs),
+    )
     for section in sections:
         for name, text in section:
             table.add_row(Text(name), Text(text))
@@ -82,40 +95,36 @@ def _network(estimate: "Estimate") -> list[tuple[str, str]]:
     ]
 
 
-def _time(estimate: "Estimate") -> list[tuple[str, str]]:
+def _time(estimate: "Estimate", *, runs: int, jobs: int) -> list[tuple[str, str]]:
     rows = []
     speed = estimate.speed
     if speed is not None:
-        total = "" if estimate.seconds is None else f"{_duration(estimate.seconds)}: "
+        total = "" if estimate.seconds is None else f"{in_words(estimate.seconds)}: "
         parts = (speed.backbone_seconds, speed.head_seconds, speed.update_seconds)
-        network, head, update = map(_duration, parts)
+        network, head, update = map(in_words, parts)
         step = (
             f"{total}{_number(speed.images_per_second)} images/s, a step in "
-            f"{_duration(speed.seconds_per_step)} (network {network}, head {head}, update {update})"
+            f"{in_words(speed.seconds_per_step)} (network {network}, head {head}, update {update})"
         )
-        rows.append(("time on this machine", step))
+        if runs > 1 and estimate.seconds is not None:
+            rows.append((_HERE, _all_runs(estimate.seconds, runs=runs, jobs=jobs)))
+            rows.append(("  one run", step))
+        else:
+            rows.append((_HERE, step))
         rows.append(("how it was obtained", speed.how))
     if estimate.image_passes is not None:
-        thousand = _duration(estimate.image_passes / 1000)
-        rows.append(
-            (
-                "time elsewhere",
-                f"at N images/s: {estimate.image_passes:,} / N seconds; N = 1,000: {thousand}",
-            )
-        )
+        passes = runs * estimate.image_passes
+        what = f" for {runs:,} runs" if runs > 1 else ""
+        example = f"N = 1,000: {in_words(passes / 1000)}"
+        rows.append(("time elsewhere", f"at N images/s: {passes:,} / N seconds{what}; {example}"))
     return rows
 
 
-def _duration(seconds: float) -> str:
-    for unit, size, limit in (
-        ("ms", 1e-3, 0.1),
-        ("s", 1, 120),
-        ("min", 60, 7200),
-        ("h", 3600, 3e5),
-    ):
-        if seconds < limit:
-            return f"{_number(seconds / size)} {unit}"
-    return f"{_number(seconds / 86400)} days"
+def _all_runs(seconds: float, *, runs: int, jobs: int) -> str:
+    """The time of `runs` like the one that takes `seconds`, in rounds of `jobs`."""
+    jobs = min(jobs, runs)
+    how = f"{jobs:,} at once" if jobs > 1 else "one after another"
+    return f"{runs:,} runs, {how}: {in_words(math.ceil(runs / jobs) * seconds)}"
 
 
 def _bytes(count: int) -> str:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sphereface2.cli.showing import Watch, console
+from sphereface2.machine import usable_cores
 
 if TYPE_CHECKING:
     from sphereface2.backbones.model_folder import LoadedModel
@@ -71,7 +71,7 @@ def inspect(
     folder = output or Path("inspection") / (data.resolve().stem or "data")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--output {folder} is a file; give a folder")
-    threads = workers or _cores()
+    threads = workers or usable_cores()
     watch = Watch(console())
     with watch("looking at the images") as progress:
         facts = examine(source, workers=threads, progress=progress)
@@ -102,12 +102,6 @@ def inspect(
     )
     _write(folder, source, facts, inspected, groups, root=root)
     _print(inspected, folder, as_json=json)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _model_folder(given: Path) -> Path:

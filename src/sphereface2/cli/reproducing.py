@@ -18,7 +18,7 @@ def reproduce(
         str | None, typer.Argument(help="A table or figure, see --list; or 'all'.")
     ] = None,
     show_list: Annotated[
-        bool, typer.Option("--list", help="Show every name, its place in the paper, its claim.")
+        bool, typer.Option("--list", help="Show every name and its place in the paper.")
     ] = False,
     scale: Annotated[
         str,
@@ -42,50 +42,54 @@ def reproduce(
 ) -> None:
     """Make a table or figure of the paper: sphereface2 reproduce principles
 
-    Stopped or killed, the same command goes on; runs that are done are not run again, in whichever
-    table they stand.
+    Stopped or killed, the same command goes on. Runs that are done are not run again.
     """
     if show_list:
         _show_list()
         return
     if name is None:
         raise ValueError("give the name of a table or figure, or --list to see them all")
+    from sphereface2.reproducing.catalogue import BOTH, EXPERIMENTS
+    from sphereface2.reproducing.reproduce import Reproduction
+    from sphereface2.sweeping.display import SweepDisplay
+    from sphereface2.sweeping.engine import SweepStopped
     from sphereface2.sweeping.grid import seeds_of_text
     from sphereface2.tables import look_up
 
-    look_up("--scale", {"small": 0, "paper": 0}, scale)
-    from sphereface2.reproducing.catalogue import EXPERIMENTS
-    from sphereface2.reproducing.reproduce import Reproduction, find_experiment
-    from sphereface2.sweeping.display import SweepDisplay
-    from sphereface2.sweeping.engine import SweepStopped
-
-    names = list(EXPERIMENTS) if name == ALL else [find_experiment(name).name]
+    chosen = look_up("--scale", {each: each for each in BOTH}, scale)
+    names = [each for each, what in EXPERIMENTS.items() if chosen in what.scales]
+    if name != ALL:
+        look_up("experiment", {**EXPERIMENTS, ALL: None}, name)
+        names = [name]
     screen = console()
     work = Reproduction(
         output,
-        scale="paper" if scale == "paper" else "small",
+        scale=chosen,
         data=data,
         seeds=seeds_of_text(seeds),
         jobs=jobs,
         events=SweepDisplay(screen),
         watch=Watch(screen),
     )
-    if name == ALL and scale == "paper":
-        names = [each for each in names if EXPERIMENTS[each].paper_recipe is not None]
-    failed = 0
+    if dry_run:
+        _tell_plans(work, names)
+        return
+    failed = []
     for each in names:
-        if dry_run:
-            _tell_plan(work, each)
-            continue
         try:
-            failed += _show(work.reproduce(each))
+            made = work.reproduce(each)
         except SweepStopped as stop:
             text = f"{stop}; go on with the same command: {work.command(name)}"
             screen.print(text, highlight=False, markup=False, soft_wrap=True)
             raise typer.Exit(130) from None
+        _show(made)
+        rows = made.table.rows if made.table is not None else ()
+        failed += [run for row in rows for run in row.runs if run.error]
     if failed:
+        log = work.runs / failed[0].folder / "log.txt"
         typer.echo(
-            f"sphereface2: {failed} runs failed, see above; the same command tries them again",
+            f"sphereface2: {len(failed)} runs failed, the first with: {failed[0].error} (log: "
+            f"{log}); the same command tries them again",
             err=True,
         )
         raise typer.Exit(1)
@@ -98,18 +102,17 @@ def _show_list() -> None:
     from sphereface2.reproducing.catalogue import EXPERIMENTS
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("name", no_wrap=True)
-    table.add_column("place", no_wrap=True)
-    table.add_column("what the paper says")
+    for column in ("name", "place", "what"):
+        table.add_column(column, no_wrap=column != "what")
     for each in EXPERIMENTS.values():
-        table.add_row(each.name, each.where, f"{each.title}. {each.claim}")
+        table.add_row(each.name, each.where, each.title)
     screen = Console()
     screen.print(table)
-    screen.print("\nnext: sphereface2 reproduce NAME   (or 'all')", highlight=False)
+    screen.print("\nnext: sphereface2 reproduce NAME, or 'all'", highlight=False)
 
 
-def _show(made: "Reproduced") -> int:
-    """Print the table and the files; how many runs failed."""
+def _show(made: "Reproduced") -> None:
+    """Print the table, what the paper says of it, and the files."""
     from rich.console import Console
 
     from sphereface2.reporting.sweep_tables import console_table
@@ -117,32 +120,41 @@ def _show(made: "Reproduced") -> int:
     screen = Console()
     if made.table is not None:
         screen.print(console_table(made.table))
-    screen.print(f"the paper, {made.experiment.where}: {made.experiment.claim}", highlight=False)
+    screen.print(f"{made.experiment.where}: {made.experiment.claim}", highlight=False)
     for path in made.files:
         screen.print(str(path), highlight=False, markup=False, soft_wrap=True)
-    rows = made.table.rows if made.table is not None else ()
-    return sum(bool(run.error) for row in rows for run in row.runs)
 
 
-def _tell_plan(work: "Reproduction", name: str) -> None:
-    """What one experiment needs: its runs, and what the first of them needs."""
+def _tell_plans(work: "Reproduction", names: list[str]) -> None:
+    """What experiments need: their runs, and what the first run of each recipe needs."""
     from rich.console import Console
 
     from sphereface2.cli.dry_run import estimate_table
-    from sphereface2.estimating import estimate, plan_run
+    from sphereface2.estimating import Estimate, estimate, plan_run
+    from sphereface2.machine import usable_cores
 
-    sweep = work.plan(name)
     screen = Console()
-    if sweep is None:
-        screen.print(f"{name}: no runs to plan, it takes minutes", highlight=False)
-        return
-    first = sweep.settings[0]
-    planned = plan_run(sweep.recipe, first.overrides)
-    with Watch(console())("estimating"):
-        result = estimate(planned.config, known_data=planned.known_data)
-    rows, seeds = len(sweep.settings), len(sweep.seeds)
-    title = f"{name}: {rows} settings of {sweep.recipe}, {seeds} seeds: {rows * seeds} runs like"
-    screen.print(estimate_table(result, title=f"{title} '{first.label}'"))
-    missing = work.missing(name)
-    if missing is not None:
-        screen.print(missing, highlight=False, markup=False, soft_wrap=True)
+    cores = usable_cores()
+    jobs = work.jobs or cores
+    estimates: dict[str, Estimate] = {}
+    for name in names:
+        sweep = work.plan(name)
+        if sweep is None:
+            screen.print(f"{name}: trains nothing that could be planned", highlight=False)
+            continue
+        first = sweep.settings[0]
+        if sweep.recipe not in estimates:
+            planned = plan_run(sweep.recipe, first.overrides)
+            with Watch(console())("estimating"):
+                found = estimate(
+                    planned.config, known_data=planned.known_data, threads=max(1, cores // jobs)
+                )
+            estimates[sweep.recipe] = found
+        rows, seeds = len(sweep.settings), len(sweep.seeds)
+        runs = f"{rows} settings of {sweep.recipe} with {seeds} seed{'s' * (seeds > 1)} each"
+        title = f"{name}: {runs}; a run like '{first.label}'"
+        table = estimate_table(estimates[sweep.recipe], title=title, runs=rows * seeds, jobs=jobs)
+        screen.print(table)
+        missing = work.missing(name)
+        if missing is not None:
+            screen.print(missing, highlight=False, markup=False, soft_wrap=True)

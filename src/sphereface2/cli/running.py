@@ -7,6 +7,7 @@ import typer
 
 from sphereface2.cli.ranks import all_ranks
 from sphereface2.cli.showing import Watch, console, rank
+from sphereface2.durations import in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,15 +87,17 @@ def _found(recipe: str, data: Path | None) -> tuple[str, ...]:
     """The overrides that turn a recipe to the data sets of a folder."""
     if data is None:
         return ()
-    from sphereface2.estimating.known_data import known_data_of
-    from sphereface2.reproducing.datasets import find_datasets
+    from sphereface2.public_data.datasets import find_datasets
+    from sphereface2.public_data.known_data import known_data_of
 
     wanted = known_data_of(recipe)
-    if wanted is None:
+    if not wanted:
         raise ValueError(
             f"--data: the recipe '{recipe}' names no public data set; give data.path=PATH instead"
         )
-    return find_datasets(data).overrides(wanted, all_sets=False)
+    found = find_datasets(data)
+    training = next((key for key in wanted if key in found.training), wanted[0])
+    return found.overrides(training, all_sets=False)
 
 
 def _forecast(recipe: str, data: Path | None, overrides: list[str]) -> None:
@@ -109,9 +112,9 @@ def _forecast(recipe: str, data: Path | None, overrides: list[str]) -> None:
         found = _found(recipe, data)
     except FileNotFoundError as error:
         found, missing = (), str(error)
-    planned = plan_run(recipe, [*found, *overrides])
+    draft = plan_run(recipe, [*found, *overrides])
     with Watch(console())("estimating"):
-        result = estimate(planned.config, known_data=planned.known_data)
+        result = estimate(draft.config, known_data=draft.known_data)
     out = Console()
     out.print(estimate_table(result, title=f"{recipe}: a dry run, nothing is trained"))
     if missing is not None:
@@ -127,8 +130,7 @@ def _tell(screen: "Console", folder: Path, result: "TrainingResult") -> None:
         )
         screen.print(text, highlight=False, soft_wrap=True)
         raise typer.Exit(130)
-    minutes, seconds = divmod(round(result.seconds), 60)
-    text = f"trained {result.steps} steps in {minutes} min {seconds} s"
+    text = f"trained {result.steps} steps in {in_words(result.seconds)}"
     if result.best_metric is not None:
         text += f"; best accuracy {result.best_metric:.2%} at step {result.best_step}"
     screen.print(f"{text}\nmodel: {folder / 'model'}", highlight=False, soft_wrap=True)

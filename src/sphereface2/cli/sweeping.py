@@ -18,8 +18,9 @@ def sweep(
     grid: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE[,VALUE]...",
-            help="Values to combine: head.margin=0.2,0.3 head.sharpness=1,3 training.epochs=5",
+            metavar="[KEY=VALUE[,VALUE]]...",
+            help="Values to combine: head.margin=0.2,0.3 head.sharpness=1,3 training.epochs=5; "
+            "the recipe as it is if not given.",
         ),
     ] = None,
     seeds: Annotated[
@@ -46,7 +47,7 @@ def sweep(
     """
     from sphereface2.sweeping.grid import Sweep, seeds_of_text, settings_of_grid
 
-    folder = output or Path("sweeps") / Path(recipe).stem
+    folder = output or Path("sweeps") / _name(recipe)
     runs = store or folder / "runs"
     words = ["sphereface2", "sweep", recipe, *(grid or []), "--seeds", seeds]
     words += ["--output", str(folder)]
@@ -61,6 +62,7 @@ def sweep(
         scale="",
         command=shlex.join(words),
     )
+    _refuse_other_result(folder, wanted)
     if dry_run:
         tell_plan(wanted, runs)
         return
@@ -74,7 +76,7 @@ def sweep(
         text = f"{stop}; go on with the same command: {wanted.command}"
         screen.print(text, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
-    _write(folder, result)
+    _keep(folder, result)
     failed = [(row, run) for row in result.rows for run in row.runs if run.error]
     if failed:
         row, run = failed[0]
@@ -85,6 +87,39 @@ def sweep(
         )
         typer.echo(f"sphereface2: {text}", err=True)
         raise typer.Exit(1)
+
+
+def _name(recipe: str) -> str:
+    """What a recipe, a YAML file or a run folder is called."""
+    path = Path(recipe)
+    if path.is_dir():
+        return path.resolve().name
+    return path.stem if path.suffix in (".yaml", ".yml") else path.name
+
+
+def _refuse_other_result(folder: Path, wanted: "Sweep") -> None:
+    """A ValueError where the table would take the place of one that it does not hold."""
+    from sphereface2.evaluation.sweep_result import SweepResult
+    from sphereface2.reporting.sweep_report import RESULT
+
+    if not (folder / RESULT).exists():
+        return
+    try:
+        there = SweepResult.load(folder / RESULT)
+    except ValueError:
+        is_part = False  # of another version, or something else
+    else:
+        settings = {setting.overrides for setting in wanted.settings}
+        is_part = (
+            there.recipe == wanted.recipe
+            and {row.overrides for row in there.rows} <= settings
+            and set(there.seeds) <= set(wanted.seeds)
+        )
+    if not is_part:
+        raise ValueError(
+            f"{folder / RESULT} is of another sweep, with settings or seeds that this one does not "
+            "have; give another --output (and --runs, to share what is trained), or remove it"
+        )
 
 
 def tell_plan(wanted: "Sweep", runs: Path) -> None:
@@ -103,17 +138,13 @@ def tell_plan(wanted: "Sweep", runs: Path) -> None:
         typer.echo(f"{word:5}  {train_command(wanted.recipe, state.plan, runs=runs)}")
 
 
-def _write(folder: Path, result: "SweepResult") -> None:
+def _keep(folder: Path, result: "SweepResult") -> None:
     """Print the table and write the same as JSON, Markdown, CSV and a page."""
     from rich.console import Console
 
-    from sphereface2.evaluation.json_result import write_atomically
-    from sphereface2.reporting.sweep_report import write_sweep_report
-    from sphereface2.reporting.sweep_tables import console_table, csv_table, markdown_table
+    from sphereface2.reporting.sweep_report import write_sweep_files
+    from sphereface2.reporting.sweep_tables import console_table
 
-    result.save(folder / "result.json")
-    write_atomically(folder / "table.md", markdown_table(result))
-    write_atomically(folder / "table.csv", csv_table(result))
-    write_sweep_report(folder / "index.html", result)
+    page, data, *_ = write_sweep_files(folder, result)
     Console().print(console_table(result))
-    typer.echo(f"result: {folder / 'result.json'}\nreport: {folder / 'index.html'}")
+    typer.echo(f"result: {data}\nreport: {page}")

@@ -13,6 +13,7 @@ from sphereface2.config import Choice, RunConfig
 from sphereface2.data.open_set import WithStrangers, plan_batches
 from sphereface2.data.source import Source
 from sphereface2.data.training_source import build_training_source
+from sphereface2.estimating import probing
 from sphereface2.estimating.counting import (
     Memory,
     backbone_cost,
@@ -20,10 +21,10 @@ from sphereface2.estimating.counting import (
     head_cost,
     memory_of,
 )
-from sphereface2.estimating.known_data import KnownData
 from sphereface2.estimating.planning import NOT_GIVEN
-from sphereface2.estimating.probing import Speed, probe
+from sphereface2.estimating.probing import Speed
 from sphereface2.heads import build_head
+from sphereface2.public_data.known_data import KnownData
 from sphereface2.runs import resolve
 from sphereface2.training.devices import choose_device, choose_precision
 from sphereface2.training.schedule import Schedule
@@ -93,12 +94,17 @@ class Estimate:
 
 
 def estimate(
-    config: RunConfig, *, known_data: KnownData | None = None, with_speed: bool = True
+    config: RunConfig,
+    *,
+    known_data: KnownData | None = None,
+    with_speed: bool = True,
+    threads: int | None = None,
 ) -> Estimate:
     """What training as `config` says will need; nothing is trained and nothing is written.
 
     Images that are there are counted. For those that are not, `known_data` tells the numbers.
-    Without `with_speed` nothing is timed.
+    Without `with_speed` nothing is timed; `threads` are those that the run will have, as many as
+    there are if not given.
     """
     config = resolve(config)
     training, needs = config.training, _needs(config)
@@ -141,7 +147,7 @@ def estimate(
         is_half=is_half,
         checkpoint_bytes=checkpoint_bytes(memory),
         model_bytes=network.state_bytes,
-        speed=probe(config, people=people) if with_speed else None,
+        speed=probing.probe(config, people=people, threads=threads) if with_speed else None,
     )
 
 

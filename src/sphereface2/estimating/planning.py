@@ -8,26 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from sphereface2.config import REQUIRED, RunConfig, config_from_mapping
-from sphereface2.estimating.known_data import KNOWN_DATA, KnownData, known_data_of
+from sphereface2.public_data.known_data import KNOWN_DATA, KnownData, known_data_of
 from sphereface2.recipes import read_run
 
 NOT_GIVEN = "(not given yet)"
-"""Stands in a planned config where the recipe has ???."""
+"""Stands in a draft where the recipe has ???."""
 
 
 @dataclass(frozen=True)
-class PlannedRun:
+class DraftConfig:
     """A checked config, and the public set that its recipe is made for."""
 
     config: RunConfig
     known_data: KnownData | None
 
 
-def plan_run(source: str | Path, overrides: Sequence[str] = ()) -> PlannedRun:
+def plan_run(source: str | Path, overrides: Sequence[str] = ()) -> DraftConfig:
     """As `load_config`, but values that only the user can know may still be open."""
     values = _opened(read_run(source, overrides))
-    key = known_data_of(str(source))
-    return PlannedRun(config_from_mapping(values), None if key is None else KNOWN_DATA[key])
+    known = known_data_of(str(source))
+    return DraftConfig(config_from_mapping(values), KNOWN_DATA[known[0]] if known else None)
 
 
 def _opened(value: Any) -> Any:

@@ -44,12 +44,24 @@ class Speed:
         return self.batch_size / self.seconds_per_step
 
 
-def probe(config: RunConfig, *, people: int, seconds: float = 4.0) -> Speed:
+def probe(
+    config: RunConfig, *, people: int, seconds: float = 4.0, threads: int | None = None
+) -> Speed:
     """Time the parts of a step for about `seconds`, and put them together for a whole batch.
 
     The time of the backbone grows with the images and that of the head with the people, so few of
-    both are enough. Random numbers outside stay as they were.
+    both are enough. `threads` are torch's own if not given. Random numbers and threads outside
+    stay as they were.
     """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        return _probe(config, people=people, seconds=seconds)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _probe(config: RunConfig, *, people: int, seconds: float) -> Speed:
     began, worked = time.perf_counter(), time.process_time()
     device = choose_device(config.device)
     precision = choose_precision(config.precision, device)

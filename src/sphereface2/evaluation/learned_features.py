@@ -32,7 +32,6 @@ class LearnedFeatures(JsonResult):
     labels: (N,), the person of each image
     classifiers: (K, D), unit rows W_i
     bias, radius, margin, sharpness: b, r, m and t of the loss
-    steps, seconds: of the training
     """
 
     IS: ClassVar[str] = "a set of learned features"
@@ -45,8 +44,6 @@ class LearnedFeatures(JsonResult):
     radius: float
     margin: float
     sharpness: float = 1.0
-    steps: int = 0
-    seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if len(self.features) != len(self.labels):

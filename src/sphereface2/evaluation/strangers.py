@@ -1,6 +1,5 @@
 """One pass over millions of distractors that keeps of billions of scores only what is asked for."""
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from sphereface2.evaluation.operating import HighestScores, Scores
 from sphereface2.evaluation.unit_rows import Float32, Vectors, check_rows, unit_block
+from sphereface2.machine import usable_cores
 
 Progress = Callable[[int, int], None]
 Mask = npt.NDArray[np.bool_]
@@ -57,7 +57,7 @@ def scan(
     scores = np.empty(count * _BLOCK, dtype=np.float32)
     cuts = sorted({0, *reach, *range(0, len(distractors), _BLOCK)})
     taken = 0
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+    threads = usable_cores()
     stripes = [slice(*ends) for ends in pairwise(_shares(count, threads))]
     with ThreadPoolExecutor(threads) as pool:  # what follows a product is shared out as it is
         for start, stop in pairwise(cuts):

@@ -68,9 +68,11 @@ class SweepRow:
 class SweepResult(JsonResult):
     """All settings of one sweep.
 
-    columns: what is measured, in the order of the table; the last is the one to judge by
+    columns: what is measured, in the order of the table
+    judged: the column to judge by; "", or one that no run has a number for: the last
     published_columns: column -> what the paper's table calls its counterpart
     where: the paper's place ("Table 2"), or "" beyond the paper
+    versions: of the packages that measured the runs
     """
 
     IS: ClassVar[str] = "the result of a sweep"
@@ -86,14 +88,12 @@ class SweepResult(JsonResult):
     command: str = ""
     published_columns: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    judged: str = ""
 
     @property
     def judged_by(self) -> str:
-        return self.columns[-1]
+        return self.judged if self.judged in self.columns else self.columns[-1]
 
     @property
     def seeds(self) -> tuple[int, ...]:
         return tuple(sorted({run.seed for row in self.rows for run in row.runs}))
-
-    def row(self, label: str) -> SweepRow:
-        return next(row for row in self.rows if row.label == label)

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from sphereface2.evaluation.json_result import write_atomically
 from sphereface2.evaluation.learned_features import LearnedFeatures
 from sphereface2.evaluation.parallel_result import ParallelResult
-from sphereface2.evaluation.results import COMBINED, EvaluationResult, RocPoints
+from sphereface2.evaluation.results import COMBINED, EvaluationResult
+from sphereface2.evaluation.roc_over_seeds import MethodRoc
 from sphereface2.evaluation.sweep_result import SweepResult
 from sphereface2.reporting.feature_plots import feature_plane, feature_sphere
 from sphereface2.reporting.margin_picture import margin_picture
@@ -71,24 +72,15 @@ def figures_of_scores(evaluations: Sequence[EvaluationResult]) -> list[NamedFigu
     return [NamedFigure("scores", "Scores of all pairs", score_distributions(panels))]
 
 
-def figures_of_roc(
-    curves: Mapping[str, Sequence[tuple[str, Sequence[RocPoints]]]],
-) -> list[NamedFigure]:
+def figures_of_roc(curves: Mapping[str, Sequence[MethodRoc]]) -> list[NamedFigure]:
     """One figure a protocol, one curve a method, over its seeds."""
     return [
         NamedFigure(
-            f"roc-{protocol}",
-            f"ROC on {protocol}",
-            roc_curves(found, title=protocol.upper(), impostors=_impostors(found[0][1][0])),
+            f"roc-{protocol}", f"ROC on {protocol}", roc_curves(found, title=protocol.upper())
         )
         for protocol, found in curves.items()
         if found
     ]
-
-
-def _impostors(roc: RocPoints) -> int:
-    """How many impostor pairs stand behind a curve: its lowest step is one of them."""
-    return round(1 / min(far for far in roc.far if far > 0))
 
 
 def figures_of_features(features: Sequence[LearnedFeatures]) -> list[NamedFigure]:

@@ -1,12 +1,9 @@
 """Figures that compare trained models by their scores, and heads by their speed over ranks."""
 
 import math
-import statistics
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,6 +11,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sphereface2.evaluation.parallel_result import ParallelResult
 from sphereface2.evaluation.results import RocBand, RocPoints, ScoreHistogram
+from sphereface2.evaluation.roc_over_seeds import MethodRoc, mean_roc, roc_band, tar_at
+from sphereface2.evaluation.score_overlap import overlap, shares
 from sphereface2.reporting.plots import (
     GENUINE_COLOUR,
     IMPOSTOR_COLOUR,
@@ -63,36 +62,28 @@ def score_distributions(
     return figure
 
 
-def overlap(histogram: ScoreHistogram) -> float:
-    """The share that the genuine and the impostor scores have in common, from 0 to 1."""
-    genuine, impostor = _shares(histogram.genuine), _shares(histogram.impostor)
-    return sum(min(pair) for pair in zip(genuine, impostor, strict=True))
-
-
-def roc_curves(
-    methods: Sequence[tuple[str, Sequence[RocPoints]]], *, title: str, impostors: int
-) -> Figure:
+def roc_curves(methods: Sequence[MethodRoc], *, title: str) -> Figure:
     """The ROC of several methods, each the mean over the ROCs of its seeds, deviation as a band.
 
-    `impostors` is the number of impostor pairs, where the axis starts.
+    The axis starts at one impostor pair.
     """
     curves = [
         _Roc(
-            model=name,
+            model=method.label,
             set_name=title,
-            impostor=impostors,
-            roc=mean_roc(seeds),
-            roc_band=_roc_band(seeds, impostors) if len(seeds) > 1 else None,
+            impostor=method.impostors,
+            roc=mean_roc(method.rocs),
+            roc_band=roc_band(method.rocs, impostors=method.impostors),
         )
-        for name, seeds in methods
-        if seeds
+        for method in methods
+        if method.rocs
     ]
-    # The figure reads the fields that a _Roc has, and no others.
-    figure = roc_figure(cast("Any", curves), colours=distinct_colours([c.model for c in curves]))
+    figure = roc_figure(curves, colours=distinct_colours([curve.model for curve in curves]))
     figure.set_size_inches(WIDTH, 3.4)
     figure.texts[0].set_text(title)
     # Close to the top is where methods differ.
-    lowest = min(_tar_at(curve.roc, 1 / impostors) for curve in curves)
+    leftmost = 1 / max(curve.impostor for curve in curves)
+    lowest = min(tar_at(curve.roc, leftmost) for curve in curves)
     figure.axes[0].set_ylim(max(0.0, 100 * lowest - 4), 101)
     return figure
 
@@ -161,32 +152,6 @@ class _Roc:
     roc_band: RocBand | None
 
 
-def mean_roc(seeds: Sequence[RocPoints]) -> RocPoints:
-    """The mean TAR at every FAR that occurs; its points have no thresholds."""
-    if len(seeds) == 1:
-        return seeds[0]
-    places = sorted({far for roc in seeds for far in roc.far})
-    means = [statistics.fmean(_tar_at(roc, far) for roc in seeds) for far in places]
-    return RocPoints(far=tuple(places), tar=tuple(means), threshold=())
-
-
-def _roc_band(seeds: Sequence[RocPoints], impostors: int) -> RocBand:
-    places = sorted({far for roc in seeds for far in roc.far if far * impostors >= 1})
-    tars = [[_tar_at(roc, far) for roc in seeds] for far in places]
-    spread = [(statistics.fmean(some), statistics.stdev(some)) for some in tars]
-    return RocBand(
-        far=tuple(places),
-        low=tuple(max(0.0, mean - wide) for mean, wide in spread),
-        high=tuple(min(1.0, mean + wide) for mean, wide in spread),
-    )
-
-
-def _tar_at(roc: RocPoints, far: float) -> float:
-    """The TAR of the last point that does not exceed this FAR."""
-    place = bisect_right(roc.far, far)
-    return roc.tar[place - 1] if place else 0.0
-
-
 def _draw_overlap(axes: Axes, histogram: ScoreHistogram) -> None:
     edges = histogram.edges
     widths = [high - low for low, high in pairwise(edges)]
@@ -196,17 +161,12 @@ def _draw_overlap(axes: Axes, histogram: ScoreHistogram) -> None:
         (histogram.genuine, GENUINE_COLOUR, "same person"),
     ):
         # A density: panels may have bins of different widths, and kinds different numbers.
-        density = [s / width for s, width in zip(_shares(counts), widths, strict=True)]
+        density = [s / width for s, width in zip(shares(counts), widths, strict=True)]
         kinds.append(density)
         axes.stairs(density, edges, color=colour, alpha=0.25, fill=True)
         axes.stairs(density, edges, color=colour, linewidth=1.4, label=label)
     both = [min(pair) for pair in zip(*kinds, strict=True)]
     axes.stairs(both, edges, color=INK, alpha=0.75, fill=True, label="overlap")
-
-
-def _shares(counts: Sequence[int]) -> list[float]:
-    total = max(1, sum(counts))
-    return [count / total for count in counts]
 
 
 def _ends(histogram: ScoreHistogram) -> tuple[float, float]:

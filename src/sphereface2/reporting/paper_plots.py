@@ -17,17 +17,7 @@ from sphereface2.heads.cosine import adjust
 from sphereface2.heads.proxy import ProxyHead
 from sphereface2.heads.softmax import NormFace
 from sphereface2.heads.sphereface2 import SphereFace2
-from sphereface2.reporting.margin_picture import margin_picture
 from sphereface2.reporting.plots import INK, MUTED, method_colour, prepare_axes
-
-__all__ = [
-    "binary_loss",
-    "loss_against_cosine",
-    "margin_picture",
-    "shades",
-    "similarity_adjustment",
-    "softmax_loss",
-]
 
 Curve = npt.NDArray[np.float64]
 WIDTH = 7.2  # inches: two cards of a page side by side

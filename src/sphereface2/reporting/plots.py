@@ -8,14 +8,21 @@ figure serves light and dark pages.
 import io
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from sphereface2.evaluation import COMBINED, RAW_PIXELS, UNTRAINED, VerificationResult
+from sphereface2.evaluation import (
+    COMBINED,
+    RAW_PIXELS,
+    UNTRAINED,
+    RocBand,
+    RocPoints,
+    VerificationResult,
+)
 from sphereface2.reporting.history import Curve
 
 # One colour a method, in every figure of the project; all are legible on white and on near-black.
@@ -62,6 +69,21 @@ _PAGE_COLOURS = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)"}
 _SIZE = (3.6, 2.75)  # inches: a card a third of a page wide, with text of about its page's size
 
 
+class DrawnRoc(Protocol):
+    """What a ROC is drawn from, such as a verification result."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def set_name(self) -> str: ...
+    @property
+    def impostor(self) -> int: ...
+    @property
+    def roc(self) -> RocPoints: ...
+    @property
+    def roc_band(self) -> RocBand | None: ...
+
+
 def method_colour(model: str) -> str:
     """The colour of a model by the longest method name that its label starts with."""
     known = [name for name in METHOD_COLOURS if model.lower().startswith(name)]
@@ -82,7 +104,7 @@ def distinct_colours(models: Sequence[str]) -> dict[str, str]:
 
 
 def roc_figure(
-    results: Sequence[VerificationResult],
+    results: Sequence[DrawnRoc],
     *,
     legend: bool = True,
     colours: Mapping[str, str] | None = None,
@@ -289,11 +311,11 @@ def _far_axis(axes: Axes, leftmost: float) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda far, _: f"{far:g}"))
 
 
-def _colour(result: VerificationResult, colours: Mapping[str, str] | None) -> str:
+def _colour(result: DrawnRoc, colours: Mapping[str, str] | None) -> str:
     return (colours or {}).get(result.model) or method_colour(result.model)
 
 
-def _line_style(result: VerificationResult, colours: Mapping[str, str] | None) -> dict[str, Any]:
+def _line_style(result: DrawnRoc, colours: Mapping[str, str] | None) -> dict[str, Any]:
     baseline = result.model in _BASELINES
     return {
         "label": _short(result.model),

@@ -114,9 +114,8 @@ def noise_curves(result: SweepResult) -> Figure:
                 f"the row '{row.label}' of '{result.name}' does not read like 'cosface, 40 %'"
             )
         methods.setdefault(match["method"], []).append((float(match["percent"]), row))
-    figure, axes = wide_axes(
-        result.title, "wrong labels (%)", f"accuracy, {column} (%)", height=3.2
-    )
+    label = f"{measure_name(column)} (%)"
+    figure, axes = wide_axes(result.title, "wrong labels (%)", label, height=3.2)
     colours = distinct_colours(list(methods))
     for method, points in methods.items():
         known = [(x, row) for x, row in sorted(points, key=lambda p: p[0]) if row.numbers(column)]
@@ -145,7 +144,7 @@ def _dots(
     column = result.judged_by
     published = [column in row.published for row in result.rows]
     figure, axes = wide_axes(
-        result.title, f"accuracy, {column} (%)", "", height=1.15 + 0.36 * len(result.rows)
+        result.title, f"{measure_name(column)} (%)", "", height=1.15 + 0.36 * len(result.rows)
     )
     above = _ABOVE if any(published) else 0.0
     for place, (row, colour) in enumerate(zip(result.rows, colours, strict=True)):
@@ -174,6 +173,16 @@ def _dots(
         names.append("the paper")
     legend_below(figure, entries, names)
     return figure, axes
+
+
+def is_accuracy(column: str) -> bool:
+    """Whether a column is the accuracy on a set of pairs: others say at what they were measured."""
+    return "@" not in column and "rank" not in column
+
+
+def measure_name(column: str) -> str:
+    """What an axis shows, for its label: "accuracy, combined", but "TAR@FAR 1e-4"."""
+    return f"accuracy, {column}" if is_accuracy(column) else column
 
 
 def draw_seeds(axes: Axes, points: Sequence[tuple[float, float]], *, colour: str) -> None:

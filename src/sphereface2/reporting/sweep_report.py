@@ -13,12 +13,15 @@ from sphereface2.reporting import plots
 from sphereface2.reporting.page import render_page
 from sphereface2.reporting.sweep_tables import (
     ABSENT,
+    csv_table,
     digits,
     done,
     failures,
     has_published,
+    markdown_table,
     number_cell,
     number_text,
+    published_judge,
     published_name,
     rules,
     run_seconds,
@@ -27,6 +30,7 @@ from sphereface2.reporting.sweep_tables import (
 )
 from sphereface2.reporting.tables import Cell, TableContent
 
+PAGE, RESULT = "index.html", "result.json"
 DEFINITIONS = (
     (
         "Mean ± deviation",
@@ -47,6 +51,19 @@ DEFINITIONS = (
         "data and network are others than the paper's.",
     ),
 )
+
+
+def write_sweep_files(
+    folder: Path, result: SweepResult, *, figures: Sequence[tuple[str, Figure]] = ()
+) -> list[Path]:
+    """Write the result as a page, JSON, Markdown and CSV; the paths, the page first."""
+    names = (PAGE, RESULT, "table.md", "table.csv")
+    page, data, markdown, table = (folder / name for name in names)
+    result.save(data)
+    write_atomically(markdown, markdown_table(result))
+    write_atomically(table, csv_table(result))
+    write_sweep_report(page, result, figures=figures)
+    return [page, data, markdown, table]
 
 
 def write_sweep_report(
@@ -70,7 +87,9 @@ def render_sweep_report(result: SweepResult, *, figures: Sequence[tuple[str, Fig
         "sweep.html.jinja",
         title=result.title,
         kicker=" · ".join(
-            part for part in ("Sweep", result.where, f"{result.scale} scale") if part
+            part
+            for part in ("Sweep", result.where, result.scale and f"{result.scale} scale")
+            if part
         ),
         accent=plots.METHOD_COLOURS["sphereface2"],
         sections=[(anchor, name) for anchor, name, there in sections if there],
@@ -112,7 +131,7 @@ def differences_content(result: SweepResult) -> TableContent | None:
     columns = [column for column in result.columns if has_published(result, column)]
     if not columns:
         return None
-    judged = columns[-1]
+    judged = published_judge(result) or columns[-1]
     ours, theirs = _places(result, judged)
     rows = []
     for row in result.rows:
@@ -166,7 +185,7 @@ def _tiles(result: SweepResult) -> list[dict[str, str]]:
             "style": "",
         },
         {
-            "label": "Time of all runs",
+            "label": "Training, all runs",
             "value": duration_text(run_seconds(result.rows)),
             "note": f"recipe {result.recipe}",
             "style": "",

@@ -158,12 +158,20 @@ def done(row: SweepRow) -> int:
 
 
 def run_seconds(rows: Sequence[SweepRow]) -> float:
-    """The time of all runs together; a run that several rows share counts once."""
-    return sum({run.folder: run.seconds for row in rows for run in row.runs}.values())
+    """The training time of all runs together, as a clock at each would have it."""
+    return sum(run.seconds for row in rows for run in row.runs)
 
 
 def has_published(result: SweepResult, column: str) -> bool:
     return any(column in row.published for row in result.rows)
+
+
+def published_judge(result: SweepResult) -> str | None:
+    """The column to judge by where the paper has it, or else the last that it has."""
+    published = [column for column in result.columns if has_published(result, column)]
+    if result.judged_by in published:
+        return result.judged_by
+    return published[-1] if published else None
 
 
 def published_name(result: SweepResult, column: str) -> str:
@@ -217,9 +225,10 @@ def _error_of_difference(one: SweepRow, other: SweepRow, column: str) -> float |
 
 
 def _content(result: SweepResult) -> TableContent:
-    """All our columns, then the paper's counterpart of the last one that it has."""
+    """All our columns, then the paper's counterpart of the one to judge by."""
     by_column = {column: standings(result, column) for column in result.columns}
-    published = [column for column in result.columns if has_published(result, column)][-1:]
+    judge = published_judge(result)
+    published = [] if judge is None else [judge]
     rows = [
         (
             Cell(setting_text(result, row)),

@@ -18,6 +18,7 @@ from sphereface2.reporting.sweep_plots import (
     PAPER_STYLE,
     ROUND,
     draw_seeds,
+    is_accuracy,
     wide_figure,
 )
 
@@ -27,7 +28,7 @@ _SYMBOLS = {"balance": "λ", "radius": "r", "margin": "m", "sharpness": "t"}
 def value_curve(
     result: SweepResult, x: str | Sequence[str], *, by: str | None = None, title: str | None = None
 ) -> Figure:
-    """Accuracy over a hyperparameter, ours beside the paper's, each with an axis of its own.
+    """Accuracy, or what else is judged by, over a hyperparameter; the paper's has its own axis.
 
     x: an option of the head in any of its words (sharpness, t); several get a column each, and
         into each go the rows in which the others have their commonest value
@@ -47,6 +48,7 @@ def value_curve(
         for row in points.values()
         if column in row.published
     ]
+    measure = "accuracy" if is_accuracy(column) else column
     sides = ["here", "in the paper"] if drawn else ["here"]
     # One hyperparameter: the two side by side; several: the paper's below ours.
     shape = (1, len(sides)) if len(names) == 1 else (len(sides), len(names))
@@ -57,7 +59,7 @@ def value_curve(
             at = (0, row_or_column) if len(names) == 1 else (row_or_column, place)
             axes: Axes = panels[at]
             first = at[1] == 0 or len(names) == 1
-            prepare_axes(axes, _symbol(name), f"accuracy {side} (%)" if first else "")
+            prepare_axes(axes, _symbol(name), f"{measure} {side} (%)" if first else "")
             _draw_lines(axes, lines, column, by=by, is_ours=side == "here")
     if by is not None:
         show_legend(panels[0, 0])

@@ -24,32 +24,36 @@ RowsOf = Callable[[settings.Ground], tuple[Setting, ...]]
 BEYOND = "beyond the paper"
 
 
+Kind = Literal["table", "scores", "roc", "features", "parallel", "drawing"]
+BOTH: tuple[Scale, ...] = ("small", "paper")
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One table or figure.
 
-    where: its place in the paper; claim: what the paper says of it, in a sentence
-    rows: the settings that are trained, on the ground of the scale; none for a pure drawing
-    protocol: where the trained models are judged by IJB or MegaFace in place of the pair sets
-    table, row_names: the paper's numbers for the protocol, and our label -> the paper's row
-    paper_recipe: the recipe at paper scale; None where that scale has nothing more to show
-    only_small: rows that need rendered people
+    where: its place in the paper; claim: what the paper says of it, or what is asked beyond it
+    kind: how it is made: a table of trained settings; a figure of their scores or ROC; features
+        of a few people; a measurement over ranks; or a drawing that needs no training
+    rows: the settings that are trained, on the ground of the scale
+    protocols: what judges the trained models in place of the pair sets
+    table, row_names: the paper's numbers for a protocol, and our label -> the paper's row
+    recipe: what is trained at the paper's scale
+    dim: of features
     """
 
     name: str
     title: str
     where: str
     claim: str
+    kind: Kind = "table"
     rows: RowsOf | None = None
-    protocol: str | None = None
+    protocols: tuple[str, ...] = ()
     table: PublishedTable | None = None
     row_names: Mapping[str, str] = field(default_factory=dict)
-    paper_recipe: str | None = SMALLER
-    only_small: bool = False
-
-    @property
-    def is_figure(self) -> bool:
-        return self.name.startswith("fig-")
+    recipe: str = SMALLER
+    scales: tuple[Scale, ...] = BOTH
+    dim: int = 0
 
 
 _BENCHMARK_ROWS = {
@@ -112,48 +116,77 @@ _ALL = (
         rows=settings.losses,
     ),
     Experiment(
-        "ijb-b", "IJB-B", "Table 6",
+        "ijb-b",
+        "IJB-B",
+        "Table 6",
         "SphereFace2 is ahead at every FAR, the more the lower it is.",
-        rows=settings.benchmark_losses, protocol="ijb-b", table=IJB_B, row_names=_BENCHMARK_ROWS,
-        paper_recipe=LARGE,
+        rows=settings.benchmark_losses,
+        protocols=("ijb-b",),
+        table=IJB_B,
+        row_names=_BENCHMARK_ROWS,
+        recipe=LARGE,
     ),
     Experiment(
-        "ijb-c", "IJB-C", "Table 7",
-        "As on IJB-B.",
-        rows=settings.benchmark_losses, protocol="ijb-c", table=IJB_C, row_names=_BENCHMARK_ROWS,
-        paper_recipe=LARGE,
+        "ijb-c",
+        "IJB-C",
+        "Table 7",
+        "SphereFace2 is ahead at every FAR, as on IJB-B.",
+        rows=settings.benchmark_losses,
+        protocols=("ijb-c",),
+        table=IJB_C,
+        row_names=_BENCHMARK_ROWS,
+        recipe=LARGE,
     ),
     Experiment(
-        "megaface", "MegaFace", "Table 8",
+        "megaface",
+        "MegaFace",
+        "Table 8",
         "SphereFace2 is ahead in identification and verification.",
-        rows=settings.benchmark_losses, protocol="megaface", table=MEGAFACE,
-        row_names=_BENCHMARK_ROWS, paper_recipe=LARGE,
+        rows=settings.benchmark_losses,
+        protocols=("megaface",),
+        table=MEGAFACE,
+        row_names=_BENCHMARK_ROWS,
+        recipe=LARGE,
     ),
     Experiment(
-        "adjustment-ijb-b", "Similarity adjustment for CosFace and ArcFace, IJB-B",
+        "adjustment-ijb-b",
+        "Similarity adjustment for CosFace and ArcFace, IJB-B",
         "Table 12, left",
         "The adjustment helps ArcFace and hurts CosFace; SphereFace2 stays ahead.",
-        rows=settings.adjusted, protocol="ijb-b", table=IJB_B_ADJUSTED, row_names=_ADJUSTED_ROWS,
-        paper_recipe=SMALLER,
+        rows=settings.adjusted,
+        protocols=("ijb-b",),
+        table=IJB_B_ADJUSTED,
+        row_names=_ADJUSTED_ROWS,
     ),
     Experiment(
-        "adjustment-ijb-c", "Similarity adjustment for CosFace and ArcFace, IJB-C",
+        "adjustment-ijb-c",
+        "Similarity adjustment for CosFace and ArcFace, IJB-C",
         "Table 12, right",
-        "As on IJB-B.",
-        rows=settings.adjusted, protocol="ijb-c", table=IJB_C_ADJUSTED, row_names=_ADJUSTED_ROWS,
-        paper_recipe=SMALLER,
+        "The adjustment helps ArcFace and hurts CosFace; SphereFace2 stays ahead.",
+        rows=settings.adjusted,
+        protocols=("ijb-c",),
+        table=IJB_C_ADJUSTED,
+        row_names=_ADJUSTED_ROWS,
     ),
     Experiment(
-        "margins-ijb-b", "Margin types, IJB-B", "Table 15",
+        "margins-ijb-b",
+        "Margin types, IJB-B",
+        "Table 15",
         "All three margin types are ahead of CosFace and ArcFace.",
-        rows=settings.margins, protocol="ijb-b", table=IJB_B_MARGINS, row_names=_MARGIN_ROWS,
-        paper_recipe=SMALLER,
+        rows=settings.margins,
+        protocols=("ijb-b",),
+        table=IJB_B_MARGINS,
+        row_names=_MARGIN_ROWS,
     ),
     Experiment(
-        "margins-ijb-c", "Margin types, IJB-C", "Table 16",
-        "As on IJB-B.",
-        rows=settings.margins, protocol="ijb-c", table=IJB_C_MARGINS, row_names=_MARGIN_ROWS,
-        paper_recipe=SMALLER,
+        "margins-ijb-c",
+        "Margin types, IJB-C",
+        "Table 16",
+        "All three margin types are ahead of CosFace and ArcFace.",
+        rows=settings.margins,
+        protocols=("ijb-c",),
+        table=IJB_C_MARGINS,
+        row_names=_MARGIN_ROWS,
     ),
     Experiment(
         "label-noise",
@@ -167,21 +200,23 @@ _ALL = (
         "Classes shared out over ranks",
         "Fig. 10, right",
         "SphereFace2 speeds up almost linearly, CosFace and ArcFace less.",
-        paper_recipe=None,
+        kind="parallel",
     ),
     Experiment(
         "fig-loss",
         "Loss against the cosine of the target",
         "Fig. 3",
         "A larger s or r looks more at hard samples.",
-        paper_recipe=None,
+        kind="drawing",
+        scales=("small",),
     ),
     Experiment(
         "fig-margin",
         "Angular margins",
         "Fig. 4",
         "The margin of SphereFace2 lies around one threshold for all classes.",
-        paper_recipe=None,
+        kind="drawing",
+        scales=("small",),
     ),
     Experiment(
         "fig-scores",
@@ -189,27 +224,33 @@ _ALL = (
         "Fig. 5",
         "A larger t spreads the scores and lessens the overlap.",
         rows=settings.score_shapes,
+        kind="scores",
     ),
     Experiment(
         "fig-adjustment",
         "The similarity adjustment g",
         "Fig. 6",
         "g stretches the range in which cosines lie.",
-        paper_recipe=None,
+        kind="drawing",
+        scales=("small",),
     ),
     Experiment(
         "fig-features-2d",
         "Features in the plane with the decision boundaries",
         "Fig. 7",
         "The bias moves the boundaries, and the empirical margin fits the induced one.",
-        paper_recipe=None,
+        kind="features",
+        dim=2,
+        scales=("small",),
     ),
     Experiment(
         "fig-features-3d",
         "Features in space with the decision planes",
         "Fig. 8",
-        "As in the plane.",
-        paper_recipe=None,
+        "As in the plane, the empirical margin fits the induced one.",
+        kind="features",
+        dim=3,
+        scales=("small",),
     ),
     Experiment(
         "fig-roc",
@@ -217,31 +258,32 @@ _ALL = (
         "Fig. 9",
         "The curve of SphereFace2 lies above the others at low FAR.",
         rows=settings.benchmark_losses,
-        paper_recipe=LARGE,
+        recipe=LARGE,
+        kind="roc",
+        protocols=("ijb-b", "ijb-c"),
     ),
     Experiment(
         "gradient",
         "Exact and straight-through gradients",
         BEYOND,
-        "The paper differentiates g; the authors' code passes the gradient straight through.",
+        "Does it matter that the authors' code does not differentiate g, as the paper does?",
         rows=settings.gradients,
     ),
     Experiment(
         "open-set",
         "Strangers as negatives for every class",
         BEYOND,
-        "The paper says that binary classifiers can learn from people of no class.",
+        "Do binary classifiers gain from people of no class, as the paper suggests?",
         rows=settings.strangers,
-        paper_recipe=None,
-        only_small=True,
+        scales=("small",),
     ),
     Experiment(
         "newer-losses",
         "AdaFace, MagFace and SimPLE",
         BEYOND,
-        "Losses that users of today compare with.",
+        "How do losses that came later compare?",
         rows=settings.newer_losses,
     ),
-)  # fmt: skip
+)
 
 EXPERIMENTS: Mapping[str, Experiment] = {each.name: each for each in _ALL}

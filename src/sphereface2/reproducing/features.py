@@ -16,6 +16,7 @@ import torch
 
 from sphereface2 import runs
 from sphereface2.config import RunConfig, load_config
+from sphereface2.data.file_lock import file_lock
 from sphereface2.data.source import Source
 from sphereface2.data.training_source import build_people
 from sphereface2.evaluation.embed import embed
@@ -75,8 +76,13 @@ def learn_features(
         ],
     )
     folder = workdir / f"features-{dim}d-margin-{margin:g}"
-    result = _trained(config, folder, watch)
-    return _features(config, folder, result, watch)
+    # Beside the folder: what is in there may be removed for a new start.
+    with file_lock(
+        workdir / f".{folder.name}.lock",
+        while_waiting=lambda: watch(f"waiting for another process that trains {folder}"),
+    ):
+        result = _trained(config, folder, watch)
+        return _features(config, folder, result, watch)
 
 
 def _bias_start(dim: int, people: int, radius: float) -> float:
@@ -124,8 +130,6 @@ def _features(
         radius=float(head["radius"]),
         margin=float(head["margin"]),
         sharpness=float(head["sharpness"]),
-        steps=result.steps,
-        seconds=result.seconds,
     )
 
 

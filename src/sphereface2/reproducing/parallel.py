@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from sphereface2.evaluation.parallel_result import ParallelResult, ParallelRun
 from sphereface2.evaluation.results import installed_versions
+from sphereface2.machine import usable_cores
 from sphereface2.reproducing.rank_team import RankTeam, Work, rank_team
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 METHODS = ("sphereface2-c", "cosface", "arcface")
 LEARNING_RATE, MOMENTUM, DECAY = 0.1, 0.9, 5e-4
+BATCH = 256
 _LEAST_ROUNDS = 3  # a median of fewer says little
+_MOST_PROCESSES = 8  # ranks on the CPU: each has a torch of its own, and there is a team a method
 
 Progress = Callable[[int, int], None]
 """Called with the turns done and the turns in all."""
@@ -38,23 +41,26 @@ def measure_parallel(
     ranks: Sequence[int] | None = None,
     identities: int = 100_000,
     dim: int = 512,
-    batch: int = 256,
+    batch: int = BATCH,
     repeats: int = 9,
     seconds: float = 200.0,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> ParallelResult:
-    """Time a step of each head on each number of ranks (`possible_ranks`), all taking turns.
+    """Time a step of each head on each number of ranks, by default on the `possible_ranks`.
 
-    After `seconds` no further round begins, once there are three. On the CPU a rank is a process
-    of one thread and all contenders are alive at once; on GPUs, which nobody shares, they come
-    one after another, for a GPU has to hold them.
+    After its share of `seconds` a number of ranks begins no further round, once there are three.
+    On the CPU a rank is a process of one thread, and the heads on one number of ranks are alive at
+    once and take turns; on GPUs, which nobody shares, they come one after another, for a GPU has
+    to hold them.
     """
-    worlds = tuple(ranks or possible_ranks(device))
+    worlds = tuple(ranks or possible_ranks(device, batch=batch))
     _check(methods, worlds, identities=identities, batch=batch, repeats=repeats, device=device)
-    contenders = [(method, world) for world in worlds for method in methods]
-    together = [contenders] if device == "cpu" else [[each] for each in contenders]
-    turns = _Turns(len(contenders) * (repeats + 2), progress or (lambda done, total: None))
+    together = [[(method, world) for method in methods] for world in worlds]
+    if device != "cpu":
+        together = [[each] for some in together for each in some]
+    count = len(worlds) * len(methods)
+    turns = _Turns(count * (repeats + 2), progress or (lambda done, total: None))
     runs: list[ParallelRun] = []
     for some in together:
         with ExitStack() as alive:
@@ -64,7 +70,7 @@ def measure_parallel(
                 name = f"{method} on {world} rank{'s' if world > 1 else ''}"
                 teams.append(alive.enter_context(rank_team(name, work, ranks=world)))
                 turns.took()
-            share = seconds * len(some) / len(contenders)
+            share = seconds * len(some) / count
             times = take_turns(teams, repeats=repeats, seconds=share, took=turns.took)
             for (method, world), team, steps in zip(some, teams, times, strict=True):
                 told = team.told()[0]
@@ -114,18 +120,16 @@ def take_turns(
     return times
 
 
-def possible_ranks(device: str = "cpu") -> tuple[int, ...]:
-    """1, 2, 4 and so on up to the cores or GPUs that there are, and these themselves."""
+def possible_ranks(device: str = "cpu", *, batch: int = BATCH) -> tuple[int, ...]:
+    """Of 1, 2, 4 and so on up to all cores (at most 8) or GPUs, those that divide the batch."""
     if device == "cuda":
         import torch
 
         most = torch.cuda.device_count()
     else:
-        from sphereface2.training.waiting import usable_cores
-
-        most = int(usable_cores())
-    doubled = [2**power for power in range(most.bit_length()) if 2**power <= most]
-    return tuple(dict.fromkeys([*doubled, max(1, most)]))
+        most = min(_MOST_PROCESSES, usable_cores())
+    doubled = [2**power for power in range(most.bit_length())]
+    return tuple(count for count in dict.fromkeys([*doubled, max(1, most)]) if batch % count == 0)
 
 
 @dataclass(frozen=True)
@@ -255,8 +259,8 @@ def _check(
 
         if torch.cuda.device_count() < max(ranks):
             raise ValueError(
-                f"device=cuda needs a GPU a rank, {max(ranks)} in all, and torch finds "
-                f"{torch.cuda.device_count()}; use device=cpu"
+                f"every rank needs a GPU of its own, {max(ranks)} in all, and torch finds "
+                f"{torch.cuda.device_count()}; leave out --scale paper to measure on the CPU"
             )
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from sphereface2.backbones.model_folder import weights_digest
+from sphereface2.data.file_lock import file_lock
 from sphereface2.data.rendered_ijb import MADE
 from sphereface2.evaluation.generated import TRUTH
 from sphereface2.evaluation.ijb import IjbResult
@@ -18,6 +18,7 @@ from sphereface2.evaluation.json_result import JsonResult
 from sphereface2.evaluation.megaface import MegaFaceResult
 from sphereface2.evaluation.operating import Measure
 from sphereface2.evaluation.results import RocPoints
+from sphereface2.evaluation.roc_over_seeds import MethodRoc
 from sphereface2.evaluation.sweep_result import SeedRun, SweepResult, SweepRow
 from sphereface2.protocols import PROTOCOLS, Subject, open_embedder
 from sphereface2.protocols.extracting import Watch, find_model, unwatched
@@ -48,7 +49,7 @@ class RunOnProtocol(JsonResult):
 
     model, root: digests of the weights and of the root's description, for which it holds
     values: column -> percent, as the paper's table calls it; without what is not resolved
-    roc: of the 1:1 part
+    roc, impostors: of the 1:1 part, the curve and the pairs behind its FAR
     """
 
     IS: ClassVar[str] = "the result of a run on a protocol"
@@ -57,25 +58,9 @@ class RunOnProtocol(JsonResult):
     protocol: str
     model: str
     root: str
-    conventions: tuple[str, ...]
     values: Mapping[str, float]
     roc: RocPoints
-    seconds: float
-
-
-@dataclass(frozen=True)
-class MethodRoc:
-    """The curves of one row of a table, one a seed."""
-
-    label: str
-    rocs: tuple[RocPoints, ...]
-
-
-def protocol_values(
-    run: Path, protocol: str, *, root: Path, watch: Watch = unwatched
-) -> Mapping[str, float]:
-    """Column of the paper's table -> percent, of the model in a run folder."""
-    return run_on_protocol(run, protocol, root=root, watch=watch).values
+    impostors: int
 
 
 def run_on_protocol(
@@ -83,33 +68,39 @@ def run_on_protocol(
 ) -> RunOnProtocol:
     """Measure the model of a run, or read what was measured before with these weights and images.
 
-    root: the folder of the benchmark, made by `small_root` or the real one
+    root: the folder with meta/ or templatelists/, made by `small_root` or the real one
     """
     look_up("protocol", TABLES, protocol)
     described = _description(require_root(root, protocol))
     digest = weights_digest(find_model(run))
     kept = run / FOLDER / f"{protocol}.json"
-    known = _read(kept)
-    if known is not None and (known.model, known.root) == (digest, described):
+    known = _read(kept, model=digest, root=described)
+    if known is not None:
         return known
-    start = time.monotonic()
-    # Named by what it is of: work that was interrupted goes on, that of other weights does not.
-    work = run / FOLDER / f".{protocol}-{digest[:8]}-{described[:8]}"
-    embedder = open_embedder(run, workers=workers, watch=watch)
-    subject = Subject(embedder, None, work, watch=watch)
-    measured = _megaface(subject, root) if protocol == "megaface" else _ijb(subject, protocol, root)
-    conventions, values, roc = measured
-    result = RunOnProtocol(
-        protocol=protocol,
-        model=digest,
-        root=described,
-        conventions=conventions,
-        values=values,
-        roc=roc,
-        seconds=round(time.monotonic() - start, 2),
-    )
-    result.save(kept)
-    shutil.rmtree(work)  # embeddings are large, and soon made again
+    with file_lock(
+        run / FOLDER / f".{protocol}.lock",
+        while_waiting=lambda: watch(f"waiting for another process on {protocol}, {run.name}"),
+    ):
+        known = _read(kept, model=digest, root=described)
+        if known is not None:
+            return known  # another process has measured it meanwhile
+        # Named by what it is of: work that was interrupted goes on, that of other weights does not.
+        work = run / FOLDER / f".{protocol}-{digest[:8]}-{described[:8]}"
+        embedder = open_embedder(run, workers=workers, watch=watch)
+        subject = Subject(embedder, None, work, watch=watch)
+        values, roc, impostors = (
+            _megaface(subject, root) if protocol == "megaface" else _ijb(subject, protocol, root)
+        )
+        result = RunOnProtocol(
+            protocol=protocol,
+            model=digest,
+            root=described,
+            values=values,
+            roc=roc,
+            impostors=impostors,
+        )
+        result.save(kept)
+        shutil.rmtree(work)  # embeddings are large, and soon made again
     return result
 
 
@@ -119,10 +110,6 @@ def protocol_result(
     *,
     runs: Path,
     root: Path,
-    name: str,
-    title: str,
-    where: str = "",
-    command: str = "",
     table: PublishedTable | None = None,
     rows: Mapping[str, str] | None = None,
     watch: Watch = unwatched,
@@ -148,10 +135,6 @@ def protocol_result(
     columns = tuple(dict.fromkeys(found)) or published.columns
     return replace(
         base,
-        name=name,
-        title=title,
-        where=where,
-        command=command,
         columns=columns,
         rows=tuple(
             replace(row, published=_published(row, named, published, columns)) for row in measured
@@ -166,19 +149,20 @@ def protocol_roc(
     """The ROC curves of every row that has runs, one a seed that did not fail."""
     curves = []
     for row in base.rows:
-        rocs = tuple(
-            run_on_protocol(runs / run.folder, protocol, root=root, watch=watch).roc
+        found = [
+            run_on_protocol(runs / run.folder, protocol, root=root, watch=watch)
             for run in row.runs
             if not run.error
-        )
-        if rocs:
-            curves.append(MethodRoc(row.label, rocs))
+        ]
+        if found:
+            rocs = tuple(each.roc for each in found)
+            curves.append(MethodRoc(row.label, rocs, found[0].impostors))
     return tuple(curves)
 
 
 # -- the protocols ---------------------------------------------------------------------------------
 
-_Measured = tuple[tuple[str, ...], dict[str, float], RocPoints]
+_Measured = tuple[dict[str, float], RocPoints, int]  # columns, curve, impostor pairs
 
 
 def _ijb(subject: Subject, protocol: str, root: Path) -> _Measured:
@@ -187,8 +171,7 @@ def _ijb(subject: Subject, protocol: str, root: Path) -> _Measured:
     assert result.verification is not None
     measures = {measure.name: measure for measure in result.measures}
     values = _resolved({column: measures[name] for column, name in _IJB_COLUMNS.items()})
-    said = [line for part in (result, *result.parts) for line in part.conventions]
-    return tuple(dict.fromkeys(said)), values, result.verification.roc
+    return values, result.verification.roc, result.verification.impostors
 
 
 def _megaface(subject: Subject, root: Path) -> _Measured:
@@ -210,7 +193,8 @@ def _megaface(subject: Subject, root: Path) -> _Measured:
             # strangers 1e-4 comes near to that, and is what a small network can be judged by.
             columns[f"TPR@FPR 1e-4{kind}"] = at["TPR@FPR=0.0001"]
         values |= _resolved(columns)
-    return measured[-1].conventions, values, measured[-1].roc
+    last = measured[-1]
+    return values, last.roc, last.probes * last.distractors
 
 
 def _resolved(measures: Mapping[str, Measure]) -> dict[str, float]:
@@ -222,18 +206,25 @@ def _resolved(measures: Mapping[str, Measure]) -> dict[str, float]:
 # -- what is kept, and for what it holds -----------------------------------------------------------
 
 
-def _read(path: Path) -> RunOnProtocol | None:
+def _read(path: Path, *, model: str, root: str) -> RunOnProtocol | None:
     try:
-        return RunOnProtocol.load(path)
+        known = RunOnProtocol.load(path)
     except (FileNotFoundError, ValueError):
         return None  # not there, or of another version: measured again
+    return known if (known.model, known.root) == (model, root) else None
 
 
 def _description(root: Path) -> str:
     """A digest of what a made benchmark says of itself, or of the names and sizes of its lists."""
     said = [path.read_bytes() for name in (MADE, TRUTH) if (path := root / name).is_file()]
     if not said:
-        lists: Sequence[Path] = sorted([*root.rglob("meta/*"), *root.glob("templatelists/*")])
+        # Not the whole tree: that of the images is large.
+        patterns = ("meta/*", "templatelists/*", "*_noises.txt")
+        lists = sorted(path for pattern in patterns for path in root.glob(pattern))
+        if not lists:
+            raise FileNotFoundError(
+                f"{root} has neither meta/ nor templatelists/; give the folder that holds them"
+            )
         said = [f"{path.relative_to(root)} {path.stat().st_size}\n".encode() for path in lists]
     return hashlib.sha256(b"".join(said)).hexdigest()
 
@@ -241,7 +232,8 @@ def _description(root: Path) -> str:
 def _measured(run: SeedRun, protocol: str, *, runs: Path, root: Path, watch: Watch) -> SeedRun:
     if run.error:
         return replace(run, values={})
-    return replace(run, values=protocol_values(runs / run.folder, protocol, root=root, watch=watch))
+    found = run_on_protocol(runs / run.folder, protocol, root=root, watch=watch)
+    return replace(run, values=found.values)
 
 
 def _published(

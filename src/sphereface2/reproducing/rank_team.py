@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 _PATIENCE = 10.0  # seconds for a process to leave by itself
 
 
+class RankFailedError(OSError):
+    """A rank could not do its work, or is gone."""
+
+
 class Work(Protocol):
     """What a rank does: steps that are timed, and what it can tell of them afterwards."""
 
@@ -60,12 +64,12 @@ class RankTeam:
             for connection in self._orders:
                 error, answer = connection.recv()
                 if error:
-                    raise RuntimeError(f"{self.name}: {error}")
+                    raise RankFailedError(f"{self.name}: {error}")
                 answers.append(answer)
         except (EOFError, ConnectionError):
-            raise RuntimeError(
-                f"{self.name}: a rank has ended before its time, maybe for want of memory; "
-                "take fewer identities or fewer ranks"
+            raise RankFailedError(
+                f"{self.name}: a rank has ended before its time, most likely for want of memory; "
+                "free some and try again"
             ) from None
         return answers
 
@@ -140,7 +144,8 @@ def _serve(
     except (EOFError, ConnectionError):
         pass  # the orders have ended, and so does this process
     except Exception as error:
-        orders.send((f"{type(error).__name__} on rank {rank}: {error}", None))
+        said = (str(error).splitlines() or [""])[0]  # torch goes on with traces of its own
+        orders.send((f"{type(error).__name__} on rank {rank}: {said}", None))
     # Python's own way out now and then ends in an abort of the communication's threads.
     os._exit(0)
 

@@ -7,12 +7,15 @@ reproduced/benchmarks/    rendered IJB-B, IJB-C and MegaFace, for the small scal
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from sphereface2.evaluation.json_result import JsonResult, write_atomically
+from sphereface2.evaluation.json_result import JsonResult
 from sphereface2.evaluation.results import EvaluationResult
 from sphereface2.evaluation.sweep_result import SweepResult
+from sphereface2.public_data.datasets import PAIR_SET_TITLES, PaperData, find_datasets
 from sphereface2.reporting.experiment_figures import (
     NamedFigure,
     figures_of_features,
@@ -23,14 +26,12 @@ from sphereface2.reporting.experiment_figures import (
     figures_of_sweep,
     save_figure,
 )
-from sphereface2.reporting.sweep_report import write_sweep_report
-from sphereface2.reporting.sweep_tables import csv_table, markdown_table
+from sphereface2.reporting.sweep_report import write_sweep_files
 from sphereface2.reproducing.catalogue import EXPERIMENTS, Experiment, Scale
-from sphereface2.reproducing.datasets import PAIR_SETS, PaperData, find_datasets
 from sphereface2.reproducing.features import learn_features
 from sphereface2.reproducing.parallel import measure_parallel
 from sphereface2.reproducing.protocols import protocol_result, protocol_roc
-from sphereface2.reproducing.settings import SMALL, Ground, paper_ground
+from sphereface2.reproducing.settings import SMALL, paper_ground
 from sphereface2.reproducing.small_roots import small_root
 from sphereface2.run_folder import EVALUATION
 from sphereface2.scoring import Watch, unwatched
@@ -39,11 +40,11 @@ from sphereface2.sweeping.engine import run_sweep
 from sphereface2.sweeping.grid import Setting, Sweep
 from sphereface2.tables import look_up
 
+OUTPUT = Path("reproduced")
 RUNS, BENCHMARKS, RESULT = "runs", "benchmarks", "result.json"
-_SMALL_RECIPE = "small"
-_MARGINS_2D, _MARGINS_3D = (0.0, 0.2), (0.2,)
+_SMALL_RECIPE = SMALL.recipe
+_FEATURE_MARGINS = {2: (0.0, 0.2), 3: (0.2,)}
 _PAPER_IDENTITIES = 1_000_000
-_PROTOCOLS_OF_ROC = ("ijb-b", "ijb-c")
 _TRAINING_SET = "vggface2"
 _NO_DATA = (
     "--scale paper needs --data DIR, the folder that holds the paper's data sets (docs/data.md "
@@ -68,7 +69,7 @@ class Reproduction:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path = OUTPUT,
         *,
         scale: Scale = "small",
         data: Path | None = None,
@@ -77,6 +78,8 @@ class Reproduction:
         events: SweepEvents | None = None,
         watch: Watch = unwatched,
     ) -> None:
+        if data is not None and scale == "small":
+            raise ValueError("--data goes with --scale paper; the small scale renders its people")
         self.folder = folder
         self.scale: Scale = scale
         self.data: PaperData | None = None if data is None else find_datasets(data)
@@ -91,33 +94,69 @@ class Reproduction:
 
     def reproduce(self, name: str) -> Reproduced:
         """Make one table or figure; whatever is there already is used."""
-        experiment = find_experiment(name)
-        if experiment.rows is not None:
-            return self._trained(experiment, self._sweep_of(experiment))
-        if name == "parallel":
-            return self._parallel(experiment)
-        if name.startswith("fig-features"):
-            return self._features(experiment)
-        return self._keep(experiment, figures_of_formulas(name))
+        experiment = self._find(name)
+        make = {
+            "table": self._table,
+            "scores": self._scores,
+            "roc": self._roc,
+            "features": self._features,
+            "parallel": self._parallel,
+            "drawing": self._drawing,
+        }
+        return make[experiment.kind](experiment)
 
     def plan(self, name: str) -> Sweep | None:
         """What would be trained, whether its data are there or not; None if nothing is."""
-        experiment = find_experiment(name)
-        return None if experiment.rows is None else self._sweep_of(experiment, with_data=False)
+        experiment = self._find(name)
+        if experiment.rows is None:
+            return None
+        given: tuple[str, ...] = ()
+        if self.data is not None:
+            with suppress(FileNotFoundError):  # `missing` tells of it
+                given = self.data.overrides(_TRAINING_SET, all_sets=False)
+        return self._sweep(experiment, given)
 
     def missing(self, name: str) -> str | None:
         """One sentence on the data sets that this would need and that are not there."""
-        if self.scale == "small":
+        experiment = self._find(name)
+        if self.scale == "small" or experiment.rows is None:
             return None
         if self.data is None:
             return _NO_DATA
-        wanted = _protocols(find_experiment(name))
-        return self.data.missing(_TRAINING_SET, *PAIR_SETS, *wanted)
+        return self.data.missing(_TRAINING_SET, *PAIR_SET_TITLES, *experiment.protocols)
 
-    def _sweep_of(self, experiment: Experiment, *, with_data: bool = True) -> Sweep:
+    def command(self, name: str) -> str:
+        """What a user types for this."""
+        words = ["sphereface2", "reproduce", name]
+        if self.scale != "small":
+            words += ["--scale", self.scale]
+        if self.data is not None:
+            words += ["--data", str(self.data.root)]
+        if self.seeds != (0, 1, 2):
+            count = len(self.seeds)
+            plain = self.seeds == tuple(range(count))
+            words += ["--seeds", str(count) if plain else ",".join(map(str, self.seeds)) + ","]
+        if self.jobs is not None:
+            words += ["--jobs", str(self.jobs)]
+        if self.folder != OUTPUT:
+            words += ["--output", str(self.folder)]
+        return shlex.join(words)
+
+    # -- what a scale means ------------------------------------------------------------------------
+
+    def _find(self, name: str) -> Experiment:
+        experiment = find_experiment(name)
+        if self.scale not in experiment.scales:
+            raise ValueError(f"'{name}' has one scale only; leave out --scale {self.scale}")
+        return experiment
+
+    def _sweep(self, experiment: Experiment, given: tuple[str, ...]) -> Sweep:
+        """The settings of an experiment, with what turns the recipe to its data."""
         assert experiment.rows is not None
-        ground = self._ground(experiment)
-        given = self._data_overrides(experiment) if with_data else ()
+        is_small = self.scale == "small"
+        ground = (
+            replace(SMALL, recipe=_SMALL_RECIPE) if is_small else paper_ground(experiment.recipe)
+        )
         settings = [
             Setting(each.label, (*each.overrides, *given), each.published)
             for each in experiment.rows(ground)
@@ -134,110 +173,76 @@ class Reproduction:
             published_columns=ground.columns,
         )
 
-    def command(self, name: str) -> str:
-        """What a user types for this."""
-        words = ["sphereface2", "reproduce", name]
-        if self.scale != "small":
-            words += ["--scale", self.scale]
-        if self.data is not None:
-            words += ["--data", str(self.data.root)]
-        if self.seeds != (0, 1, 2):
-            count = len(self.seeds)
-            plain = self.seeds == tuple(range(count))
-            words += ["--seeds", str(count) if plain else ",".join(map(str, self.seeds)) + ","]
-        return shlex.join(words)
-
-    # -- what a scale means ------------------------------------------------------------------------
-
-    def _ground(self, experiment: Experiment) -> Ground:
-        if self.scale == "small":
-            return replace(SMALL, recipe=_SMALL_RECIPE)
-        if experiment.paper_recipe is None:
-            raise ValueError(f"'{experiment.name}' has one scale only; leave out --scale paper")
-        return paper_ground(experiment.paper_recipe)
-
-    def _data_overrides(self, experiment: Experiment) -> tuple[str, ...]:
-        if self.scale == "small":
-            return ()
-        if self.data is None:
-            raise ValueError(_NO_DATA)
-        self.data.require(*_protocols(experiment))
-        return self.data.overrides(_TRAINING_SET)
+    def _trained(self, experiment: Experiment) -> SweepResult:
+        """The runs of an experiment, those that are not done yet trained."""
+        given: tuple[str, ...] = ()
+        if self.scale == "paper":
+            if self.data is None:
+                raise ValueError(_NO_DATA)
+            self.data.require(*experiment.protocols)
+            given = self.data.overrides(_TRAINING_SET)
+        sweep = self._sweep(experiment, given)
+        return run_sweep(sweep, runs=self.runs, jobs=self.jobs, events=self.events)
 
     def _root(self, protocol: str) -> Path:
-        if self.scale == "small" or self.data is None:
+        if self.data is None:
             return small_root(protocol, self.folder / BENCHMARKS, watch=self.watch)
         return self.data.protocols[protocol]
 
     # -- the kinds of experiments ------------------------------------------------------------------
 
-    def _trained(self, experiment: Experiment, sweep: Sweep) -> Reproduced:
-        result = run_sweep(sweep, runs=self.runs, jobs=self.jobs, events=self.events)
-        if experiment.name == "fig-scores":
-            return self._keep(experiment, figures_of_scores(self._histograms(result)), result)
-        if experiment.name == "fig-roc":
-            curves = {
-                protocol: protocol_roc(
-                    result, protocol, runs=self.runs, root=self._root(protocol), watch=self.watch
-                )
-                for protocol in _PROTOCOLS_OF_ROC
-            }
-            drawn = {
-                protocol: [(curve.label, curve.rocs) for curve in found]
-                for protocol, found in curves.items()
-            }
-            return self._keep(experiment, figures_of_roc(drawn), result)
-        if experiment.protocol is not None:
+    def _table(self, experiment: Experiment) -> Reproduced:
+        result = self._trained(experiment)
+        for protocol in experiment.protocols:
             result = protocol_result(
                 result,
-                experiment.protocol,
+                protocol,
                 runs=self.runs,
-                root=self._root(experiment.protocol),
-                name=result.name,
-                title=result.title,
-                where=result.where,
-                command=result.command,
+                root=self._root(protocol),
                 table=experiment.table,
                 rows=experiment.row_names,
                 watch=self.watch,
             )
         return self._keep(experiment, figures_of_sweep(result), result)
 
-    def _histograms(self, result: SweepResult) -> list[EvaluationResult]:
-        """The evaluation of each row's first run that is done."""
-        found = []
+    def _scores(self, experiment: Experiment) -> Reproduced:
+        result = self._trained(experiment)
+        evaluations = []
         for row in result.rows:
             done = [run.folder for run in row.runs if not run.error]
             if done:
                 evaluation = EvaluationResult.load(self.runs / done[0] / EVALUATION)
-                found.append(replace(evaluation, title=row.label))
-        return found
+                evaluations.append(replace(evaluation, title=row.label))
+        return self._keep(experiment, figures_of_scores(evaluations), result)
+
+    def _roc(self, experiment: Experiment) -> Reproduced:
+        result = self._trained(experiment)
+        curves = {
+            protocol: protocol_roc(
+                result, protocol, runs=self.runs, root=self._root(protocol), watch=self.watch
+            )
+            for protocol in experiment.protocols
+        }
+        return self._keep(experiment, figures_of_roc(curves), result)
 
     def _features(self, experiment: Experiment) -> Reproduced:
-        dim, margins = (2, _MARGINS_2D) if experiment.name.endswith("2d") else (3, _MARGINS_3D)
         learned = [
-            learn_features(
-                dim=dim,
-                margin=margin,
-                workdir=self.runs,
-                watch=self.watch,
-            )
-            for margin in margins
+            learn_features(dim=experiment.dim, margin=margin, workdir=self.runs, watch=self.watch)
+            for margin in _FEATURE_MARGINS[experiment.dim]
         ]
-        figures = figures_of_features(learned)
         files = {f"features-{each.margin:g}.json": each for each in learned}
-        return self._keep(experiment, figures, more=files)
+        return self._keep(experiment, figures_of_features(learned), more=files)
 
     def _parallel(self, experiment: Experiment) -> Reproduced:
+        size: dict[str, Any] = {}
+        if self.scale == "paper":
+            size = {"identities": _PAPER_IDENTITIES, "device": "cuda"}
         with self.watch("timing the heads on every number of ranks") as progress:
-            result = (
-                measure_parallel(progress=progress)
-                if self.scale == "small"
-                else measure_parallel(
-                    identities=_PAPER_IDENTITIES, device="cuda", progress=progress
-                )
-            )
+            result = measure_parallel(progress=progress, **size)
         return self._keep(experiment, figures_of_parallel(result), more={RESULT: result})
+
+    def _drawing(self, experiment: Experiment) -> Reproduced:
+        return self._keep(experiment, figures_of_formulas(experiment.name))
 
     # -- the files ---------------------------------------------------------------------------------
 
@@ -252,15 +257,10 @@ class Reproduction:
         """Write everything below the experiment's folder."""
         suffix = "" if self.scale == "small" else f"-{self.scale}"
         place = self.folder / f"{experiment.name}{suffix}"
-        files = []
+        files: list[Path] = []
         if table is not None:
-            page = place / "index.html"
             drawn = [(figure.caption, figure.figure) for figure in figures]
-            write_sweep_report(page, table, figures=drawn)
-            table.save(place / RESULT)
-            write_atomically(place / "table.md", markdown_table(table))
-            write_atomically(place / "table.csv", csv_table(table))
-            files += [page, place / RESULT, place / "table.md", place / "table.csv"]
+            files += write_sweep_files(place, table, figures=drawn)
         for figure in figures:
             files += save_figure(place, figure)
         for name, content in (more or {}).items():
@@ -272,9 +272,3 @@ class Reproduction:
 def find_experiment(name: str) -> Experiment:
     """The experiment of that name, or one sentence with the nearest."""
     return look_up("experiment", EXPERIMENTS, name)
-
-
-def _protocols(experiment: Experiment) -> tuple[str, ...]:
-    if experiment.name == "fig-roc":
-        return _PROTOCOLS_OF_ROC
-    return () if experiment.protocol is None else (experiment.protocol,)

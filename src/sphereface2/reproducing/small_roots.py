@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -17,12 +16,14 @@ import numpy.typing as npt
 
 from sphereface2.data.rendered_ijb import MADE, render_ijb
 from sphereface2.data.source import Progress
-from sphereface2.data.synthetic.images import SyntheticImages, render_sample
+from sphereface2.data.synthetic.images import SyntheticImages
+from sphereface2.data.synthetic.kept import renderer_version
 from sphereface2.data.synthetic.person import EVERYDAY
 from sphereface2.data.synthetic.sets import FIRST_UNSEEN
 from sphereface2.data.synthetic.surface import SIZE
 from sphereface2.evaluation.ijb_files import read_ijb
 from sphereface2.evaluation.megaface_files import write_list
+from sphereface2.machine import usable_cores
 from sphereface2.protocols.extracting import Watch, unwatched
 from sphereface2.tables import look_up
 
@@ -30,7 +31,6 @@ PREFIXES = {"ijb-b": "ijbb", "ijb-c": "ijbc"}
 # Far from one another and from the people of the verification sets and of the small IJB.
 _FIRST_PROBE = FIRST_UNSEEN + 700_000
 _FIRST_DISTRACTOR = FIRST_UNSEEN + 800_000
-_LOOKED_AT = 4  # pictures that tell one renderer from another
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ def small_root(
 ) -> Path:
     """The folder of a small benchmark below `folder`, rendered if it is not there yet.
 
-    Its name holds a digest of its size and of what the renderer draws: another size, seed or
-    renderer makes another folder. `workers` processes render MegaFace, by default one a core.
+    Its name holds a digest of its size and of the renderer: another size, seed or renderer makes
+    another folder. `workers` processes render MegaFace, by default one a core.
     """
     chosen = look_up("protocol", SMALL, protocol) if size is None else size
     if isinstance(chosen, SmallIjb) != (protocol in PREFIXES):
@@ -124,7 +124,7 @@ def small_root(
         "protocol": protocol,
         **asdict(chosen),
         "pairs": "every template with every other" if protocol in PREFIXES else "official",
-        "renderer": _renderer(),
+        "renderer": renderer_version(),
     }
     text = json.dumps(made, indent=1) + "\n"
     name = f"{protocol}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
@@ -137,7 +137,7 @@ def small_root(
     try:
         root = making / "root"  # unlike the temporary folder itself, readable for others
         with watch(f"rendering a small {protocol}") as progress:
-            count = _cores() if workers is None else workers
+            count = usable_cores() if workers is None else workers
             chosen.make(root, protocol=protocol, workers=count, progress=progress)
         (root / MADE).write_text(text, encoding="utf-8")
         try:
@@ -179,17 +179,3 @@ def _part(progress: Progress | None, before: int, total: int) -> Callable[[int, 
         return None
     told = progress
     return lambda done, _: told(before + done, total)
-
-
-def _renderer() -> str:
-    """Stands for how people are drawn now: a changed renderer draws other pictures."""
-    digest = hashlib.sha256()
-    for person in range(_LOOKED_AT):
-        digest.update(render_sample(FIRST_UNSEEN + person, person).tobytes())
-    return digest.hexdigest()[:10]
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -9,6 +9,8 @@ from sphereface2.evaluation.results import EvaluationResult
 from sphereface2.sweeping.claim import Position
 from sphereface2.sweeping.plan import PlannedRun
 
+_ENOUGH = 0.02  # of a training, to say how long it takes
+
 
 class Status(Enum):
     """Where a run is."""
@@ -25,7 +27,10 @@ class Status(Enum):
 class RunState:
     """A planned run and what has become of it so far.
 
-    worked: seconds that it took here, since this sweep was started; 0 if it was done before
+    worked: seconds that it took here, since this sweep was started; 0 if it was done before or
+        by another process
+    launched: when its worker was started, as time.time() tells it
+    had: the share of the training that an earlier process has done
     """
 
     plan: PlannedRun
@@ -36,6 +41,8 @@ class RunState:
     error: str = ""
     began: float = 0.0
     worked: float = 0.0
+    launched: float = 0.0
+    had: float | None = None
 
     @property
     def values(self) -> dict[str, float]:
@@ -48,18 +55,33 @@ class RunState:
             name: round(100 * row.accuracy, 4) for name, row in found.items() if row is not None
         }
 
+    def judged_by(self, judged: str) -> str:
+        """The set to judge by: the one asked for, or the last; only of a run that is done."""
+        return judged if judged in self.values else list(self.values)[-1]
+
     @property
     def share(self) -> float:
         """How much of the training is done, between 0 and 1."""
         return self.position.step / self.position.total if self.position.total else 0.0
 
+    def length(self) -> float | None:
+        """Seconds that the whole run takes, by what was seen of it here; None: too little."""
+        spent = self.worked or time.monotonic() - self.began
+        here = (1.0 if self.worked else self.share) - (self.had or 0.0)
+        return spent / here if here > _ENOUGH else None
+
 
 class Board:
-    """All runs of a sweep, setting by setting."""
+    """All runs of a sweep, setting by setting.
 
-    def __init__(self, states: list[RunState], *, jobs: int) -> None:
+    judged: the set to judge by; "": the last
+    """
+
+    def __init__(self, states: list[RunState], *, jobs: int, judged: str = "") -> None:
         self.states = states
         self.jobs = jobs
+        self.judged = judged
+        self.is_stopping = False
         self.began = time.monotonic()
 
     def count(self, *statuses: Status) -> int:
@@ -78,11 +100,9 @@ class Board:
 
     def remaining(self) -> float | None:
         """Seconds to the end, if what is left goes as what was done; None: no way to tell yet."""
-        now = time.monotonic()
-        lengths = [state.worked for state in self.states if state.worked > 0]
         running = [state for state in self.states if state.status is Status.RUNNING]
-        if not lengths:
-            lengths = [(now - state.began) / state.share for state in running if state.share > 0]
+        seen = [state for state in self.states if state.worked > 0] or running
+        lengths = [length for state in seen if (length := state.length()) is not None]
         if not lengths:
             return None
         length = sum(lengths) / len(lengths)

@@ -85,9 +85,14 @@ def is_taken(folder: Path) -> bool:
         os.close(handle)
 
 
-def read_position(folder: Path) -> Position:
-    """How far the process that works on this run, or the last that did, has come."""
+def read_position(folder: Path, *, since: float = 0.0) -> Position:
+    """How far the process that works on this run, or the last that did, has come.
+
+    since: the time from which it counts, as time.time() tells it
+    """
     try:
+        if (folder / CLAIM).stat().st_mtime < since:
+            return Position()
         values = json.loads((folder / CLAIM).read_bytes())
         return Position(int(values["step"]), int(values["total"]))
     except (OSError, ValueError, KeyError, TypeError):

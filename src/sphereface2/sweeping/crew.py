@@ -10,11 +10,12 @@ from pathlib import Path
 
 import torch
 
+from sphereface2.data.synthetic.kept import FOLDER_VARIABLE
+from sphereface2.machine import usable_cores
 from sphereface2.sweeping.board import RunState
 from sphereface2.sweeping.store import LOG
 from sphereface2.sweeping.worker import STOPPED
-
-RENDERED = "SPHEREFACE2_RENDERED"  # where rendered people are kept, so that runs share them
+from sphereface2.training.devices import choose_device
 
 
 @dataclass
@@ -32,7 +33,11 @@ class Child:
 
 
 class Crew:
-    """Starts, stops and collects the workers; at most `jobs` at once."""
+    """Starts, stops and collects the workers; at most `jobs` at once.
+
+    The cores are shared out among `jobs`, also when fewer runs are left: sums round differently
+    with another number of threads, and a run is to come out the same whenever it is run.
+    """
 
     def __init__(self, *, jobs: int, gpus: list[str], runs: Path) -> None:
         self.jobs = jobs
@@ -61,11 +66,12 @@ class Crew:
 
     def environment(self, slot: int) -> Mapping[str, str]:
         """What the worker in a slot is told besides the environment of this process."""
-        threads = str(max(1, available_cores() // self.jobs))
+        threads = str(max(1, usable_cores() // self.jobs))
         words = {
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
-            RENDERED: str((self.runs / "rendered").resolve()),
+            # Runs over the same people render them once.
+            FOLDER_VARIABLE: str((self.runs / "rendered").resolve()),
         }
         if self.gpus:
             words["CUDA_VISIBLE_DEVICES"] = self.gpus[slot % len(self.gpus)]
@@ -115,13 +121,6 @@ def last_words(child: Child) -> str:
     return said[-1] if said else f"the process ended with exit code {code} and without a word"
 
 
-def available_cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def gpus_for(devices: set[str]) -> list[str]:
     """The GPUs to hand out, as CUDA_VISIBLE_DEVICES names them; none if not all runs want one."""
     if not devices <= {"auto", "cuda"} or not torch.cuda.is_available():
@@ -129,3 +128,14 @@ def gpus_for(devices: set[str]) -> list[str]:
     numbers = [str(number) for number in range(torch.cuda.device_count())]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return numbers if visible is None else visible.split(",")[: len(numbers)]
+
+
+def usual_jobs(devices: set[str], *, gpus: list[str]) -> int:
+    """Runs at once where nobody says how many: one a GPU, one a core, or one on cuda:0 or mps."""
+    if gpus:
+        return len(gpus)
+    return usable_cores() if all(_is_cpu(device) for device in devices) else 1
+
+
+def _is_cpu(device: str) -> bool:
+    return choose_device(device).type == "cpu" if device == "auto" else device.startswith("cpu")

@@ -7,7 +7,6 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from sphereface2.evaluation.results import COMBINED
 from sphereface2.sweeping.board import Board, RunState, Status, SweepEvents
 
 _SHOWN_RUNS = 3  # running seeds that a row names before it only counts them
@@ -53,7 +52,9 @@ def board_table(board: Board) -> Table:
     over = board.count(Status.DONE, Status.FAILED)
     remaining = board.remaining()
     caption = f"{over} of {len(board.states)} runs, {_duration(board.elapsed)} so far"
-    if remaining:
+    if board.is_stopping and board.count(Status.RUNNING):
+        caption += ", stopping: the runs keep how far they are"
+    elif remaining and not board.is_stopping:
         caption += f", some {_duration(remaining)} to go"
     table = Table(caption=caption, caption_justify="left", box=None, pad_edge=False)
     table.add_column("setting", overflow="fold")
@@ -62,7 +63,8 @@ def board_table(board: Board) -> Table:
     table.add_column(f"{_judged(board)} (%)", justify="right", no_wrap=True)
     for label, states in board.settings().items():
         done = sum(state.status is Status.DONE for state in states)
-        table.add_row(escape(label), f"{done}/{len(states)}", _at_work(states), _spread(states))
+        reached = _spread(states, board.judged)
+        table.add_row(escape(label), f"{done}/{len(states)}", _at_work(states), reached)
     return table
 
 
@@ -74,15 +76,16 @@ def _line(board: Board, state: RunState) -> str:
         return f"{what}: failed: {state.error}"
     if state.status is Status.ELSEWHERE:
         return f"{what}: waits, since another process is training it"
-    judged, value = list(state.values.items())[-1]
-    return f"{what}: {judged} {value:.2f} %, {_duration(state.worked)}"
+    judged = state.judged_by(board.judged)
+    how = _duration(state.worked) if state.worked else "trained by another process"
+    return f"{what}: {judged} {state.values[judged]:.2f} %, {how}"
 
 
 def _judged(board: Board) -> str:
     for state in board.states:
         if state.values:
-            return list(state.values)[-1]
-    return COMBINED
+            return state.judged_by(board.judged)
+    return board.judged or "accuracy"
 
 
 def _at_work(states: list[RunState]) -> str:
@@ -92,6 +95,8 @@ def _at_work(states: list[RunState]) -> str:
         if state.status is Status.RUNNING:
             steps = f"step {position.step}/{position.total}" if position.total else "starting"
             parts.append(f"seed {state.plan.seed}: {steps}")
+        elif state.status is Status.STOPPED and position.total:
+            parts.append(f"seed {state.plan.seed}: stopped at step {position.step}")
         elif state.status is Status.ELSEWHERE:
             parts.append(f"seed {state.plan.seed}: another process has it")
         elif state.status is Status.FAILED:
@@ -100,9 +105,9 @@ def _at_work(states: list[RunState]) -> str:
     return "\n".join([*parts[:_SHOWN_RUNS], *([f"and {more} more"] if more > 0 else [])])
 
 
-def _spread(states: list[RunState]) -> str:
+def _spread(states: list[RunState], judged: str) -> str:
     """Mean ± sample deviation of the judged set over the seeds that are done."""
-    numbers = [list(state.values.values())[-1] for state in states if state.values]
+    numbers = [state.values[state.judged_by(judged)] for state in states if state.values]
     if not numbers:
         return ""
     mean = f"{statistics.fmean(numbers):.2f}"

@@ -7,7 +7,7 @@ again, one that was interrupted goes on, and none is trained by two processes at
 import time
 from pathlib import Path
 
-from sphereface2.evaluation.results import COMBINED, installed_versions
+from sphereface2.evaluation.results import COMBINED
 from sphereface2.evaluation.sweep_result import SeedRun, SweepResult, SweepRow
 from sphereface2.sweeping.board import Board, RunState, Status, SweepEvents
 from sphereface2.sweeping.checking import check_buildable
@@ -15,9 +15,9 @@ from sphereface2.sweeping.claim import Position, is_taken, read_position
 from sphereface2.sweeping.crew import (
     Child,
     Crew,
-    available_cores,
     gpus_for,
     last_words,
+    usual_jobs,
     was_stopped,
 )
 from sphereface2.sweeping.grid import Sweep
@@ -57,22 +57,17 @@ def run_sweep(
     states = look_up_runs(sweep, runs=runs)
     waiting = [state for state in states if state.status is Status.WAITING]
     check_buildable([state.plan for state in waiting])
-    gpus = gpus_for({state.plan.config.device for state in waiting})
-    wanted = jobs or len(gpus) or available_cores()
-    jobs = max(1, min(wanted, len(waiting)))
+    devices = {state.plan.config.device for state in states}
+    gpus = gpus_for(devices)
+    crew = Crew(jobs=jobs or usual_jobs(devices, gpus=gpus), gpus=gpus, runs=runs)
     events = events or SweepEvents()
-    board = Board(states, jobs=jobs)
+    board = Board(states, jobs=max(1, min(crew.jobs, len(waiting))), judged=sweep.judged)
     events.started(board)
     try:
-        _Shift(board, Crew(jobs=jobs, gpus=gpus, runs=runs), events).work()
+        _Shift(board, crew, events).work()
     finally:
         events.finished(board)
     return _result(sweep, states, runs=runs)
-
-
-def measured(sweep: Sweep, *, runs: Path) -> SweepResult:
-    """What is there already of a sweep, without running anything: only runs that are done."""
-    return _result(sweep, look_up_runs(sweep, runs=runs), runs=runs)
 
 
 def look_up_runs(sweep: Sweep, *, runs: Path) -> list[RunState]:
@@ -112,8 +107,9 @@ class _Shift:
                     for child in self.crew.ended():
                         self._settle(child)
                     if self.stop_requested and not was_told:
-                        was_told = True
+                        was_told = self.board.is_stopping = True
                         self.crew.interrupt()
+                        next_tick = 0.0
                     elif not self.stop_requested:
                         self._start_what_fits()
                     if time.monotonic() >= next_tick:
@@ -146,7 +142,8 @@ class _Shift:
                 self._change(state, Status.DONE)
                 continue
             write_config(state.folder, state.plan)
-            state.began, state.position = time.monotonic(), Position()
+            state.began, state.launched = time.monotonic(), time.time()
+            state.position, state.had = Position(), None
             self.crew.start(state)
             self._change(state, Status.RUNNING)
 
@@ -160,6 +157,7 @@ class _Shift:
             self.queue.append(state)
             self._change(state, Status.ELSEWHERE)
         elif self.stop_requested and was_stopped(code):
+            state.position = read_position(state.folder)
             self._change(state, Status.STOPPED)
         else:
             state.error = "it was stopped from outside" if was_stopped(code) else last_words(child)
@@ -167,8 +165,11 @@ class _Shift:
 
     def _tick(self) -> None:
         for state in self.board.states:
-            if state.status in (Status.RUNNING, Status.ELSEWHERE):
-                state.position = read_position(state.folder)
+            if state.status is Status.RUNNING:
+                # What stands there before the worker has written is of the process before.
+                state.position = read_position(state.folder, since=state.launched)
+                if state.had is None and state.position.total:
+                    state.had = state.share
         self.events.ticked(self.board)
 
     def _change(self, state: RunState, status: Status) -> None:
@@ -211,8 +212,22 @@ def _result(sweep: Sweep, states: list[RunState], *, runs: Path) -> SweepResult:
         scale=sweep.scale,
         command=sweep.command,
         published_columns=sweep.published_columns,
-        versions=installed_versions(),
+        versions=_versions(states),
+        judged=sweep.judged,
     )
+
+
+def _versions(states: list[RunState]) -> dict[str, str]:
+    """Package -> the version that measured the runs, or all of them where they differ."""
+    found: dict[str, dict[str, None]] = {}
+    for state in states:
+        if state.evaluation is not None:
+            for package, version in state.evaluation.versions.items():
+                found.setdefault(package, {})[version] = None
+    return {
+        package: " and ".join(versions) + (" (runs differ)" if len(versions) > 1 else "")
+        for package, versions in found.items()
+    }
 
 
 def _seed_run(state: RunState) -> SeedRun:

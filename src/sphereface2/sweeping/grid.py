@@ -31,15 +31,17 @@ class Sweep:
     scale: str = "small"
     command: str = ""
     published_columns: Mapping[str, str] = field(default_factory=dict)
+    judged: str = ""
 
 
 def settings_of_grid(assignments: Sequence[str]) -> tuple[Setting, ...]:
     """Every combination of `head.margin=0.2,0.3 head.sharpness=1,3`, the last key fastest.
 
-    Commas inside [..], {..} or quotes do not split. Labels say what varies.
+    Commas inside [..], {..} or quotes do not split. Labels say what varies. Nothing given is one
+    setting.
     """
     if not assignments:
-        raise ValueError("the grid is empty; give what to vary, such as head.margin=0.2,0.3")
+        return (Setting("the recipe as it is", ()),)
     axes = dict(_axis(assignment) for assignment in assignments)
     if len(axes) < len(assignments):
         counts = Counter(_axis(assignment)[0] for assignment in assignments)

@@ -49,10 +49,12 @@ def run_name(config: RunConfig) -> str:
 
 
 def train_command(recipe: str, run: PlannedRun, *, runs: Path) -> str:
-    """What trains this run by hand."""
+    """What trains this run by hand, beside the store `runs`, where the sweep has it already."""
     overrides = [*run.setting.overrides, f"seed={run.seed}"]
-    words = ["sphereface2", "train", recipe, *overrides, "--output", str(runs / run.name)]
-    return shlex.join(words)
+    beside = Path("runs" if runs.resolve() != Path("runs").resolve() else "runs-by-hand")
+    return shlex.join(
+        ["sphereface2", "train", recipe, *overrides, "--output", str(beside / run.name)]
+    )
 
 
 def _plan(recipe: str, setting: Setting, seed: int) -> PlannedRun:

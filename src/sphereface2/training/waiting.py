@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 
+from sphereface2.machine import usable_cores
 from sphereface2.training.events import Notice
 
 WORTH_SAYING = 0.05  # the share of the time from which waiting is no accident
@@ -24,7 +25,7 @@ class WaitingAdvice:
 
     def __init__(self, *, workers: int, cores: float | None = None) -> None:
         self.workers = workers
-        self.cores = usable_cores() if cores is None else cores
+        self.cores = own_cores() if cores is None else cores
         self._is_first = True
         self._is_said = False
         self._clear()
@@ -85,10 +86,6 @@ def workers_wanted(share: float, *, busy: float, workers: int, cores: float) -> 
     return max(workers + 1, min(needed, possible))
 
 
-def usable_cores() -> float:
-    """The processors that this process may use, shared with other ranks on this machine."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
-    return cores / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+def own_cores() -> float:
+    """This rank's share of the processors that all ranks on this machine may use."""
+    return usable_cores() / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

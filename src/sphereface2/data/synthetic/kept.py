@@ -5,17 +5,17 @@ Only where the environment names a folder for them: a sweep does so for its runs
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+
+from sphereface2.data.file_lock import file_lock
 
 FOLDER_VARIABLE = "SPHEREFACE2_RENDERED"
 """The environment variable with the folder in which rendered pictures are kept."""
@@ -29,10 +29,10 @@ def kept_or_rendered(
     if not folder:
         return render()
     # The renderer's own code is part of the key: changed code never meets old pictures.
-    key = hashlib.sha256(f"{description!r}\n{_renderer_version()}".encode()).hexdigest()[:20]
+    key = hashlib.sha256(f"{description!r}\n{renderer_version()}".encode()).hexdigest()[:20]
     path = Path(folder) / f"{key}.npy"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path.with_suffix(".lock")):
+    # One process renders, the others wait for it.
+    with file_lock(path.with_suffix(".lock")):
         found = _load(path, shape)
         if found is not None:
             return found
@@ -55,17 +55,9 @@ def _load(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
     return pictures if fits else None
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process renders, the others wait for it; the lock ends with its process."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 @cache
-def _renderer_version() -> str:
-    """A digest of this package's code and of the library that draws."""
+def renderer_version() -> str:
+    """Stands for how people are drawn now: a digest of this package's code and cv2's version."""
     code = hashlib.sha256(cv2.__version__.encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         code.update(path.read_bytes())

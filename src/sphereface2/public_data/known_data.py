@@ -1,4 +1,4 @@
-"""The sizes of the public training sets, for an estimate before the images are there."""
+"""The sizes of the public training sets, and the recipes that are made for them."""
 
 from dataclasses import dataclass
 
@@ -23,15 +23,18 @@ KNOWN_DATA: dict[str, KnownData] = {
     "webface42m": KnownData("WebFace42M", 42_474_557, 2_059_906, _ARCFACE_TORCH),
 }
 
-# What the built-in recipes are made for, where that is a public set.
-_OF_RECIPE = {
-    "vggface2-sfnet20": "vggface2",
-    "vggface2-sfnet64": "vggface2",
-    "ms1mv3-iresnet100": "ms1mv3",
-    "webface-iresnet100": "webface12m",
+# What the built-in recipes are made for, where that is a public set; others that do come after it.
+_OF_RECIPE: dict[str, tuple[str, ...]] = {
+    "vggface2-sfnet20": ("vggface2",),
+    "vggface2-sfnet64": ("vggface2",),
+    "ms1mv3-iresnet100": ("ms1mv3",),
+    "webface-iresnet100": ("webface12m", "webface4m", "webface42m"),
 }
 
 
-def known_data_of(recipe: str) -> str | None:
-    """The key in `KNOWN_DATA` of the set that a built-in recipe trains on, if it names one."""
-    return _OF_RECIPE.get(recipe)
+def known_data_of(recipe: str) -> tuple[str, ...]:
+    """The keys in `KNOWN_DATA` of the sets for a built-in recipe, the one it is made for first.
+
+    Empty if it is made for none of them.
+    """
+    return _OF_RECIPE.get(recipe, ())

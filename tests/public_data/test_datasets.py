@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from sphereface2.config import load_config
-from sphereface2.estimating import KNOWN_DATA
-from sphereface2.reproducing import datasets
-from sphereface2.reproducing.datasets import PAIR_SETS, TrainingData, find_datasets
+from sphereface2.public_data import datasets
+from sphereface2.public_data.datasets import PAIR_SET_TITLES, TrainingData, find_datasets
+from sphereface2.public_data.known_data import KNOWN_DATA
 
 
 def touch(root: Path, *names: str) -> None:
@@ -17,7 +17,7 @@ def touch(root: Path, *names: str) -> None:
         path.touch()
 
 
-BINS = [f"{name}.bin" for name in PAIR_SETS]
+BINS = [f"{name}.bin" for name in PAIR_SET_TITLES]
 
 PLACES = [
     ("vggface2", "vggface2/n000002/0001_01.jpg", "folder", "vggface2"),
@@ -54,7 +54,7 @@ def test_verification_sets_in_the_folder_in_val_or_beside_a_rec(
 ) -> None:
     touch(tmp_path, "ms1mv3/train.rec", *(f"{folder}{name}" for name in BINS))
     found = find_datasets(tmp_path).sets
-    assert found == {name: tmp_path / f"{folder}{name}.bin" for name in PAIR_SETS}
+    assert found == {name: tmp_path / f"{folder}{name}.bin" for name in PAIR_SET_TITLES}
 
 
 def test_roots_of_the_protocols(tmp_path: Path) -> None:
@@ -79,8 +79,21 @@ def test_the_overrides_make_a_config(tmp_path: Path) -> None:
     assert config.data.name == "recordio"
     assert config.data.options == {"path": str(root / "vggface2.rec"), "on_bad_image": "skip"}
     assert [choice.options for choice in config.evaluation.sets] == [
-        {"path": str(root / f"{name}.bin"), "title": title} for name, title in PAIR_SETS.items()
+        {"path": str(root / f"{name}.bin"), "title": title}
+        for name, title in PAIR_SET_TITLES.items()
     ]
+
+
+def test_a_folder_has_one_path_wherever_the_user_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "data"
+    touch(root, "vggface2.rec", *BINS)
+    (tmp_path / "link").symlink_to(root)
+    expected = find_datasets(root).overrides("vggface2")
+    monkeypatch.chdir(tmp_path)
+    for spelling in ("data", "./data/", "data/../data", "link"):
+        assert find_datasets(spelling).overrides("vggface2") == expected
 
 
 def test_without_all_sets_those_that_are_there_will_do(tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sphereface2.data.image_file import printable
-from sphereface2.estimating.known_data import KNOWN_DATA
+from sphereface2.public_data.known_data import KNOWN_DATA
 from sphereface2.tables import look_up, nearest
 
-PAIR_SETS = {"lfw": "LFW", "agedb_30": "AgeDB-30", "calfw": "CA-LFW", "cplfw": "CP-LFW"}
+PAIR_SET_TITLES = {"lfw": "LFW", "agedb_30": "AgeDB-30", "calfw": "CA-LFW", "cplfw": "CP-LFW"}
 """The verification sets, a NAME.bin each, and what the paper calls them."""
 
-PROTOCOLS = {"ijb-b": "IJB-B", "ijb-c": "IJB-C", "megaface": "MegaFace"}
+PROTOCOL_TITLES = {"ijb-b": "IJB-B", "ijb-c": "IJB-C", "megaface": "MegaFace"}
 
 # The names of folders and .rec files, after `_plain`, that a training set goes by.
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -40,12 +40,16 @@ _LOOKED_FOR: dict[str, str] = {
     "webface4m": "WebFace4M/train.rec, webface4m/ or webface4m.rec",
     "webface12m": "WebFace12M/train.rec, webface12m/ or webface12m.rec",
     "webface42m": "WebFace42M/train.rec, webface42m/ or webface42m.rec",
-    **{name: f"{name}.bin" for name in PAIR_SETS},
+    **{name: f"{name}.bin" for name in PAIR_SET_TITLES},
     "ijb-b": "IJBB/meta/ijbb_face_tid_mid.txt",
     "ijb-c": "IJBC/meta/ijbc_face_tid_mid.txt",
     "megaface": "megaface/templatelists/",
 }
-_TITLES = {**{key: data.title for key, data in KNOWN_DATA.items()}, **PAIR_SETS, **PROTOCOLS}
+_TITLES = {
+    **{key: data.title for key, data in KNOWN_DATA.items()},
+    **PAIR_SET_TITLES,
+    **PROTOCOL_TITLES,
+}
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,12 @@ class PaperData:
 
         A FileNotFoundError says what is missing. Without `all_sets` those that are there will do.
         """
-        self.require(training, *(PAIR_SETS if all_sets else ()))
+        self.require(training, *(PAIR_SET_TITLES if all_sets else ()))
         images = self.training[training]
         found = [_flow("data", name=images.source, path=images.path)]
         sets = ", ".join(
             _flow("", name="bin", path=self.sets[name], title=title)
-            for name, title in PAIR_SETS.items()
+            for name, title in PAIR_SET_TITLES.items()
             if name in self.sets
         )
         return (*found, f"evaluation.sets=[{sets}]") if sets else tuple(found)
@@ -114,6 +118,8 @@ def find_datasets(root: str | Path) -> PaperData:
             f"--data: {printable(folder)} {kind}{nearest(folder.name, siblings)}; give the folder "
             "that holds the data sets"
         )
+    # A config with these paths is the same wherever the user stood.
+    folder = folder.resolve()
     training = _find_training(folder)
     return PaperData(folder, training, _find_sets(folder, training), _find_protocols(folder))
 
@@ -164,9 +170,9 @@ def _find_sets(root: Path, training: Mapping[str, TrainingData]) -> dict[str, Pa
         for entry in _entries(place):
             name = entry.stem.lower().replace("-", "_")
             name = "agedb_30" if name in ("agedb", "agedb30") else name.replace("_lfw", "lfw")
-            if entry.suffix.lower() == ".bin" and entry.is_file() and name in PAIR_SETS:
+            if entry.suffix.lower() == ".bin" and entry.is_file() and name in PAIR_SET_TITLES:
                 found.setdefault(name, entry)
-    return {name: found[name] for name in PAIR_SETS if name in found}
+    return {name: found[name] for name in PAIR_SET_TITLES if name in found}
 
 
 def _find_protocols(root: Path) -> dict[str, Path]:

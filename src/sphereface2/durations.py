@@ -1,0 +1,31 @@
+"""Durations as people say them."""
+
+import math
+
+# A unit, its seconds, the seconds from which the next one is used, and the unit below it.
+_UNITS = (
+    ("min", 60, 3600, "s", 1),
+    ("h", 3600, 86400, "min", 60),
+    ("day", 86400, math.inf, "h", 3600),
+)
+
+
+def in_words(seconds: float) -> str:
+    """About two figures in the units that suit: "84 ms", "4.2 s", "48 s", "3 min 5 s", "12 h"."""
+    if seconds < 1e-6:
+        return "0 s"
+    if seconds < 0.099:
+        return f"{1000 * seconds:.2g} ms"
+    if seconds < 9.95:
+        return f"{seconds:.2g} s"
+    if round(seconds) < 60:
+        return f"{seconds:.0f} s"
+    for unit, size, limit, lesser, lesser_size in _UNITS:
+        # From ten of a unit on, the one below it adds nothing.
+        step = lesser_size if seconds < 10 * size else size
+        rounded = step * round(seconds / step)
+        if rounded < limit:
+            count, rest = divmod(rounded, size)
+            more = f" {rest // lesser_size} {lesser}" if rest else ""
+            return f"{count:,} {unit}{'s' * (unit == 'day' and count > 1)}{more}"
+    raise AssertionError("days have no limit")

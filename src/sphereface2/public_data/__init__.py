@@ -1,0 +1,1 @@
+"""The public data sets: how large they are published to be, and where they lie in a folder."""
