@@ -96,7 +96,7 @@ def test_the_rungs_are_those_of_the_paper() -> None:
     assert chosen("naive, without λ") == (None, 1, 0, 1, "none")  # Eq. 1
     assert chosen("none") == ("class-fraction", 1, 0, 1, "none")  # λ = (K-1)/K
     assert chosen("PN") == (0.993, 1, 0, 1, "none")
-    assert chosen("PN, EH") == (0.99, 30, 0, 1, "none")  # Eq. 2
+    assert chosen("PN, EH") == (0.98, 30, 0, 1, "none")  # Eq. 2
     assert chosen("PN, EH, AM") == (0.8, 30, 0.4, 1, "shared")  # Eq. 4
     assert chosen("PN, EH, AM, SA") == (0.7, 30, 0.4, 3, "shared")  # Eq. 5
 

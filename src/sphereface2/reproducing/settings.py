@@ -70,7 +70,7 @@ class Ground:
     baselines: Mapping[str, tuple[float, float]]
     radius: float = 30
     balance_pn: float = 0.993
-    balance_eh: float = 0.99
+    balance_eh: float = 0.98
 
     def baseline(self, name: str) -> tuple[str, ...]:
         """A loss that the paper compares with, set as on this ground."""
