@@ -72,7 +72,7 @@ def test_a_terminal_gets_a_table_and_a_file_gets_lines(board: Board) -> None:
 def test_a_stop_is_told_before_the_runs_have_obeyed(board: Board) -> None:
     board.is_stopping = True
     text = shown(board, terminal=True)
-    assert "stopping: the runs keep how far they are" in text
+    assert "so far, stopping" in text
     assert "to go" not in text
     board.states[3].status = Status.STOPPED
     text = shown(board, terminal=True)

@@ -17,7 +17,9 @@ RECIPE = """
 data: {{name: folder, path: {folder}}}
 backbone: {{name: sfnet4, width: 4, input_size: 16, embedding_dim: 8, batch_norm: true}}
 head: {{name: sphereface2-c}}
-training: {{steps: 2, batch_size: 8, workers: 0, checkpoint_every_steps: 2}}
+training:
+  {{steps: 2, batch_size: 8, workers: 0, evaluate_every: 100, checkpoint_every: 100,
+   checkpoint_every_steps: 4}}
 optimizer: {{learning_rate: 0.01}}
 schedule: {{name: constant}}
 evaluation: {{sets: [{{name: pairs, path: {pairs}}}]}}

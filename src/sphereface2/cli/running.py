@@ -54,7 +54,7 @@ def train(
         if rank() == 0:
             _forecast(recipe, data, overrides or [])
         return
-    folder = output or Path("runs") / Path(recipe).stem
+    folder = output or Path("runs") / name_of(recipe)
     screen = console()
     with all_ranks() as together:
         with together:
@@ -81,6 +81,14 @@ def resume(run: RunFolder) -> None:
 
         result = runs.resume(run, events=ProgressDisplay(screen), watch=Watch(screen))
     _tell(screen, run, result)
+
+
+def name_of(recipe: str) -> str:
+    """What a recipe, a YAML file or a run folder is called."""
+    path = Path(recipe)
+    if path.is_dir():
+        return path.resolve().name
+    return path.stem if path.suffix in (".yaml", ".yml") else path.name
 
 
 def _found(recipe: str, data: Path | None) -> tuple[str, ...]:

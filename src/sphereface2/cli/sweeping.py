@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sphereface2.cli.running import name_of
 from sphereface2.cli.showing import console
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def sweep(
     """
     from sphereface2.sweeping.grid import Sweep, seeds_of_text, settings_of_grid
 
-    folder = output or Path("sweeps") / _name(recipe)
+    folder = output or Path("sweeps") / name_of(recipe)
     runs = store or folder / "runs"
     words = ["sphereface2", "sweep", recipe, *(grid or []), "--seeds", seeds]
     words += ["--output", str(folder)]
@@ -87,14 +88,6 @@ def sweep(
         )
         typer.echo(f"sphereface2: {text}", err=True)
         raise typer.Exit(1)
-
-
-def _name(recipe: str) -> str:
-    """What a recipe, a YAML file or a run folder is called."""
-    path = Path(recipe)
-    if path.is_dir():
-        return path.resolve().name
-    return path.stem if path.suffix in (".yaml", ".yml") else path.name
 
 
 def _refuse_other_result(folder: Path, wanted: "Sweep") -> None:

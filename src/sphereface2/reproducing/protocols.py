@@ -29,6 +29,8 @@ from sphereface2.tables import look_up
 FOLDER = "protocols"
 """Below a run folder: what the run reached on each protocol."""
 TABLES: Mapping[str, PublishedTable] = {"ijb-b": IJB_B, "ijb-c": IJB_C, "megaface": MEGAFACE}
+# What its tables are judged by: the FAR that small benchmarks resolve well, the first match.
+_JUDGED = {"ijb-b": "TAR@FAR 1e-4", "ijb-c": "TAR@FAR 1e-4", "megaface": "rank-1, refined"}
 
 # Our names of the numbers in the paper's columns. The paper's 1:N is taken for the legacy one,
 # because it counts the people of both galleries as one ("# of galleries 1,875").
@@ -140,6 +142,7 @@ def protocol_result(
             replace(row, published=_published(row, named, published, columns)) for row in measured
         ),
         published_columns={each: each for each in columns if each in published.columns},
+        judged=_JUDGED[protocol],
     )
 
 

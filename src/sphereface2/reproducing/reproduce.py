@@ -26,7 +26,7 @@ from sphereface2.reporting.experiment_figures import (
     figures_of_sweep,
     save_figure,
 )
-from sphereface2.reporting.sweep_report import write_sweep_files
+from sphereface2.reporting.sweep_report import RESULT, write_sweep_files
 from sphereface2.reproducing.catalogue import EXPERIMENTS, Experiment, Scale
 from sphereface2.reproducing.features import learn_features
 from sphereface2.reproducing.parallel import measure_parallel
@@ -41,7 +41,7 @@ from sphereface2.sweeping.grid import Setting, Sweep
 from sphereface2.tables import look_up
 
 OUTPUT = Path("reproduced")
-RUNS, BENCHMARKS, RESULT = "runs", "benchmarks", "result.json"
+RUNS, BENCHMARKS = "runs", "benchmarks"
 _SMALL_RECIPE = SMALL.recipe
 _FEATURE_MARGINS = {2: (0.0, 0.2), 3: (0.2,)}
 _PAPER_IDENTITIES = 1_000_000

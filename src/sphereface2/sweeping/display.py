@@ -53,7 +53,7 @@ def board_table(board: Board) -> Table:
     remaining = board.remaining()
     caption = f"{over} of {len(board.states)} runs, {_duration(board.elapsed)} so far"
     if board.is_stopping and board.count(Status.RUNNING):
-        caption += ", stopping: the runs keep how far they are"
+        caption += ", stopping"
     elif remaining and not board.is_stopping:
         caption += f", some {_duration(remaining)} to go"
     table = Table(caption=caption, caption_justify="left", box=None, pad_edge=False)
