@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sphereface2.cli import app
+from sphereface2.estimating import probing
 from sphereface2.estimating.probing import Speed
 from sphereface2.evaluation.sweep_result import SweepResult
 from sphereface2.reproducing import reproduce
@@ -92,9 +93,7 @@ def test_a_dry_run_tells_what_the_papers_scale_needs(
     made_up = Speed(
         backbone_seconds=0.1, head_seconds=0.02, update_seconds=0.01, batch_size=512, how="made up"
     )
-    # The package's function of that name hides the module.
-    module = sys.modules["sphereface2.estimating.estimate"]
-    monkeypatch.setattr(module, "probe", lambda *_, **__: made_up)
+    monkeypatch.setattr(probing, "probe", lambda *_, **__: made_up)
     told = run("principles", "--scale", "paper", "--seeds", "1", "--dry-run")
     assert told.exit_code == 0, told.output
     assert "6 settings of vggface2-sfnet20 with 1 seed each" in told.stdout
