@@ -16,13 +16,11 @@ from sphereface2.data import image_file
 from sphereface2.data.image_file import (
     ImageHeader,
     decode,
-    decode_into,
     is_image_file,
     look,
     printable,
     read_image,
     suffix_of,
-    to_array,
 )
 
 FORMATS = {".jpg": "jpeg", ".png": "png", ".bmp": "bmp", ".webp": "webp"}
@@ -234,37 +232,3 @@ def test_which_names_are_images() -> None:
     for name in ("a.gif", "b.tif", "c.txt", "jpg", ".hidden.jpg"):
         assert not is_image_file(name)
     assert image_file.MIN_SIDE == 8
-
-
-def test_decoding_in_place_gives_the_same_pixels_or_says_that_it_cannot() -> None:
-    pytest.importorskip("simplejpeg")
-    noise = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
-    smooth = cv2.GaussianBlur(noise, (0, 0), 2).astype(np.uint8)
-    exif = Image.Exif()
-    exif[0x112] = 3  # upside down
-    files = {
-        f"{mode} {subsampling} {progressive}": saved(
-            Image.fromarray(smooth).convert(mode), "jpeg",
-            quality=90, subsampling=subsampling, progressive=progressive,
-        )
-        for mode in ("RGB", "L", "CMYK") for subsampling in (0, 1, 2) for progressive in (0, 1)
-    }  # fmt: skip
-    files["exif"] = saved(Image.fromarray(smooth), "jpeg", exif=exif)
-    files["png"] = saved(Image.fromarray(smooth), "png")
-    whole = files["RGB 0 0"]
-    files["damaged"] = whole[: len(whole) // 2] + bytes(40) + whole[-2:]
-    taken = set()
-    for name, file in files.items():
-        place = np.empty((20, 30, 3), np.uint8)
-        if decode_into(memoryview(file), place):
-            taken.add(name)
-            np.testing.assert_array_equal(place, to_array(file), err_msg=name)
-    assert {f"RGB {s} {p}" for s in (0, 1, 2) for p in (0, 1)} <= taken
-    assert not {"exif", "png", "damaged"} & taken
-    for other in ((20, 31, 3), (19, 30, 3), (30, 20, 3), (8, 8, 3)):
-        assert not decode_into(whole, np.empty(other, np.uint8))
-
-
-def test_without_the_extra_nothing_is_decoded_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_file, "decode_jpeg", None)
-    assert not decode_into(encode(picture(), ".jpg"), picture())

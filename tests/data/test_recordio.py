@@ -11,9 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from sphereface2.data import SOURCES, image_file
-from sphereface2.data.batch_plan import BatchPlan
-from sphereface2.data.loader import Loader
+from sphereface2.data import SOURCES
 from sphereface2.data.recordio import RecordIO, RecordWriter
 from sphereface2.tables import build
 
@@ -345,26 +343,3 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
     im2rec(tmp_path / "train.rec", LABELS, BODIES)
     with pytest.raises(ValueError, match=r"is a folder; give the \.rec file, such as .*train\.rec"):
         RecordIO(path=str(tmp_path))
-
-
-def test_batches_are_the_same_with_and_without_the_extra_fast(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("simplejpeg")
-    rng = np.random.default_rng(0)
-    with RecordWriter(tmp_path / "a.rec") as writer:
-        for number in range(12):
-            side = 20 if number == 5 else 16
-            image = rng.integers(0, 256, (side, side, 3), np.uint8)
-            suffix = ".png" if number == 7 else ".jpg"
-            writer.write(cv2.imencode(suffix, image)[1].tobytes(), number // 4)
-
-    def batches() -> list[tuple[list[int], list[int]]]:
-        source = RecordIO(path=str(tmp_path / "a.rec"))
-        source.prepare()
-        loader = Loader(source, BatchPlan(source.labels, batch_size=4), size=16, workers=2)
-        return [(b.images.flatten().tolist(), b.labels.tolist()) for b in loader.batches(0, 6)]
-
-    fast = batches()
-    monkeypatch.setattr(image_file, "decode_jpeg", None)
-    assert fast == batches()

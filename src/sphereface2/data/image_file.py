@@ -11,11 +11,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-try:  # the extra `fast`
-    from simplejpeg import decode_jpeg
-except ImportError:
-    decode_jpeg = None
-
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
 MIN_SIDE = 8
@@ -128,24 +123,6 @@ def to_array(encoded: Encoded) -> NDArray[np.uint8] | None:
         return cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)  # type: ignore[return-value]  # always uint8 with this flag
     except cv2.error:
         return None  # what other decoders give
-
-
-def decode_into(encoded: Encoded, place: NDArray[np.uint8]) -> bool:
-    """Decode a JPEG straight into a place of its size; False if it must go through `to_array`.
-
-    The pixels are those of `to_array`. Without the extra `fast` it is always False, and then or
-    after a failure the content of the place is of no meaning.
-    """
-    if decode_jpeg is None:
-        return False
-    stored = bytes(encoded)
-    # Only OpenCV turns a picture as its EXIF says. A hit within the picture itself does no harm.
-    if not stored.startswith(b"\xff\xd8\xff") or b"Exif" in stored:
-        return False
-    try:
-        return bool(decode_jpeg(stored, "RGB", buffer=place).shape == place.shape)
-    except ValueError:
-        return False  # another size, CMYK, or damaged: OpenCV decides what becomes of it
 
 
 def read_array(path: str) -> NDArray[np.uint8] | None:

@@ -10,7 +10,6 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -120,16 +119,10 @@ class Loader:
             flips = mirrored(indices, seed=self.plan.seed, epoch=epoch).tolist()
         # One loop and few calls: whatever is done for each image is paid for in images a second.
         found, source, index = [], self.source, -1
-        read_into = getattr(source, "read_into", None)  # straight into the batch, without a copy
         try:
             for place, index, flip in zip(rows, indices.tolist(), flips, strict=True):
                 if closed.is_set():
                     return images, labels  # nobody waits for this batch any more
-                if read_into is not None and (label := read_into(index, place)) is not None:
-                    if flip:
-                        cv2.flip(place, 1, dst=place)
-                    found.append(label)
-                    continue
                 image, label = source[index]
                 if image.shape != place.shape or image.dtype != _BYTES:
                     _require_picture(image, index)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sphereface2.data.class_labels import classes_of_numbers, gaps_note
 from sphereface2.data.encoded import EncodedImages, OnBadImage
-from sphereface2.data.image_file import Encoded, decode_into, look, printable, suffix_of, to_array
+from sphereface2.data.image_file import Encoded, look, printable, suffix_of, to_array
 from sphereface2.data.record_frames import (
     FIRST,
     HEADER,
@@ -98,16 +98,6 @@ class RecordIO(EncodedImages):
         if start < 0 or self._is_read_at_random or self._mapped is None:
             return super().quick_pixels(index)
         return to_array(self._mapped[1][start : start + self._lengths.item(index)])
-
-    def read_into(self, index: int, place: NDArray[np.uint8], /) -> int | None:
-        """Decode an image straight into a batch; its label, or None if that cannot be done."""
-        start = self._starts.item(index)
-        if start < 0 or self._is_read_at_random or self._mapped is None or not self._is_checked:
-            return None
-        if self.image_size not in (None, len(place)) or self._stand_ins.is_bad(index):
-            return None
-        encoded = self._mapped[1][start : start + self._lengths.item(index)]
-        return self.labels.item(index) if decode_into(encoded, place) else None
 
     def location(self, index: int, /) -> str:
         return f"{self._shown}, key {self._keys[index]}"
