@@ -38,7 +38,7 @@ NOISE_RATES = (0, 20, 40, 60, 80)
 # Scale and margin of the baselines. The paper tuned each on VGGFace2 and does not print what came
 # out: its scale has the margins that the methods' own code is known by (SphereFace's in its R v1
 # form), with the scale 30 that SphereFace2 has there; Circle's own scale is of another kind. At
-# small scale they were tuned, on seed 9, which no table has: the best of two to four values each.
+# small scale ArcFace, CosFace and Circle were tuned, on seed 9, which no table has.
 PAPER_BASELINES = {
     "sphereface": (30, 1.5),
     "cosface": (30, 0.35),
