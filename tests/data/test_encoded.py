@@ -181,7 +181,7 @@ def test_an_interrupted_check_ends_its_threads() -> None:
 
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(ValueError, match=r"on_bad_image must be 'stop' or 'skip', got 'ignore'"):
-        Memory([0], on_bad_image="ignore")  # type: ignore[arg-type]
+        Memory([0], on_bad_image="ignore")  # type: ignore[arg-type]  # the mistake itself
     with pytest.raises(ValueError, match=r"data.image_size must be at least 1, got 0"):
         Memory([0], image_size=0)
 
