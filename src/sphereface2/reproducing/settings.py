@@ -62,7 +62,7 @@ class Ground:
     baselines: head -> its scale and margin
     radius: of SphereFace2 where the table does not vary it; 40 with the paper's large network
     balance_pn, balance_eh: λ of the second and third rung of the ablation, which the paper tuned
-        and does not print: at small scale the best of some that were tried
+        and does not print: at small scale chosen among some that were tried, see docs/results.md
     """
 
     recipe: str
