@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from sphereface2.heads import HEADS, build_head
 from sphereface2.heads.sharding import class_shards
+from sphereface2.training.distributed import leave_group
 
 DIM = 5
 CASES = {
@@ -67,7 +68,7 @@ def main(folder: str) -> None:
     for dtype in (torch.float32, torch.float64):
         path = Path(folder) / f"{world}-{rank}-{str(dtype).removeprefix('torch.')}.pt"
         torch.save(results(rank, world, dtype), path)
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

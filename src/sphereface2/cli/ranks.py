@@ -29,10 +29,6 @@ def all_ranks(*, go_on: str | None = None) -> Iterator[AbstractContextManager[No
             yield team.together()
             with team.together():
                 pass  # all leave in step, whatever rank 0 alone had to do at last
-        if go_on is not None and not team.is_first:
-            # Rank 0 has said all. Python's own way out now and then ends in an abort of threads
-            # of the communication that still run, which torchrun takes for a lost rank.
-            os._exit(0)
     except ToldElsewhereError:
         raise typer.Exit(2) from None
     except LostRankError as error:

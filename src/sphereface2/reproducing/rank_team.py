@@ -146,7 +146,8 @@ def _serve(
     except Exception as error:
         said = (str(error).splitlines() or [""])[0]  # torch goes on with traces of its own
         orders.send((f"{type(error).__name__} on rank {rank}: {said}", None))
-    # Python's own way out now and then ends in an abort of the communication's threads.
+    # A rank that failed may leave a collective under way, whose thread Python's own way out would
+    # abort (see `training.distributed.leave_group`); what there is to tell has been sent.
     os._exit(0)
 
 

@@ -6,9 +6,11 @@ for which everything here is a plain call. Collectives stand here and in `heads.
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import os
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +34,10 @@ Value = TypeVar("Value")
 # A rank that dies is noticed at once, because its connections close. This is for one that hangs,
 # and must be longer than anything that a rank does alone, such as rank 0 its evaluation.
 PATIENCE = timedelta(minutes=30)
+
+# Seconds for the communication's threads to let go of their last tensors, which takes them some
+# microseconds once they are let; see `leave_group`.
+_LETTING_GO = 0.2
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _LOST = re.compile(r"gloo|nccl|connection (closed|reset|refused)|broken pipe|timed? ?out", re.I)
@@ -69,7 +75,27 @@ def joined() -> Iterator[Team]:
             f"({_first_line(error)}); go on from the last checkpoint with 'sphereface2 resume RUN'"
         ) from None
     finally:
-        dist.destroy_process_group()
+        leave_group()
+
+
+def leave_group() -> None:
+    """Destroy the process group, such that this process can end at any time.
+
+    A thread of gloo that has done a collective still holds its tensors and needs Python's lock to
+    let go of them, for which it may have to wait. If Python shuts down in that moment it ends the
+    thread in the middle of C++, which aborts the whole process: "terminate called without an
+    active exception", and torchrun takes a rank that has done all its work for a lost one.
+    Destroying the group waits for its threads only if nothing else holds it, and data parallel
+    modules do. So the lock is left to the threads before Python shuts down; then they idle.
+    """
+    dist.destroy_process_group()
+    # At the end and not here: a rank that has lost another must say so before torchrun ends it.
+    atexit.unregister(_let_threads_finish)  # once is enough for any number of groups
+    atexit.register(_let_threads_finish)
+
+
+def _let_threads_finish() -> None:
+    time.sleep(_LETTING_GO)
 
 
 def current_team() -> Team:
