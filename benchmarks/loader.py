@@ -5,19 +5,26 @@
 
 Every contender reads the same images, one pass of each in turn; a ratio is taken within each turn,
 and the median of the turns is shown. `bare` is cv2.imdecode over bytes in memory in as many
-threads, with nothing kept: what no loader can beat. All images are in the page cache, so disks are
-not measured. OpenCV is held to one thread a call (`cv2.setNumThreads(1)`) for all contenders; it
-would not divide images of this size anyway, and the library leaves that setting to the user. The
-machine should be idle otherwise; `cpu` compares processor time, which says more on a busy one.
+threads, with nothing kept: what no loader can beat; `bare, processes` is the same in as many
+processes. A pass is several epochs, and a loader's first batches are not counted, for a training
+starts its workers once. All images are in the page cache, so disks are not measured. OpenCV is held
+to one thread a call (`cv2.setNumThreads(1)`) for all contenders; it would not divide images of this
+size anyway, and the library leaves that setting to the user. The machine should be idle otherwise;
+`cpu` compares processor time, which says more on a busy one.
 """
 
 import argparse
+import math
+import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import cv2
@@ -28,13 +35,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from sphereface2.data.batch_plan import BatchPlan
 from sphereface2.data.folder import ImageFolder
-from sphereface2.data.loader import Loader
+from sphereface2.data.loader import Loader, WorkerKind
 from sphereface2.data.record_writer import RecordWriter
 from sphereface2.data.recordio import RecordIO
 from sphereface2.data.source import Source
 from sphereface2.data.synthetic import SyntheticFaces
 
 SIZE, BATCH = 112, 125
+EPOCHS, UNCOUNTED = 3, 10  # epochs in a pass, and batches before it
 PEOPLE, RENDERED, COPIES = 100, 5, 8  # images a person, and versions of each in another light
 TARGETS = {".rec": 0.85, "folder": 0.70}
 
@@ -44,7 +52,8 @@ class Pass:
     """One pass over the images: wall-clock and processor seconds an image."""
 
     wall: float
-    cpu: float
+    cpu: float = math.nan
+    """Of all processes that had a part in it, as far as that is known."""
 
 
 def main() -> None:
@@ -70,19 +79,22 @@ def main() -> None:
 
 
 def _compare(crops: ImageFolder, records: RecordIO, *, workers: int, repeats: int) -> None:
-    contenders: dict[str, Callable[[], int]] = {
+    contenders: dict[str, Callable[[], Pass]] = {
         "bare": _bare(crops, workers),
+        "bare, processes": _bare_processes(crops, workers),
         ".rec": _loader(records, workers),
+        ".rec, threads": _loader(records, workers, kind="threads"),
         "folder": _loader(crops, workers),
+        "folder, threads": _loader(crops, workers, kind="threads"),
         "DataLoader": _torch_loader(crops, workers),
     }
     passes: dict[str, list[Pass]] = {name: [] for name in contenders}
     for repeat in range(repeats + 1):
         for name, contender in contenders.items():
-            measured = _measure(contender)
+            measured = contender()
             if repeat:  # the first pass warms up
                 passes[name].append(measured)
-    print(f"\nworkers={workers}  {'images/s':>12} {'of bare':>9} {'cpu':>7}  target")
+    print(f"\nworkers={workers}       {'images/s':>12} {'of bare':>9} {'cpu':>7}  target")
     for name, taken in passes.items():
         rate = 1 / statistics.median(each.wall for each in taken)
         wall, cpu = (
@@ -92,45 +104,79 @@ def _compare(crops: ImageFolder, records: RecordIO, *, workers: int, repeats: in
             )
             for kind in ("wall", "cpu")
         )
-        # The processor time of worker processes is not this process's.
-        shown_cpu = "" if name == "DataLoader" else f"{cpu:.1%}"
+        shown_cpu = "" if math.isnan(cpu) else f"{cpu:.1%}"
         target = f">= {TARGETS[name]:.0%}" if name in TARGETS else ""
-        print(f"{name:<10} {rate:>12.0f} {wall:>9.1%} {shown_cpu:>7}  {target}")
+        print(f"{name:<15} {rate:>12.0f} {wall:>9.1%} {shown_cpu:>7}  {target}")
 
 
-def _measure(contender: Callable[[], int]) -> Pass:
-    wall, cpu = time.perf_counter(), time.process_time()
-    images = contender()
-    return Pass((time.perf_counter() - wall) / images, (time.process_time() - cpu) / images)
+# -- contenders: each call reads all images EPOCHS times -----------------------------------------
 
 
-# -- contenders: each call reads all images once and says how many they were ---------------------
+def _bare(crops: ImageFolder, workers: int) -> Callable[[], Pass]:
+    encoded = _all_bytes(crops)
 
-
-def _bare(crops: ImageFolder, workers: int) -> Callable[[], int]:
-    encoded = [np.frombuffer(crops.encoded(index), np.uint8) for index in range(len(crops))]
-
-    def decode(part: int) -> None:
-        for each in encoded[part::workers]:
-            cv2.imdecode(each, cv2.IMREAD_COLOR_RGB)
-
-    def run() -> int:
+    def run() -> Pass:
+        wall, cpu = time.perf_counter(), time.process_time()
         with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(decode, range(workers)))
-        return len(encoded)
+            list(pool.map(_decode, (encoded[part::workers] for part in range(workers))))
+        images = EPOCHS * len(encoded)
+        return Pass((time.perf_counter() - wall) / images, (time.process_time() - cpu) / images)
 
     return run
 
 
-def _loader(source: Source, workers: int) -> Callable[[], int]:
-    plan = BatchPlan(source.labels, batch_size=BATCH)
-    loader = Loader(source, plan, size=SIZE, workers=workers)
-    epochs = iter(range(1_000_000))
+def _bare_processes(crops: ImageFolder, workers: int) -> Callable[[], Pass]:
+    # Programs of their own: a fork of a process whose threads use OpenCV may wait for ever.
+    pool = ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_receive,
+        initargs=(_all_bytes(crops),),
+    )
 
-    def run() -> int:
-        first = next(epochs) * plan.steps_per_epoch
-        batches = loader.batches(first, first + plan.steps_per_epoch)
-        return sum(len(batch.labels) for batch in batches)
+    def run() -> Pass:
+        wall = time.perf_counter()
+        parts = (range(part, len(crops), workers) for part in range(workers))
+        list(pool.map(_decode_received, parts))
+        return Pass((time.perf_counter() - wall) / (EPOCHS * len(crops)))
+
+    return run
+
+
+def _all_bytes(crops: ImageFolder) -> list[NDArray[np.uint8]]:
+    return [np.frombuffer(crops.encoded(index), np.uint8) for index in range(len(crops))]
+
+
+def _decode(encoded: Sequence[NDArray[np.uint8]]) -> None:
+    for _ in range(EPOCHS):
+        for each in encoded:
+            cv2.imdecode(each, cv2.IMREAD_COLOR_RGB)
+
+
+_received: list[NDArray[np.uint8]] = []
+
+
+def _receive(encoded: list[NDArray[np.uint8]]) -> None:
+    cv2.setNumThreads(1)
+    _received.extend(encoded)
+
+
+def _decode_received(part: range) -> None:
+    _decode([_received[index] for index in part])
+
+
+def _loader(source: Source, workers: int, *, kind: WorkerKind = "auto") -> Callable[[], Pass]:
+    plan = BatchPlan(source.labels, batch_size=BATCH)
+    loader = Loader(source, plan, size=SIZE, workers=workers, worker_kind=kind)
+
+    def run() -> Pass:
+        with closing(loader.batches(0, UNCOUNTED + EPOCHS * plan.steps_per_epoch)) as batches:
+            deque(islice(batches, UNCOUNTED), maxlen=0)
+            images, cpu, wall = 0, 0.0, time.perf_counter()
+            for batch in batches:
+                images += len(batch.labels)
+                cpu += batch.wait_cpu_seconds  # the rest of the time nothing happens
+            return Pass((time.perf_counter() - wall) / images, cpu / images)
 
     return run
 
@@ -154,7 +200,7 @@ class _Crops(Dataset[tuple[torch.Tensor, int]]):
         return torch.from_numpy(image), self.labels[index]
 
 
-def _torch_loader(crops: ImageFolder, workers: int) -> Callable[[], int]:
+def _torch_loader(crops: ImageFolder, workers: int) -> Callable[[], Pass]:
     loader = DataLoader(
         _Crops(crops),
         batch_size=BATCH,
@@ -163,8 +209,17 @@ def _torch_loader(crops: ImageFolder, workers: int) -> Callable[[], int]:
         num_workers=workers,
         persistent_workers=True,
         worker_init_fn=_one_thread,
+        multiprocessing_context="spawn",
     )
-    return lambda: sum(len(labels) for _, labels in loader)
+
+    def run() -> Pass:
+        batches = (labels for _ in range(EPOCHS + 1) for _, labels in loader)
+        deque(islice(batches, UNCOUNTED), maxlen=0)
+        wall = time.perf_counter()
+        images = sum(len(labels) for labels in islice(batches, EPOCHS * len(loader)))
+        return Pass((time.perf_counter() - wall) / images)
+
+    return run
 
 
 def _one_thread(worker: int) -> None:

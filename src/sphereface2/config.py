@@ -98,7 +98,13 @@ class TrainingConfig(_Section):
     sample_rate: float = Field(
         default=1.0, gt=0, le=1, description="share of the other classes that a step sees"
     )
-    workers: Whole = Field(default=2, ge=0, description="threads that read images; 0: none")
+    workers: Whole = Field(
+        default=2, ge=0, description="processes or threads that read images; 0: none"
+    )
+    worker_kind: Literal["auto", "processes", "threads"] = Field(
+        default="auto",
+        description="what workers are; auto: processes for files on Linux, else threads",
+    )
     flip: Switch = Field(default=True, description="mirror every other image, at random")
     clip_norm: float | None = Field(
         default=None, gt=0, description="largest gradient norm; null: any"

@@ -19,8 +19,7 @@ from sphereface2.backbones.model_folder import Preprocessing, save_model
 from sphereface2.config import Choice, RunConfig, config_from_mapping, dump_config, load_config
 from sphereface2.data import SOURCES, VERIFICATION_SETS
 from sphereface2.data.label_noise import NoisyLabels
-from sphereface2.data.open_set import bad_images, notes_on
-from sphereface2.data.source import Source
+from sphereface2.data.source import Source, bad_images, notes_on
 from sphereface2.data.training_source import (
     STRANGERS,
     build_people,

@@ -1,7 +1,7 @@
-"""Which images stand in which batch, and their reading in threads."""
+"""Which images stand in which batch, and their reading in threads and processes."""
 
+import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -13,35 +13,20 @@ from numpy.typing import NDArray
 
 from sphereface2.data.batch_plan import BatchPlan
 from sphereface2.data.folder import ImageFolder
-from sphereface2.data.loader import Loader
-from sphereface2.data.source import Progress
+from sphereface2.data.loader import Loader, WorkerKind
 from sphereface2.data.transforms import mirrored
+from tests.data.numbered_images import Busy, Numbers, Slow
 
-
-class Numbers:
-    """Images that carry their own index: the left half says which one, the right half is white."""
-
-    image_size: int | None = None
-
-    def __init__(self, labels: list[int], *, size: int = 4, broken: int | None = None) -> None:
-        self.labels: NDArray[np.int64] = np.array(labels, np.int64)
-        self.num_classes = 1 + max(labels)
-        self.size = size
-        self.broken = broken
-        self.reads = 0
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
-        self.reads += 1
-        if index == self.broken:
-            raise KeyError("a bug of the source")
-        image = np.full((self.size, self.size, 3), 255, np.uint8)
-        image[:, : self.size // 2] = index % 256
-        return image, int(self.labels[index])
-
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None: ...
+linux_for_processes = pytest.mark.parametrize(
+    "kind",
+    [
+        "threads",
+        pytest.param(
+            "processes",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only"),
+        ),
+    ],
+)
 
 
 def test_an_epoch_shows_each_image_once_and_drops_the_rest() -> None:
@@ -100,17 +85,27 @@ def test_too_little_data_and_uneven_batches_are_refused() -> None:
         BatchPlan(np.zeros(70, np.int64), batch_size=9, images_per_person=2)
 
 
-def make_loader(source: Numbers, *, workers: int, flip: bool = True, size: int = 4) -> Loader:
+def make_loader(
+    source: Numbers,
+    *,
+    workers: int,
+    kind: WorkerKind = "threads",
+    flip: bool = True,
+    size: int = 4,
+) -> Loader:
     plan = BatchPlan(source.labels, batch_size=4, seed=1)
-    return Loader(source, plan, size=size, flip=flip, workers=workers)
+    return Loader(source, plan, size=size, flip=flip, workers=workers, worker_kind=kind)
 
 
+@linux_for_processes
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_batches_hold_the_planned_images_mirrored_by_the_hash(workers: int) -> None:
+def test_batches_hold_the_planned_images_mirrored_by_the_hash(
+    workers: int, kind: WorkerKind
+) -> None:
     source = Numbers([i % 3 for i in range(14)])
-    loader = make_loader(source, workers=workers)
-    batches = list(loader.batches(0, 6))  # two epochs of three steps
-    assert len(batches) == 6
+    loader = make_loader(source, workers=workers, kind=kind)
+    batches = list(loader.batches(0, 30))  # ten epochs of three steps, all of them kept
+    assert len(batches) == 30
     for step, batch in enumerate(batches):
         indices = loader.plan.epoch(step // 3)[step % 3]
         flips = mirrored(indices, seed=1, epoch=step // 3)
@@ -125,11 +120,12 @@ def test_batches_hold_the_planned_images_mirrored_by_the_hash(workers: int) -> N
         assert batch.wait_seconds >= 0
 
 
-def test_starts_at_any_step_with_the_same_batches() -> None:
+@linux_for_processes
+def test_starts_at_any_step_with_the_same_batches(kind: WorkerKind) -> None:
     source = Numbers([0] * 14)
     all_batches = list(make_loader(source, workers=0).batches(0, 9))
     for start in (1, 3, 5):
-        rest = list(make_loader(source, workers=2).batches(start, 9))
+        rest = list(make_loader(source, workers=2, kind=kind).batches(start, 9))
         assert len(rest) == 9 - start
         for batch, expected in zip(rest, all_batches[start:], strict=True):
             assert torch.equal(batch.images, expected.images)
@@ -153,8 +149,9 @@ def test_the_shares_of_all_ranks_are_the_batch(ranks: int) -> None:
         Loader(source, plan, size=6, share=(0, 4))
 
 
-def test_images_are_brought_to_the_input_size() -> None:
-    loader = make_loader(Numbers([0] * 8, size=8), workers=1, flip=False, size=4)
+@linux_for_processes
+def test_images_are_brought_to_the_input_size(kind: WorkerKind) -> None:
+    loader = make_loader(Numbers([0] * 8, size=8), workers=1, kind=kind, flip=False, size=4)
     (batch,) = loader.batches(0, 1)
     assert batch.images[:, 0, 0, 0].tolist() == loader.plan.epoch(0)[0].tolist()
     assert batch.images.shape == (4, 4, 4, 3)
@@ -164,16 +161,21 @@ def loader_threads() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name.startswith("loader")]
 
 
-def test_a_slow_source_is_waited_for_without_work_for_a_processor() -> None:
-    class Slow(Numbers):
-        def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
-            time.sleep(0.005)
-            return super().__getitem__(index)
-
+@linux_for_processes
+def test_a_slow_source_is_waited_for_without_work_for_a_processor(kind: WorkerKind) -> None:
     for workers in (0, 1):
-        batch = next(make_loader(Slow([0] * 8), workers=workers).batches(0, 2))
-        assert batch.wait_seconds >= 4 * 0.005
-        assert 0 <= batch.wait_cpu_seconds < batch.wait_seconds / 2
+        batches = list(make_loader(Slow([0] * 40), workers=workers, kind=kind).batches(0, 10))
+        waited = sum(batch.wait_seconds for batch in batches)
+        worked = sum(batch.wait_cpu_seconds for batch in batches)
+        assert waited >= 40 * 0.005
+        assert 0 <= worked < waited / 2
+
+
+@linux_for_processes
+def test_the_work_of_workers_counts_while_they_are_waited_for(kind: WorkerKind) -> None:
+    batches = list(make_loader(Busy([0] * 40), workers=1, kind=kind).batches(0, 10))
+    # The first batch aside: a part of the process's work for it may be done before the waiting.
+    assert sum(batch.wait_cpu_seconds for batch in batches) > 30 * 0.005
 
 
 def test_closing_early_ends_the_threads_and_the_reading() -> None:
@@ -187,34 +189,35 @@ def test_closing_early_ends_the_threads_and_the_reading() -> None:
 
 
 def test_closing_does_not_wait_for_whole_batches() -> None:
-    class Slow(Numbers):
+    class Held(Numbers):
         def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
             first_done.set()
             may_go_on.wait(timeout=5)
             return super().__getitem__(index)
 
     first_done, may_go_on = threading.Event(), threading.Event()
-    source = Slow([0] * 400)
+    source = Held([0] * 400)
     loader = Loader(source, BatchPlan(source.labels, batch_size=100), size=4, workers=1)
     batches = loader.batches(0, 4)
     closer = threading.Timer(0.05, may_go_on.set)
 
-    def interrupt(future: object) -> None:
+    def interrupt(readers: object) -> None:
         first_done.wait(timeout=5)
         closer.start()
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sphereface2.data.loader._wait", interrupt)
+        patch.setattr("sphereface2.data.reading_threads.ReadingThreads.take", interrupt)
         with pytest.raises(KeyboardInterrupt):
             next(batches)
     assert not loader_threads()
     assert source.reads == 1
 
 
+@linux_for_processes
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_unreadable_image_reaches_the_consumer_with_its_path(
-    tmp_path: Path, workers: int
+    tmp_path: Path, workers: int, kind: WorkerKind
 ) -> None:
     for number in range(8):
         path = tmp_path / "a" / f"{number}.png"
@@ -222,14 +225,16 @@ def test_an_unreadable_image_reaches_the_consumer_with_its_path(
         cv2.imwrite(str(path), np.zeros((12, 12, 3), np.uint8))
     (tmp_path / "a" / "5.png").write_bytes(b"broken")
     source = ImageFolder(path=str(tmp_path))
-    loader = Loader(source, BatchPlan(source.labels, batch_size=4), size=6, workers=workers)
+    plan = BatchPlan(source.labels, batch_size=4)
+    loader = Loader(source, plan, size=6, workers=workers, worker_kind=kind)
     with pytest.raises(ValueError, match=r"cannot decode the image .*5\.png"):
         list(loader.batches(0, 2))
     assert not loader_threads()
 
 
-def test_an_unexpected_error_of_a_source_names_the_image() -> None:
-    loader = make_loader(Numbers([0] * 8, broken=6), workers=2)
+@linux_for_processes
+def test_an_unexpected_error_of_a_source_names_the_image(kind: WorkerKind) -> None:
+    loader = make_loader(Numbers([0] * 8, broken=6), workers=2, kind=kind)
     with pytest.raises(RuntimeError, match=r"reading image 6 of the data failed: KeyError"):
         list(loader.batches(0, 2))
 

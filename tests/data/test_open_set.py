@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sphereface2.data.batch_plan import BatchPlan, MixedPlan
 from sphereface2.data.loader import Loader
 from sphereface2.data.loose_images import LooseImages
-from sphereface2.data.open_set import WithStrangers, bad_images, plan_batches
-from sphereface2.data.source import Progress
+from sphereface2.data.open_set import WithStrangers, plan_batches
+from sphereface2.data.source import Progress, bad_images
 
 
 class Shades:

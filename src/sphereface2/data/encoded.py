@@ -45,6 +45,9 @@ class EncodedImages(ABC):
     only later.
     """
 
+    suits_processes = True
+    """Whether several processes may each read from a copy of it: it keeps no images in memory."""
+
     def __init__(
         self,
         *,
@@ -114,7 +117,7 @@ class EncodedImages(ABC):
             except (ValueError, OSError) as error:
                 if self.on_bad_image == "stop":
                     raise
-                self._exclude([BadImage(chosen, self.location(chosen), _reason(error))])
+                self.exclude([BadImage(chosen, self.location(chosen), _reason(error))])
                 chosen = self._stand_ins.find(index % len(self))
         if self.image_size is not None:
             image = resize(image, self.image_size)
@@ -137,7 +140,7 @@ class EncodedImages(ABC):
         if self.on_bad_image == "stop" and found:
             self.bad = tuple(found)
             raise ValueError(self._complaint(found))
-        self._exclude(found)
+        self.exclude(found)
         self._is_checked = True
 
     def _decode(self, index: int) -> NDArray[np.uint8]:
@@ -177,7 +180,8 @@ class EncodedImages(ABC):
                 bad.append(BadImage(index, self.location(index), _reason(error)))
         return bad
 
-    def _exclude(self, bad: Sequence[BadImage]) -> None:
+    def exclude(self, bad: Sequence[BadImage]) -> None:
+        """Let the next readable image stand in for each of these from now on."""
         self.bad = self._stand_ins.exclude(bad)
         if len(self.bad) == len(self):
             first = self.bad[0]

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.source import Progress, Source
+from sphereface2.data.source import (
+    Progress,
+    Source,
+    bad_images,
+    exclude,
+    notes_on,
+    suits_processes,
+)
 
 if TYPE_CHECKING:
     from sphereface2.data.encoded import BadImage
@@ -59,14 +67,20 @@ class NoisyLabels:
     @property
     def bad(self) -> tuple[BadImage, ...]:
         """The unreadable images of the source."""
-        found: tuple[BadImage, ...] = getattr(self.source, "bad", ())
-        return found
+        return bad_images(self.source)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the source has to say about its images."""
-        found: tuple[str, ...] = getattr(self.source, "notes", ())
-        return found
+        return notes_on(self.source)
+
+    @property
+    def suits_processes(self) -> bool:
+        return suits_processes(self.source)
+
+    def exclude(self, bad: Sequence[BadImage]) -> None:
+        """Tell the source of unreadable images."""
+        exclude(self.source, bad)
 
     def __len__(self) -> int:
         return len(self.source)

@@ -6,6 +6,7 @@ that it shows somebody else. Softmax heads pass over such images.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.batch_plan import BatchPlan, MixedPlan, Plan, require_whole_groups
-from sphereface2.data.source import Progress, Source
+from sphereface2.data.source import (
+    Progress,
+    Source,
+    bad_images,
+    exclude,
+    notes_on,
+    suits_processes,
+)
 
 if TYPE_CHECKING:
     from sphereface2.data.encoded import BadImage
@@ -58,6 +66,17 @@ class WithStrangers:
         """What both have to say about their images."""
         return (*notes_on(self.source), *notes_on(self.strangers))
 
+    @property
+    def suits_processes(self) -> bool:
+        return suits_processes(self.source) and suits_processes(self.strangers)
+
+    def exclude(self, bad: Sequence[BadImage]) -> None:
+        """Tell both of their unreadable images."""
+        known = len(self.source)
+        exclude(self.source, [each for each in bad if each.index < known])
+        strange = [each for each in bad if each.index >= known]
+        exclude(self.strangers, [replace(each, index=each.index - known) for each in strange])
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -85,18 +104,6 @@ class WithStrangers:
             # A source knows its options by the name that they have for the training images.
             sentence = str(error).replace("data.on_bad_image", "open_set.data.on_bad_image")
             raise ValueError(f"open_set.data: {sentence}") from None
-
-
-def bad_images(source: Source) -> tuple[BadImage, ...]:
-    """The unreadable images that a source has met so far; none where it cannot meet any."""
-    found: tuple[BadImage, ...] = getattr(source, "bad", ())
-    return found
-
-
-def notes_on(source: Source) -> tuple[str, ...]:
-    """What a source has to say about its images, a sentence each."""
-    found: tuple[str, ...] = getattr(source, "notes", ())
-    return found
 
 
 def plan_batches(

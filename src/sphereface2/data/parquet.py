@@ -34,6 +34,8 @@ class ParquetImages(EncodedImages):
     image, which is quick for the small groups of `ParquetWriter` and slow for large ones.
     """
 
+    suits_processes = False  # each would keep row groups of its own
+
     def __init__(
         self,
         *,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from sphereface2.data.encoded import BadImage
 
 Progress = Callable[[int, int], None]
 """Called with how much is done and how much there is in all."""
@@ -50,3 +53,30 @@ class Source(Protocol):
     def prepare(self, *, workers: int, progress: Progress | None) -> None:
         """Do the work that is better done once up front; nothing where there is none."""
         ...
+
+
+# -- what a source may say beyond the protocol ---------------------------------------------------
+
+
+def bad_images(source: Source) -> tuple[BadImage, ...]:
+    """The unreadable images that a source has met so far; none where it cannot meet any."""
+    found: tuple[BadImage, ...] = getattr(source, "bad", ())
+    return found
+
+
+def exclude(source: Source, bad: Sequence[BadImage]) -> None:
+    """Tell a source of unreadable images that another process met in its copy of it."""
+    if bad:
+        source.exclude(bad)  # type: ignore[attr-defined]  # who has met bad images has it
+
+
+def notes_on(source: Source) -> tuple[str, ...]:
+    """What a source has to say about its images, a sentence each."""
+    found: tuple[str, ...] = getattr(source, "notes", ())
+    return found
+
+
+def suits_processes(source: Source) -> bool:
+    """Whether several processes read a source faster than threads do, from a copy of it."""
+    suits: bool = getattr(source, "suits_processes", False)
+    return suits

@@ -19,10 +19,15 @@ def fit_into(place: NDArray[np.uint8], image: NDArray[np.uint8], *, mirror: bool
     if image.shape != place.shape:
         image = resize(image, len(place))
     if mirror:
-        # Ten times as fast as image[:, ::-1], which copies pixel by pixel.
-        cv2.flip(image, 1, dst=place)
+        mirror_into(place, image)
     else:
         place[...] = image
+
+
+def mirror_into(place: NDArray[np.uint8], image: NDArray[np.uint8]) -> None:
+    """Put an image, mirrored, into a place of its own size."""
+    # Ten times as fast as image[:, ::-1], which copies pixel by pixel.
+    cv2.flip(image, 1, dst=place)
 
 
 def mirrored(indices: NDArray[np.int64], *, seed: int, epoch: int) -> NDArray[np.bool_]:

@@ -28,6 +28,7 @@ _FREE = ("device", "evaluation")
 _FREE_TRAINING = (
     "accumulate",
     "workers",
+    "worker_kind",
     "evaluate_every",
     "checkpoint_every",
     "checkpoint_every_steps",

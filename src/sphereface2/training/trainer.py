@@ -15,8 +15,8 @@ from torch import nn
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.config import RunConfig
 from sphereface2.data.loader import Batch, Loader
-from sphereface2.data.open_set import bad_images, plan_batches
-from sphereface2.data.source import Source
+from sphereface2.data.open_set import plan_batches
+from sphereface2.data.source import Source, bad_images
 from sphereface2.heads.head import Head
 from sphereface2.training.checkpoint import (
     Checkpoint,
@@ -101,6 +101,7 @@ class Trainer:
             size=backbone.input_size,
             flip=training.flip,
             workers=training.workers,
+            worker_kind=training.worker_kind,
             pin_memory=self.device.type == "cuda",
             share=(team.rank, team.world),
         )

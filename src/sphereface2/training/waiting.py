@@ -16,8 +16,8 @@ STEPS, SECONDS = 10, 1.0
 class WaitingAdvice:
     """Adds up the waiting of a training and says what would shorten it, once.
 
-    While the training waits, the threads that read images are busy. If they leave processors free
-    in that time, or wait themselves (for a disk, for a network), more threads help; else only less
+    While the training waits, the workers that read images are busy. If they leave processors free
+    in that time, or wait themselves (for a disk, for a network), more workers help; else only less
     work for each image does. `cores` are the processors that this process may use.
 
     The first batch of a process is left out: nothing can have been read before it.
@@ -69,16 +69,16 @@ class WaitingAdvice:
 
 
 def workers_wanted(share: float, *, busy: float, workers: int, cores: float) -> int | None:
-    """How many threads would read as fast as the training takes; None if no more of them can.
+    """How many workers would read as fast as the training takes; None if no more of them can.
 
     `share` of the time the training waits, and `busy` processors work meanwhile.
     """
-    each = busy / max(workers, 1)  # what one thread takes of a processor
+    each = busy / max(workers, 1)  # what one worker takes of a processor
     free = cores - busy
     if free < 0.5 * max(each, 0.1):
         return None
-    # Reading is what takes all the time when somebody waits: `workers` threads together take the
-    # time of a step, which is 1 / (1 - share) of what it could be. With no threads at all, reading
+    # Reading is what takes all the time when somebody waits: `workers` of them together take the
+    # time of a step, which is 1 / (1 - share) of what it could be. With none at all, reading
     # alone takes `share`.
     work = workers if workers else share
     needed = math.ceil(round(work / max(1 - share, 0.01), 6))

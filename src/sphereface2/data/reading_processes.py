@@ -1,0 +1,189 @@
+"""Batches read in processes, straight into memory that they share with the training.
+
+Threads have to share Python's lock, with each other and with the training; processes do not. What
+they read lies in shared memory, so that nothing is sent but which batch to read and that it is
+there. What the processes do stands in `reading_server`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sphereface2.data.batch_memory import lent
+from sphereface2.data.batch_reader import BatchReader
+from sphereface2.data.readers import Read
+from sphereface2.data.reading_server import KILLED, Order, ReadingServer, Report
+from sphereface2.data.shared_batches import SharedBatches
+from sphereface2.data.source import exclude
+
+CAN_SHARE = sys.platform == "linux"
+"""Whether processes can be given memory without a name, and fork safely."""
+
+_AHEAD = 2  # batches asked of each process: it has the next one when it is done with one
+_HELD = 3  # more places: for one just finished, one in training, and one free to lend again
+_LAST_IMAGE = 1.0  # seconds for an image that is being read to be done with
+
+_START = """
+import os, pickle, sys
+with os.fdopen(int(sys.argv[1]), "rb") as file:
+    sys.path[:] = pickle.load(file)
+    server = pickle.load(file)
+server.run()
+"""
+
+
+class ReadingProcesses:
+    """Reads every batch in one of `workers` processes, which have the source as it is now."""
+
+    def __init__(
+        self, reader: BatchReader, *, workers: int, batch_size: int, pin_memory: bool
+    ) -> None:
+        self.ahead = _AHEAD * workers
+        self._source = reader.source
+        self._pin_memory = pin_memory
+        self._batches = SharedBatches(places=self.ahead + _HELD, shape=reader.shape(batch_size))
+        self._free = list(range(self._batches.places))
+        self._asked: deque[int] = deque()
+        self._done: dict[int, Exception | None] = {}
+        self._server, self._workers = _start(reader, self._batches, workers)
+
+    def ask(self, indices: NDArray[np.int64], *, epoch: int) -> None:
+        place = self._free.pop()  # the last one given back: some of it may be in a cache
+        self._batches.numbers[place] = indices
+        self._asked.append(place)
+        self._receive(timeout=0)
+        least_busy = min(self._workers, key=lambda worker: len(worker.places))
+        least_busy.places.add(place)
+        order: Order = (place, epoch)
+        try:
+            least_busy.connection.send(order)
+        except OSError:
+            raise self._lost() from None
+
+    def take(self) -> Read:
+        place = self._asked.popleft()
+        while place not in self._done:
+            self._receive()
+        error = self._done.pop(place)
+        if error is not None:
+            raise error
+        images = self._batches.images[place]
+        labels = torch.from_numpy(self._batches.numbers[place].copy())
+        if not self._pin_memory and self._free:
+            return lent(images, lambda: self._free.append(place)), labels
+        if self._pin_memory:
+            # Of torch's own pinned memory it is known when a copy to the device is done with it.
+            read = torch.from_numpy(images).pin_memory(), labels.pin_memory()
+        else:
+            read = torch.from_numpy(images.copy()), labels  # somebody collects batches
+        self._free.append(place)
+        return read
+
+    def cpu_seconds(self) -> float:
+        return time.process_time() + sum(worker.cpu_seconds() for worker in self._workers)
+
+    def close(self) -> None:
+        self._batches.close()
+        for worker in self._workers:
+            worker.connection.close()
+        try:
+            self._server.wait(timeout=_LAST_IMAGE)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._server.pid, signal.SIGKILL)  # it has nothing to lose
+            self._server.wait()
+
+    def _receive(self, *, timeout: float | None = None) -> None:
+        """Take in what is done, waiting until something is, or no longer than the timeout."""
+        busy = [worker for worker in self._workers if worker.places]
+        ready = wait([worker.connection for worker in busy], timeout)
+        for worker in busy:
+            if worker.connection not in ready:
+                continue
+            try:
+                report: Report = worker.connection.recv()
+            except (EOFError, OSError):
+                raise self._lost() from None
+            place, error, bad, worker.process = report
+            worker.places.remove(place)
+            self._done[place] = error
+            exclude(self._source, bad)
+
+    def _lost(self) -> ChildProcessError:
+        how = "has ended"
+        try:
+            code = self._server.wait(timeout=_LAST_IMAGE)
+        except subprocess.TimeoutExpired:
+            code = 0
+        number = -code if code < 0 else code - KILLED
+        if number > 0:
+            how = f"was ended by {signal.Signals(number).name}"
+            how += " (out of memory?)" if number == signal.SIGKILL else ""
+        return ChildProcessError(
+            f"a process that reads images {how}; set fewer of them (training.workers) or threads "
+            "(training.worker_kind=threads), and resume"
+        )
+
+
+@dataclass
+class _Worker:
+    """A process that reads, as the training sees it."""
+
+    connection: Connection[Any, Any]
+    places: set[int] = field(default_factory=set)
+    """What it is to read, or has read and not reported."""
+    process: int = 0
+    """Its number, known from its first report on."""
+
+    def cpu_seconds(self) -> float:
+        if not self.process:
+            return 0.0
+        try:
+            # The clock of another process's work, numbered as clock_getcpuclockid(3) does.
+            return time.clock_gettime(~self.process << 3 | 2)
+        except OSError:
+            return 0.0  # it has ended, as is told when something is expected of it
+
+
+def _start(
+    reader: BatchReader, batches: SharedBatches, workers: int
+) -> tuple[subprocess.Popen[bytes], list[_Worker]]:
+    pairs = [Pipe() for _ in range(workers)]
+    theirs = tuple(connection.fileno() for _, connection in pairs)
+    server = ReadingServer(reader, batches, theirs)
+    with os.fdopen(os.memfd_create("sphereface2-source"), "wb") as file:
+        pickle.dump(sys.path, file)
+        try:
+            pickle.dump(server, file, protocol=pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"training.worker_kind=processes: the images' source cannot be given to another "
+                f"process ({error}); use training.worker_kind=threads"
+            ) from None
+        file.flush()
+        file.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _START, str(file.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(file.fileno(), batches.number, *theirs),
+            process_group=0,  # so that all of them can be killed at once, and Ctrl-C is not theirs
+        )
+    # The server has its own now; this process has the memory itself.
+    os.close(batches.number)
+    for _, connection in pairs:
+        connection.close()
+    return process, [_Worker(connection) for connection, _ in pairs]

@@ -1,0 +1,66 @@
+"""Images that say which they are, and come in several ways.
+
+Without torch and pytest: processes that read them import this.
+"""
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sphereface2.data.source import Progress
+
+
+class Numbers:
+    """Images that carry their own index: the left half says which one, the right half is white."""
+
+    image_size: int | None = None
+
+    def __init__(self, labels: list[int], *, size: int = 4, broken: int | None = None) -> None:
+        self.labels: NDArray[np.int64] = np.array(labels, np.int64)
+        self.num_classes = 1 + max(labels)
+        self.size = size
+        self.broken = broken
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
+        self.reads += 1
+        if index == self.broken:
+            raise KeyError("a bug of the source")
+        image = np.full((self.size, self.size, 3), 255, np.uint8)
+        image[:, : self.size // 2] = index % 256
+        return image, int(self.labels[index])
+
+    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None: ...
+
+
+class Slow(Numbers):
+    """Images that take a while to come, without work for a processor."""
+
+    def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
+        time.sleep(0.005)
+        return super().__getitem__(index)
+
+
+class Busy(Numbers):
+    """Images that take work."""
+
+    def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
+        began = time.thread_time()
+        while time.thread_time() < began + 0.005:
+            pass
+        return super().__getitem__(index)
+
+
+class Endless(Numbers):
+    """Of all images only the one of number `ready` ever comes."""
+
+    ready = -1
+
+    def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
+        if index != self.ready:
+            time.sleep(600)
+        return super().__getitem__(index)

@@ -1,0 +1,285 @@
+"""Processes that read batches: what they share, how they end, and what becomes of their errors."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from sphereface2.data.batch_plan import BatchPlan
+from sphereface2.data.folder import ImageFolder
+from sphereface2.data.label_noise import NoisyLabels
+from sphereface2.data.loader import Loader, WorkerKind
+from sphereface2.data.loose_images import LooseImages
+from sphereface2.data.open_set import WithStrangers, plan_batches
+from sphereface2.data.parquet import ParquetImages
+from sphereface2.data.parquet_writer import ParquetWriter
+from sphereface2.data.source import Source, bad_images
+from sphereface2.data.synthetic import SyntheticFaces
+from tests.data.numbered_images import Endless, Numbers
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
+
+PATIENCE = 30.0
+
+
+def loader_of(source: Source, *, workers: int = 2, batch: int = 4) -> Loader:
+    plan = BatchPlan(source.labels, batch_size=batch)
+    return Loader(source, plan, size=4, flip=False, workers=workers, worker_kind="processes")
+
+
+def readers() -> set[int]:
+    """The processes that this one has started and not collected, and those that they have."""
+    found: set[int] = set()
+    new = {os.getpid()}
+    while new:
+        new = {child for process in new for child in _children(process)} - found
+        found |= new
+    return found
+
+
+def _children(process: int) -> set[int]:
+    files = Path(f"/proc/{process}/task").glob("*/children")
+    try:
+        return {int(child) for file in files for child in file.read_text().split()}
+    except OSError:
+        return set()  # it has just ended
+
+
+def eventually(is_so: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+
+def test_the_memory_of_a_batch_is_used_again_when_nobody_holds_it() -> None:
+    source = Numbers([0] * 200)
+    loader = loader_of(source)
+    expected = loader.plan.epoch(0)
+    places, kept = set(), []
+    for step, batch in enumerate(loader.batches(0, 50)):
+        assert batch.images[:, 0, 0, 0].tolist() == expected[step].tolist()
+        places.add(batch.images.data_ptr())
+        if step == 7:
+            kept.append(batch.images[1:2])  # a view holds the batch as well
+    assert len(places) < 10
+    assert kept[0][0, 0, 0, 0] == expected[7][1]
+
+
+def test_batches_that_are_collected_keep_their_images() -> None:
+    source = Numbers([0] * 200)
+    loader = loader_of(source)
+    batches = list(loader.batches(0, 50))
+    shown = torch.stack([batch.images[:, 0, 0, 0] for batch in batches])
+    assert shown.tolist() == loader.plan.epoch(0).tolist()
+
+
+# -- which workers -------------------------------------------------------------------------------
+
+
+def write_crops(folder: Path, *, people: int = 2, images: int = 4) -> None:
+    for person in range(people):
+        for number in range(images):
+            path = folder / str(person) / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(path), np.full((12, 12, 3), 20 * person + number, np.uint8))
+
+
+def has_processes(source: Source, *, kind: WorkerKind = "auto", workers: int = 2) -> bool:
+    plan = BatchPlan(source.labels, batch_size=2)
+    return Loader(source, plan, size=8, workers=workers, worker_kind=kind).has_processes
+
+
+def test_files_are_read_in_processes_and_what_is_in_memory_in_threads(tmp_path: Path) -> None:
+    write_crops(tmp_path / "crops")
+    crops = ImageFolder(path=str(tmp_path / "crops"))
+    assert has_processes(crops)
+    assert not has_processes(crops, kind="threads")
+    assert not has_processes(crops, workers=0)
+    assert has_processes(NoisyLabels(crops, rate=0.5))
+    strangers = LooseImages(path=str(tmp_path / "crops"))
+    assert has_processes(WithStrangers(crops, strangers, share=0.5))
+    rendered = SyntheticFaces(people=2, images_per_person=2, image_size=16)
+    assert not has_processes(rendered)
+    assert has_processes(rendered, kind="processes")
+    assert not has_processes(WithStrangers(crops, rendered, share=0.5))
+    with ParquetWriter(tmp_path / "crops.parquet") as writer:
+        for index in range(len(crops)):
+            person, name = crops.person(index), crops.name(index)
+            writer.write(crops.encoded(index), label=int(person), person=person, name=name)
+    assert not has_processes(ParquetImages(path=str(tmp_path / "crops.parquet")))
+
+
+def test_a_source_that_cannot_be_sent_is_refused() -> None:
+    class Local(Numbers):
+        pass
+
+    with pytest.raises(ValueError, match=r"cannot be given to another process .*=threads"):
+        next(loader_of(Local([0] * 8)).batches(0, 2))
+
+
+def test_processes_are_refused_where_they_cannot_share_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sphereface2.data.loader.CAN_SHARE", False)
+    with pytest.raises(ValueError, match="worker_kind=processes needs Linux"):
+        loader_of(Numbers([0] * 8))
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+def break_file(path: Path) -> None:
+    """Damage what `look` does not see, so that only decoding finds it."""
+    content = path.read_bytes()
+    place = content.index(b"IDAT") + 6
+    path.write_bytes(content[:place] + bytes(8) + content[place + 8 :])
+
+
+def test_images_that_turn_out_bad_in_a_process_are_known_here(tmp_path: Path) -> None:
+    write_crops(tmp_path / "known")
+    write_crops(tmp_path / "strange", people=1)
+    break_file(tmp_path / "known" / "1" / "2.png")
+    break_file(tmp_path / "strange" / "0" / "1.png")
+    known = ImageFolder(path=str(tmp_path / "known"), on_bad_image="skip")
+    strangers = LooseImages(path=str(tmp_path / "strange"), on_bad_image="skip")
+    source = WithStrangers(known, strangers, share=0.5)
+    source.prepare(workers=1)
+    assert bad_images(source) == ()
+    plan = plan_batches(source, batch_size=4)
+    loader = Loader(source, plan, size=12, workers=2, worker_kind="processes")
+    batches = list(loader.batches(0, 8))
+    assert [Path(bad.location).parts[-3:] for bad in bad_images(source)] == [
+        ("known", "1", "2.png"),
+        ("strange", "0", "1.png"),
+    ]
+    # The same images stand in for them as when they are read here.
+    here = Loader(source, plan, size=12, workers=0)
+    for batch, expected in zip(batches, here.batches(0, 8), strict=True):
+        assert torch.equal(batch.images, expected.images)
+        assert torch.equal(batch.labels, expected.labels)
+
+
+def test_a_killed_process_is_told_in_a_sentence() -> None:
+    before = readers()
+    batches = loader_of(Numbers([0] * 4000)).batches(0, 1000)
+    next(batches)
+    assert eventually(lambda: len(readers() - before) == 3)
+    os.kill(max(readers() - before), signal.SIGKILL)  # a worker: the server came first
+    with pytest.raises(ChildProcessError, match=r"was ended by SIGKILL .*training\.workers"):
+        list(batches)
+    assert eventually(lambda: readers() == before)
+
+
+def test_an_error_is_raised_where_its_batch_would_have_come() -> None:
+    source = Numbers([0] * 40)
+    loader = loader_of(source, workers=3)
+    source.broken = int(loader.plan.epoch(0)[5][2])
+    batches = loader.batches(0, 10)
+    for _ in range(5):
+        next(batches)
+    with pytest.raises(RuntimeError, match=f"reading image {source.broken} of the data failed"):
+        next(batches)
+
+
+# -- beginning and end ---------------------------------------------------------------------------
+
+
+def test_closing_ends_processes_in_the_middle_of_an_image() -> None:
+    source = Endless([0] * 40)
+    loader = loader_of(source, batch=1)
+    source.ready = int(loader.plan.epoch(0)[0][0])
+    before = readers()
+    batches = loader.batches(0, 40)
+    next(batches)
+    assert eventually(lambda: len(readers() - before) == 3)  # two, and the server
+    batches.close()
+    assert eventually(lambda: readers() == before)
+
+
+def test_closing_leaves_nothing_open() -> None:
+    loader = loader_of(Numbers([0] * 40))
+    list(loader.batches(0, 10))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        list(loader.batches(0, 10))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_processes_leave_stopping_to_the_training() -> None:
+    before = readers()
+    batches = loader_of(Numbers([0] * 4000)).batches(0, 1000)
+    next(batches)
+    assert eventually(lambda: len(readers() - before) == 3)
+    for process in readers() - before:
+        os.kill(process, signal.SIGINT)
+        os.kill(process, signal.SIGTERM)
+    assert sum(1 for _ in batches) == 999
+
+
+def test_no_process_holds_a_connection_of_this_one_open() -> None:
+    ours, theirs = socket.socketpair()
+    batches = loader_of(Numbers([0] * 400)).batches(0, 100)
+    next(batches)
+    ours.close()
+    theirs.settimeout(PATIENCE)
+    assert theirs.recv(1) == b""
+    theirs.close()
+    batches.close()
+
+
+def test_processes_can_be_started_from_a_thread() -> None:
+    found: list[int] = []
+    loader = loader_of(Numbers([0] * 40))
+    thread = threading.Thread(target=lambda: found.extend(1 for _ in loader.batches(0, 10)))
+    thread.start()
+    thread.join(PATIENCE)
+    assert len(found) == 10
+
+
+ORPHANS = """
+import sys, time
+from tests.data.numbered_images import Numbers
+from tests.data.test_reading_processes import eventually, loader_of, readers
+batches = loader_of(Numbers([0] * 400)).batches(0, 100)
+next(batches)
+assert eventually(lambda: len(readers()) == 3)
+print(*readers(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_processes_end_when_the_training_is_killed() -> None:
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True, cwd=root
+    ) as training:
+        assert training.stdout is not None
+        processes = [int(word) for word in training.stdout.readline().split()]
+        assert len(processes) == 3
+        training.kill()
+        # Its output closes only when they, who have it too, are gone.
+        assert training.stdout.read() == ""
+    assert eventually(lambda: not any(is_alive(process) for process in processes))
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
