@@ -23,6 +23,8 @@ from sphereface2.data.loose_images import LooseImages
 from sphereface2.data.open_set import WithStrangers, plan_batches
 from sphereface2.data.parquet import ParquetImages
 from sphereface2.data.parquet_writer import ParquetWriter
+from sphereface2.data.record_writer import RecordWriter
+from sphereface2.data.recordio import RecordIO
 from sphereface2.data.source import Source, bad_images
 from sphereface2.data.synthetic import SyntheticFaces
 from tests.data.numbered_images import Endless, Numbers
@@ -123,6 +125,34 @@ def test_files_are_read_in_processes_and_what_is_in_memory_in_threads(tmp_path: 
             person, name = crops.person(index), crops.name(index)
             writer.write(crops.encoded(index), label=int(person), person=person, name=name)
     assert not has_processes(ParquetImages(path=str(tmp_path / "crops.parquet")))
+
+
+def rec_file(crops: ImageFolder, path: Path) -> RecordIO:
+    with RecordWriter(path) as writer:
+        for index in range(len(crops)):
+            writer.write(crops.encoded(index), int(crops.labels[index]))
+    return RecordIO(path=str(path))
+
+
+@pytest.mark.parametrize("kind", ["folder", "rec", "noisy", "strangers"])
+def test_every_source_gives_processes_what_it_gives_here(tmp_path: Path, kind: str) -> None:
+    write_crops(tmp_path / "crops", people=3)
+    (tmp_path / "crops" / "1" / "2.png").rename(tmp_path / "crops" / "1" / "\udcff.png")
+    crops = ImageFolder(path=str(tmp_path / "crops"))
+    sources: dict[str, Callable[[], Source]] = {
+        "folder": lambda: crops,
+        "rec": lambda: rec_file(crops, tmp_path / "crops.rec"),
+        "noisy": lambda: NoisyLabels(crops, rate=0.5),
+        "strangers": lambda: WithStrangers(crops, crops, share=0.5),
+    }
+    source = sources[kind]()
+    source.prepare(workers=1, progress=None)
+    plan = plan_batches(source, batch_size=4)
+    there = Loader(source, plan, size=10, worker_kind="processes").batches(0, 7)
+    here = Loader(source, plan, size=10, workers=0).batches(0, 7)
+    for batch, expected in zip(there, here, strict=True):
+        assert torch.equal(batch.images, expected.images)
+        assert torch.equal(batch.labels, expected.labels)
 
 
 def test_a_source_that_cannot_be_sent_is_refused() -> None:

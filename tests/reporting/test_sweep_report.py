@@ -4,13 +4,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from sphereface2.evaluation.sweep_result import SweepResult
 from sphereface2.reporting.plots import axes_of
 from sphereface2.reporting.sweep_report import (
     differences_content,
-    duration_text,
     render_sweep_report,
     sweep_content,
     write_sweep_files,
@@ -103,10 +100,3 @@ def test_differences_and_places() -> None:
     other = differences_content(replace(example_sweep(), judged="plain"))
     assert other is not None
     assert other.note.startswith("places by plain")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0 s"), (48.4, "48 s"), (720, "12 min"), (12_240, "3.4 h")]
-)
-def test_durations_have_the_unit_that_suits_them(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text

@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from sphereface2.durations import in_words
 from sphereface2.evaluation import installed_versions, write_atomically
 from sphereface2.evaluation.sweep_result import SeedRun, SweepResult, SweepRow
 from sphereface2.reporting import plots
@@ -164,13 +165,6 @@ def differences_content(result: SweepResult) -> TableContent | None:
     )
 
 
-def duration_text(seconds: float) -> str:
-    """A time in the unit that suits it: "48 s", "12 min", "3.4 h"."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
 def _tiles(result: SweepResult) -> list[dict[str, str]]:
     column = result.judged_by
     runs = [run for row in result.rows for run in row.runs]
@@ -186,7 +180,7 @@ def _tiles(result: SweepResult) -> list[dict[str, str]]:
         },
         {
             "label": "Training, all runs",
-            "value": duration_text(run_seconds(result.rows)),
+            "value": in_words(run_seconds(result.rows)),
             "note": f"recipe {result.recipe}",
             "style": "",
         },
@@ -217,7 +211,7 @@ def _setting(result: SweepResult, row: SweepRow) -> dict[str, Any]:
     return {
         "label": setting_text(result, row),
         "number": number_text(result, row, column) if done(row) else "",
-        "time": duration_text(run_seconds([row])),
+        "time": in_words(run_seconds([row])),
         "colour": plots.method_colour(row.method),
         "failed": any(run.error for run in row.runs),
         "overrides": row.overrides,
@@ -242,7 +236,7 @@ def _seed_row(result: SweepResult, run: SeedRun) -> tuple[Cell, ...]:
             else Cell("failed" if run.error and column == result.judged_by else ABSENT, faint=True)
             for column in result.columns
         ),
-        Cell(duration_text(run.seconds)),
+        Cell(in_words(run.seconds)),
         Cell(run.folder),
     )
 

@@ -7,6 +7,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from sphereface2.durations import in_words
 from sphereface2.sweeping.board import Board, RunState, Status, SweepEvents
 
 _SHOWN_RUNS = 3  # running seeds that a row names before it only counts them
@@ -51,11 +52,11 @@ def board_table(board: Board) -> Table:
     """One row a setting: its seeds that are done, those that run, and what they reach so far."""
     over = board.count(Status.DONE, Status.FAILED)
     remaining = board.remaining()
-    caption = f"{over} of {len(board.states)} runs, {_duration(board.elapsed)} so far"
+    caption = f"{over} of {len(board.states)} runs, {in_words(board.elapsed)} so far"
     if board.is_stopping and board.count(Status.RUNNING):
         caption += ", stopping"
     elif remaining and not board.is_stopping:
-        caption += f", some {_duration(remaining)} to go"
+        caption += f", some {in_words(remaining)} to go"
     table = Table(caption=caption, caption_justify="left", box=None, pad_edge=False)
     table.add_column("setting", overflow="fold")
     table.add_column("done", justify="right", no_wrap=True)
@@ -77,7 +78,7 @@ def _line(board: Board, state: RunState) -> str:
     if state.status is Status.ELSEWHERE:
         return f"{what}: waits, since another process is training it"
     judged = state.judged_by(board.judged)
-    how = _duration(state.worked) if state.worked else "trained by another process"
+    how = in_words(state.worked) if state.worked else "trained by another process"
     return f"{what}: {judged} {state.values[judged]:.2f} %, {how}"
 
 
@@ -112,11 +113,3 @@ def _spread(states: list[RunState], judged: str) -> str:
         return ""
     mean = f"{statistics.fmean(numbers):.2f}"
     return f"{mean} ± {statistics.stdev(numbers):.2f}" if len(numbers) > 1 else mean
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
