@@ -55,6 +55,13 @@ class Busy(Numbers):
         return super().__getitem__(index)
 
 
+class Unwelcome(Numbers):
+    """Images that can be sent, but not received."""
+
+    def __setstate__(self, state: object) -> None:
+        raise RuntimeError("not here")
+
+
 class Endless(Numbers):
     """Of all images only the one of number `ready` ever comes."""
 

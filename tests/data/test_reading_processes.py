@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from sphereface2.data.record_writer import RecordWriter
 from sphereface2.data.recordio import RecordIO
 from sphereface2.data.source import Source, bad_images
 from sphereface2.data.synthetic import SyntheticFaces
-from tests.data.numbered_images import Endless, Numbers
+from tests.data.numbered_images import Endless, Numbers, Unwelcome
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
 
@@ -57,6 +58,11 @@ def _children(process: int) -> set[int]:
         return set()  # it has just ended
 
 
+def workers() -> set[int]:
+    """Those of the readers that no other reader is a child of."""
+    return {process for process in readers() if not _children(process)}
+
+
 def eventually(is_so: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + PATIENCE
     while not is_so():
@@ -64,6 +70,10 @@ def eventually(is_so: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 # -- memory --------------------------------------------------------------------------------------
@@ -155,12 +165,61 @@ def test_every_source_gives_processes_what_it_gives_here(tmp_path: Path, kind: s
         assert torch.equal(batch.labels, expected.labels)
 
 
-def test_a_source_that_cannot_be_sent_is_refused() -> None:
+def test_a_source_that_cannot_be_sent_is_refused_or_read_in_threads() -> None:
     class Local(Numbers):
-        pass
+        suits_processes = True
 
+    source = Local([0] * 8)
+    open_before = open_files()
     with pytest.raises(ValueError, match=r"cannot be given to another process .*=threads"):
-        next(loader_of(Local([0] * 8)).batches(0, 2))
+        next(loader_of(source).batches(0, 2))
+    assert open_files() == open_before
+    loader = Loader(source, BatchPlan(source.labels, batch_size=4), size=4)
+    assert loader.has_processes
+    assert len(list(loader.batches(0, 2))) == 2
+    assert not loader.has_processes
+
+
+def run_script(script: str, *arguments: object, cwd: Path) -> None:
+    """Run a script that ends with an error if something is not as it should be."""
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-P", "-c", f"import sys; sys.path.append({str(root)!r})\n{script}"]
+    command += [str(argument) for argument in arguments]
+    ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=2 * PATIENCE)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+
+
+OWN_SOURCE = """
+from sphereface2.data.batch_plan import BatchPlan
+from sphereface2.data.folder import ImageFolder
+from sphereface2.data.loader import Loader
+class Mine(ImageFolder): pass
+source = Mine(path=sys.argv[1])
+loader = Loader(source, BatchPlan(source.labels, batch_size=4), size=8)
+assert len(list(loader.batches(0, 4))) == 4
+assert not loader.has_processes
+"""
+
+
+def test_a_source_of_a_script_is_read_in_threads(tmp_path: Path) -> None:
+    write_crops(tmp_path / "crops")
+    run_script(OWN_SOURCE, tmp_path / "crops", cwd=tmp_path)
+
+
+NO_STREAMS = """
+import os
+from tests.data.numbered_images import Numbers
+from tests.data.test_reading_processes import loader_of
+os.close(0)
+os.close(1)
+assert len(list(loader_of(Numbers([0] * 40)).batches(0, 10))) == 10
+"""
+
+
+def test_closed_streams_and_files_named_as_modules_do_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "struct.py").write_text("raise RuntimeError('the wrong module')")
+    run_script(NO_STREAMS, cwd=tmp_path)
 
 
 def test_processes_are_refused_where_they_cannot_share_memory(
@@ -205,15 +264,26 @@ def test_images_that_turn_out_bad_in_a_process_are_known_here(tmp_path: Path) ->
         assert torch.equal(batch.labels, expected.labels)
 
 
-def test_a_killed_process_is_told_in_a_sentence() -> None:
+@pytest.mark.parametrize(
+    ("number", "name"), [(9, r"SIGKILL \(out of memory\?\)"), (40, "signal 40")]
+)
+def test_a_killed_process_is_told_in_a_sentence(number: int, name: str) -> None:
     before = readers()
     batches = loader_of(Numbers([0] * 4000)).batches(0, 1000)
     next(batches)
     assert eventually(lambda: len(readers() - before) == 3)
-    os.kill(max(readers() - before), signal.SIGKILL)  # a worker: the server came first
-    with pytest.raises(ChildProcessError, match=r"was ended by SIGKILL .*training\.workers"):
+    os.kill(next(iter(workers() - before)), number)
+    with pytest.raises(ChildProcessError, match=rf"was ended by {name}; .*training\.workers"):
         list(batches)
     assert eventually(lambda: readers() == before)
+
+
+def test_processes_that_do_not_start_are_told_in_a_sentence(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(ChildProcessError, match=r"do not start; use threads"):
+        next(loader_of(Unwelcome([0] * 8)).batches(0, 2))
+    assert "cannot start: RuntimeError('not here')" in capfd.readouterr().err
 
 
 def test_an_error_is_raised_where_its_batch_would_have_come() -> None:
@@ -245,10 +315,29 @@ def test_closing_ends_processes_in_the_middle_of_an_image() -> None:
 def test_closing_leaves_nothing_open() -> None:
     loader = loader_of(Numbers([0] * 40))
     list(loader.batches(0, 10))
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_files()
     for _ in range(3):
         list(loader.batches(0, 10))
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_files() == before
+
+
+def test_a_fork_of_the_training_does_not_close_its_readers() -> None:
+    loader = loader_of(Numbers([0] * 400))
+    batches = loader.batches(0, 100)
+    next(batches)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which are not used there
+        fork = os.fork()
+    if fork == 0:
+        try:
+            batches.close()
+        finally:
+            os._exit(0)
+    os.waitpid(fork, 0)
+    expected = loader.plan.epoch(0)
+    for step, batch in enumerate(batches, start=1):
+        assert batch.images[:, 0, 0, 0].tolist() == (expected[step] % 256).tolist()
+        assert batch.labels.tolist() == [0] * 4
 
 
 def test_processes_leave_stopping_to_the_training() -> None:
@@ -303,8 +392,6 @@ def test_processes_end_when_the_training_is_killed() -> None:
         processes = [int(word) for word in training.stdout.readline().split()]
         assert len(processes) == 3
         training.kill()
-        # Its output closes only when they, who have it too, are gone.
-        assert training.stdout.read() == ""
     assert eventually(lambda: not any(is_alive(process) for process in processes))
 
 

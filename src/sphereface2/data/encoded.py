@@ -46,7 +46,7 @@ class EncodedImages(ABC):
     """
 
     suits_processes = True
-    """Whether several processes may each read from a copy of it: it keeps no images in memory."""
+    """Whether processes read it faster than threads: it keeps no images in memory."""
 
     def __init__(
         self,

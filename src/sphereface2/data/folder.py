@@ -16,6 +16,7 @@ from sphereface2.data.image_file import (
     read_array,
     read_file,
 )
+from sphereface2.data.packed_names import PackedNames
 
 
 class ImageFolder(EncodedImages):
@@ -36,8 +37,7 @@ class ImageFolder(EncodedImages):
                 "person"
             )
         self._root = str(folder)
-        # Strings, not paths: a Path object for each of millions of images is memory for nothing.
-        self._files: list[str] = []
+        found: list[str] = []
         people: list[str] = []
         labels: list[int] = []
         for entry in sorted(folder.iterdir()):
@@ -47,12 +47,13 @@ class ImageFolder(EncodedImages):
             if files:
                 labels += [len(people)] * len(files)
                 people.append(printable(entry.name))
-                self._files += files
-        if not self._files:
+                found += files
+        if not found:
             raise ValueError(
                 f"data.path: no images in the folders of {printable(folder)}; expected "
                 f"PERSON/IMAGE with one of the endings {', '.join(IMAGE_SUFFIXES)}"
             )
+        self._files = PackedNames(found)
         super().__init__(
             path=folder,
             labels=np.array(labels, np.int64),

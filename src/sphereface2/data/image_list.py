@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sphereface2.data.class_labels import classes_of_texts
 from sphereface2.data.encoded import EncodedImages, OnBadImage, file_name
 from sphereface2.data.image_file import is_image_file, printable, read_array, read_file
+from sphereface2.data.packed_names import PackedNames
 
 LIST_SUFFIXES = (".txt", ".lst", ".csv", ".tsv")
 
@@ -51,14 +52,15 @@ class ImageList(EncodedImages):
                 f"{printable(list_file)}"
             )
         self._root = folder
-        self._files: list[str] = []
+        files: list[str] = []
         texts: list[str] = []
         for file, label in _entries(list_file):
-            self._files.append(file)
+            files.append(file)
             texts.append(label)
         if not texts:
             raise ValueError(f"{printable(list_file)} names no images; expected 'path label' lines")
-        self._require_first()
+        _require_first(files, folder)
+        self._files = PackedNames(files)
         try:
             labels, people = classes_of_texts(texts)
         except ValueError as error:
@@ -87,14 +89,15 @@ class ImageList(EncodedImages):
     def name(self, index: int, /) -> str:
         return file_name(self.person(index), self._files[index])
 
-    def _require_first(self) -> None:
-        # If paths start from elsewhere, that is one mistake and not one for each image. Whether
-        # every file is there is for the start-up check, which opens them all.
-        if not any((self._root / file).is_file() for file in self._files[:100]):
-            raise FileNotFoundError(
-                f"there is no image {printable(self._root / self._files[0])}; set data.root to the "
-                f"folder that the paths start from (now {printable(self._root)})"
-            )
+
+def _require_first(files: list[str], root: Path) -> None:
+    # If paths start from elsewhere, that is one mistake and not one for each image. Whether every
+    # file is there is for the start-up check, which opens them all.
+    if not any((root / file).is_file() for file in files[:100]):
+        raise FileNotFoundError(
+            f"there is no image {printable(root / files[0])}; set data.root to the folder that the "
+            f"paths start from (now {printable(root)})"
+        )
 
 
 def _entries(list_file: Path) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,11 @@ from sphereface2.data.batch_memory import BatchMemory
 from sphereface2.data.batch_plan import Plan
 from sphereface2.data.batch_reader import BatchReader
 from sphereface2.data.readers import Readers
-from sphereface2.data.reading_processes import CAN_SHARE, ReadingProcesses
+from sphereface2.data.reading_processes import (
+    CAN_SHARE,
+    ReadingProcesses,
+    UnsendableSourceError,
+)
 from sphereface2.data.reading_threads import ReadingThreads
 from sphereface2.data.source import Source, suits_processes
 
@@ -72,6 +76,7 @@ class Loader:
         self.source = source
         self.plan = plan
         self.workers = workers
+        self.worker_kind = worker_kind
         self.pin_memory = pin_memory
         self.has_processes = workers > 0 and (
             worker_kind == "processes"
@@ -102,12 +107,17 @@ class Loader:
 
     def _readers(self) -> Readers:
         if self.has_processes:
-            return ReadingProcesses(
-                self._reader,
-                workers=self.workers,
-                batch_size=self._batch_size,
-                pin_memory=self.pin_memory,
-            )
+            try:
+                return ReadingProcesses(
+                    self._reader,
+                    workers=self.workers,
+                    batch_size=self._batch_size,
+                    pin_memory=self.pin_memory,
+                )
+            except UnsendableSourceError:
+                if self.worker_kind == "processes":
+                    raise
+                self.has_processes = False  # a source of the user's own, which threads can read
         return ReadingThreads(
             self._reader, workers=self.workers, memory=self._memory, pin_memory=self.pin_memory
         )

@@ -9,6 +9,7 @@ import numpy as np
 
 from sphereface2.data.encoded import EncodedImages, OnBadImage
 from sphereface2.data.image_file import IMAGE_SUFFIXES, is_image_file, printable, read_file
+from sphereface2.data.packed_names import PackedNames
 
 
 class LooseImages(EncodedImages):
@@ -22,8 +23,8 @@ class LooseImages(EncodedImages):
             kind = "is not a folder" if folder.exists() else "does not exist"
             raise FileNotFoundError(f"open_set.data.path: {folder} {kind}; give a folder of images")
         self._folder = str(folder)
-        self._names = _image_names(folder)
-        if not self._names:
+        self._names = PackedNames(_image_names(folder))
+        if not len(self._names):
             raise ValueError(
                 f"open_set.data.path: no images below {folder}; expected files with one of the "
                 f"endings {', '.join(IMAGE_SUFFIXES)}"
@@ -50,7 +51,7 @@ class LooseImages(EncodedImages):
 
 
 def _image_names(folder: Path) -> list[str]:
-    """The images below a folder as relative POSIX names: strings, for there may be millions."""
+    """The images below a folder as relative POSIX names."""
     found = []
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]

@@ -14,10 +14,11 @@ import subprocess
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from sphereface2.data.batch_memory import lent
 from sphereface2.data.batch_reader import BatchReader
 from sphereface2.data.readers import Read
-from sphereface2.data.reading_server import KILLED, Order, ReadingServer, Report
+from sphereface2.data.reading_server import KILLED, STOPS, Order, ReadingServer, Report
 from sphereface2.data.shared_batches import SharedBatches
 from sphereface2.data.source import exclude
 
@@ -36,14 +37,24 @@ CAN_SHARE = sys.platform == "linux"
 _AHEAD = 2  # batches asked of each process: it has the next one when it is done with one
 _HELD = 3  # more places: for one just finished, one in training, and one free to lend again
 _LAST_IMAGE = 1.0  # seconds for an image that is being read to be done with
+_SIGNALS = {each.value: each.name for each in signal.Signals}
 
 _START = """
 import os, pickle, sys
-with os.fdopen(int(sys.argv[1]), "rb") as file:
-    sys.path[:] = pickle.load(file)
-    server = pickle.load(file)
+try:
+    with os.fdopen(int(sys.argv[1]), "rb") as file:
+        sys.path[:] = pickle.load(file)
+        server = pickle.load(file)
+except Exception as error:
+    sys.exit(f"sphereface2: a process that reads images cannot start: {error!r}")
 server.run()
 """
+# The libraries' own threads would be one too many for the server, which forks.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class UnsendableSourceError(ValueError):
+    """A source that cannot be given to another process."""
 
 
 class ReadingProcesses:
@@ -52,7 +63,10 @@ class ReadingProcesses:
     def __init__(
         self, reader: BatchReader, *, workers: int, batch_size: int, pin_memory: bool
     ) -> None:
+        _open_standard_streams()
         self.ahead = _AHEAD * workers
+        self._process = os.getpid()
+        self._has_reports = False
         self._source = reader.source
         self._pin_memory = pin_memory
         self._batches = SharedBatches(places=self.ahead + _HELD, shape=reader.shape(batch_size))
@@ -97,14 +111,19 @@ class ReadingProcesses:
         return time.process_time() + sum(worker.cpu_seconds() for worker in self._workers)
 
     def close(self) -> None:
-        self._batches.close()
         for worker in self._workers:
             worker.connection.close()
+        if os.getpid() != self._process:
+            return  # a fork of the training, which goes on reading
+        self._batches.close()
         try:
-            self._server.wait(timeout=_LAST_IMAGE)
+            if self._server.wait(timeout=_LAST_IMAGE) == 0:
+                return
         except subprocess.TimeoutExpired:
-            os.killpg(self._server.pid, signal.SIGKILL)  # it has nothing to lose
-            self._server.wait()
+            pass
+        with suppress(ProcessLookupError):
+            os.killpg(self._server.pid, signal.SIGKILL)  # they have nothing to lose
+        self._server.wait()
 
     def _receive(self, *, timeout: float | None = None) -> None:
         """Take in what is done, waiting until something is, or no longer than the timeout."""
@@ -117,21 +136,28 @@ class ReadingProcesses:
                 report: Report = worker.connection.recv()
             except (EOFError, OSError):
                 raise self._lost() from None
+            self._has_reports = True
             place, error, bad, worker.process = report
             worker.places.remove(place)
             self._done[place] = error
             exclude(self._source, bad)
 
     def _lost(self) -> ChildProcessError:
-        how = "has ended"
         try:
             code = self._server.wait(timeout=_LAST_IMAGE)
         except subprocess.TimeoutExpired:
             code = 0
         number = -code if code < 0 else code - KILLED
         if number > 0:
-            how = f"was ended by {signal.Signals(number).name}"
+            how = f"was ended by {_SIGNALS.get(number, f'signal {number}')}"
             how += " (out of memory?)" if number == signal.SIGKILL else ""
+        elif self._has_reports:
+            how = "has ended"
+        else:
+            return ChildProcessError(
+                "the processes that read images do not start; use threads "
+                "(training.worker_kind=threads)"
+            )
         return ChildProcessError(
             f"a process that reads images {how}; set fewer of them (training.workers) or threads "
             "(training.worker_kind=threads), and resume"
@@ -163,27 +189,61 @@ def _start(
 ) -> tuple[subprocess.Popen[bytes], list[_Worker]]:
     pairs = [Pipe() for _ in range(workers)]
     theirs = tuple(connection.fileno() for _, connection in pairs)
-    server = ReadingServer(reader, batches, theirs)
-    with os.fdopen(os.memfd_create("sphereface2-source"), "wb") as file:
-        pickle.dump(sys.path, file)
-        try:
-            pickle.dump(server, file, protocol=pickle.HIGHEST_PROTOCOL)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise ValueError(
-                f"training.worker_kind=processes: the images' source cannot be given to another "
-                f"process ({error}); use training.worker_kind=threads"
-            ) from None
-        file.flush()
-        file.seek(0)
-        process = subprocess.Popen(
-            [sys.executable, "-c", _START, str(file.fileno())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(file.fileno(), batches.number, *theirs),
-            process_group=0,  # so that all of them can be killed at once, and Ctrl-C is not theirs
-        )
-    # The server has its own now; this process has the memory itself.
-    os.close(batches.number)
-    for _, connection in pairs:
-        connection.close()
+    try:
+        with os.fdopen(os.memfd_create("sphereface2-source"), "wb") as file:
+            _write(ReadingServer(reader, batches, theirs), file)
+            # Until the server has its own answer to a stop, stops wait.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _START, str(file.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    env={**os.environ, **_ONE_THREAD},
+                    pass_fds=(file.fileno(), batches.number, *theirs),
+                    process_group=0,  # all of them can be killed at once, and Ctrl-C is not theirs
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    finally:
+        # The server has its own now; this process has the memory itself.
+        os.close(batches.number)
+        for _, connection in pairs:
+            connection.close()
     return process, [_Worker(connection) for connection, _ in pairs]
+
+
+def _write(server: ReadingServer, file: IO[bytes]) -> None:
+    """Write what the program `_START` reads."""
+    pickle.dump(sys.path, file)
+    try:
+        _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(server)
+    except OSError:
+        raise
+    except Exception as error:
+        raise UnsendableSourceError(
+            f"training.worker_kind=processes: the source of the images cannot be given to another "
+            f"process ({error}); use training.worker_kind=threads"
+        ) from None
+    file.flush()
+    file.seek(0)
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses what another program would not find: classes and functions of the main script."""
+
+    def reducer_override(self, obj: object) -> Any:
+        if getattr(obj, "__module__", None) == "__main__":
+            name = getattr(obj, "__qualname__", type(obj).__qualname__)
+            raise pickle.PicklingError(f"{name} is of the main script and in no module")
+        return NotImplemented
+
+
+def _open_standard_streams() -> None:
+    """Where standard streams are closed, keep other files from taking their numbers.
+
+    The server gets new ones, which would come in the place of those files.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)

@@ -2,7 +2,7 @@
 
 The server is a program of its own, not a fork of the training: in the fork of a process with
 threads, OpenCV may wait for ever for a lock that a thread held which is not there. The server has
-no threads and may fork, so its workers have one copy of the source in common. Nothing here needs
+no threads and may fork, so its workers have the arrays of the source in common. Nothing here needs
 torch, which would take longer to import than all the rest.
 """
 
@@ -22,6 +22,7 @@ from sphereface2.data.encoded import BadImage
 from sphereface2.data.shared_batches import SharedBatches
 from sphereface2.data.source import bad_images
 
+STOPS = (signal.SIGINT, signal.SIGTERM)
 KILLED = 128  # the exit code of a server of which a worker was killed, less the signal's number
 
 Order = tuple[int, int]
@@ -42,8 +43,10 @@ class ReadingServer:
     def run(self) -> None:
         """Serve until nobody wants any more."""
         # A stop is for the training to obey: it may still want the batches of its last step.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for stop in STOPS:
+            signal.signal(stop, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else there would be no end to see
         cv2.setNumThreads(0)  # as many workers as there are processors to use are busy already
         workers = set()
         for place, number in enumerate(self.connections):
@@ -69,14 +72,15 @@ class ReadingServer:
         try:
             self._read_orders(connection)
         except (EOFError, ConnectionError):
-            os._exit(0)
+            pass
         except BaseException:
             traceback.print_exc()
-        os._exit(1)
+            os._exit(1)
+        os._exit(0)
 
     def _read_orders(self, connection: Connection[Any, Any]) -> None:
         source, batches = self.reader.source, self.batches
-        known = bad_images(source)
+        known = {bad.index for bad in bad_images(source)}
         while True:
             order: Order = connection.recv()
             place, epoch = order
@@ -88,14 +92,15 @@ class ReadingServer:
                     epoch=epoch,
                     is_closed=lambda: batches.is_closed,
                 )
-                if not batches.is_closed:
-                    batches.numbers[place] = labels
+                if batches.is_closed:
+                    return  # before the end of the batch, perhaps, but nobody wants it
+                batches.numbers[place] = labels
             except Exception as found:
                 error = _plain(found)
-            now = bad_images(source)
-            report: Report = (place, error, now if len(now) > len(known) else (), os.getpid())
+            new = tuple(bad for bad in bad_images(source) if bad.index not in known)
+            known.update(bad.index for bad in new)
+            report: Report = (place, error, new, os.getpid())
             connection.send(report)
-            known = now
 
 
 def _plain(error: Exception) -> Exception:

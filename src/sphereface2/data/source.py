@@ -77,6 +77,6 @@ def notes_on(source: Source) -> tuple[str, ...]:
 
 
 def suits_processes(source: Source) -> bool:
-    """Whether several processes read a source faster than threads do, from a copy of it."""
+    """Whether processes, each with its own copy of the source, read it faster than threads."""
     suits: bool = getattr(source, "suits_processes", False)
     return suits
