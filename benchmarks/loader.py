@@ -94,19 +94,23 @@ def _compare(crops: ImageFolder, records: RecordIO, *, workers: int, repeats: in
             measured = contender()
             if repeat:  # the first pass warms up
                 passes[name].append(measured)
-    print(f"\nworkers={workers}       {'images/s':>12} {'of bare':>9} {'cpu':>7}  target")
+    print(f"\nworkers={workers}        images/s  of bare  of bare, processes     cpu  target")
     for name, taken in passes.items():
         rate = 1 / statistics.median(each.wall for each in taken)
-        wall, cpu = (
+        threads, processes = (
             statistics.median(
-                getattr(bare, kind) / getattr(each, kind)
-                for bare, each in zip(passes["bare"], taken, strict=True)
+                bare.wall / each.wall for bare, each in zip(passes[yard], taken, strict=True)
             )
-            for kind in ("wall", "cpu")
+            for yard in ("bare", "bare, processes")
+        )
+        cpu = statistics.median(
+            bare.cpu / each.cpu for bare, each in zip(passes["bare"], taken, strict=True)
         )
         shown_cpu = "" if math.isnan(cpu) else f"{cpu:.1%}"
         target = f">= {TARGETS[name]:.0%}" if name in TARGETS else ""
-        print(f"{name:<15} {rate:>12.0f} {wall:>9.1%} {shown_cpu:>7}  {target}")
+        print(
+            f"{name:<15} {rate:>9.0f} {threads:>8.1%} {processes:>19.1%} {shown_cpu:>7}  {target}"
+        )
 
 
 # -- contenders: each call reads all images EPOCHS times -----------------------------------------

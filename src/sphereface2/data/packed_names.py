@@ -25,6 +25,8 @@ class PackedNames:
         return len(self._ends) - 1
 
     def __getitem__(self, index: int) -> str:
-        place = range(len(self))[index]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"name {index} of {len(self)}")
+        place = index % len(self)
         start, end = self._ends.item(place), self._ends.item(place + 1)
         return self._text[start:end].decode("utf-8", "surrogatepass")

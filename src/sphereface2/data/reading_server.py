@@ -90,9 +90,9 @@ class ReadingServer:
                     batches.images[place],
                     batches.numbers[place],
                     epoch=epoch,
-                    is_closed=lambda: batches.is_closed,
+                    is_closed=batches.is_closed,
                 )
-                if batches.is_closed:
+                if batches.is_closed():
                     return  # before the end of the batch, perhaps, but nobody wants it
                 batches.numbers[place] = labels
             except Exception as found:

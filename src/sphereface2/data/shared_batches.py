@@ -29,7 +29,6 @@ class SharedBatches:
         os.ftruncate(self.number, self._size)
         self._map()
 
-    @property
     def is_closed(self) -> bool:
         """Whether nobody wants any more batches."""
         return self._memory[-1] != 0
