@@ -42,7 +42,7 @@ from sphereface2.data.source import Source
 from sphereface2.data.synthetic import SyntheticFaces
 
 SIZE, BATCH = 112, 125
-EPOCHS, UNCOUNTED = 3, 10  # epochs in a pass, and batches before it
+EPOCHS, UNCOUNTED = 2, 50  # epochs in a pass, and batches before it
 PEOPLE, RENDERED, COPIES = 100, 5, 8  # images a person, and versions of each in another light
 TARGETS = {".rec": 0.85, "folder": 0.70}
 

@@ -43,10 +43,9 @@ class Batch:
 class Loader:
     """Reads the batches of a plan ahead of the training, in `workers` processes or threads.
 
-    By default files are decoded in processes on Linux; all else is read in threads. A worker reads
-    one whole batch, so that workers seldom wait for each other. With no workers each batch is read
-    when it is asked for. With `share` = (k, n) it reads the k-th (from 0) of n equal parts of each
-    batch only, which put together in order are the batch.
+    By default files are decoded in processes on Linux; all else is read in threads. With no
+    workers each batch is read when it is asked for. With `share` = (k, n) it reads the k-th
+    (from 0) of n equal parts of each batch only, which put together in order are the batch.
     """
 
     def __init__(

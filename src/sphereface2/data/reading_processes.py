@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import IO, Any
 
 import numpy as np
@@ -74,6 +75,11 @@ class ReadingProcesses:
         self._asked: deque[int] = deque()
         self._done: dict[int, Exception | None] = {}
         self._server, self._workers = _start(reader, self._batches, workers)
+        self._workers_by_number = {worker.connection.fileno(): worker for worker in self._workers}
+        # Made once: what this process does for a batch is taken from the workers' processors.
+        self._reports = select.poll()
+        for number in self._workers_by_number:
+            self._reports.register(number, select.POLLIN)
 
     def ask(self, indices: NDArray[np.int64], *, epoch: int) -> None:
         place = self._free.pop()  # the last one given back: some of it may be in a cache
@@ -127,11 +133,8 @@ class ReadingProcesses:
 
     def _receive(self, *, timeout: float | None = None) -> None:
         """Take in what is done, waiting until something is, or no longer than the timeout."""
-        busy = [worker for worker in self._workers if worker.places]
-        ready = wait([worker.connection for worker in busy], timeout)
-        for worker in busy:
-            if worker.connection not in ready:
-                continue
+        for number, _ in self._reports.poll(None if timeout is None else 1000 * timeout):
+            worker = self._workers_by_number[number]
             try:
                 report: Report = worker.connection.recv()
             except (EOFError, OSError):
