@@ -6,8 +6,8 @@
 Every contender reads the same images, one pass of each in turn; a ratio is taken within each turn,
 and the median of the turns is shown. `bare` is cv2.imdecode over bytes in memory in as many
 threads, with nothing kept: what no loader can beat; `bare, processes` is the same in as many
-processes. A pass is several epochs, and a loader's first batches are not counted, for a training
-starts its workers once. All images are in the page cache, so disks are not measured. OpenCV is held
+processes. A pass is several epochs, without a loader's first and last batches, for a training starts
+and ends its workers once. All images are in the page cache, so disks are not measured. OpenCV is held
 to one thread a call (`cv2.setNumThreads(1)`) for all contenders; it would not divide images of this
 size anyway, and the library leaves that setting to the user. The machine should be idle otherwise;
 `cpu` compares processor time, which says more on a busy one.
@@ -42,7 +42,7 @@ from sphereface2.data.source import Source
 from sphereface2.data.synthetic import SyntheticFaces
 
 SIZE, BATCH = 112, 125
-EPOCHS, UNCOUNTED = 2, 50  # epochs in a pass, and batches before it
+EPOCHS, UNCOUNTED = 2, 50  # epochs in a pass, and batches before it and behind it
 PEOPLE, RENDERED, COPIES = 100, 5, 8  # images a person, and versions of each in another light
 TARGETS = {".rec": 0.85, "folder": 0.70}
 
@@ -174,10 +174,12 @@ def _loader(source: Source, workers: int, *, kind: WorkerKind = "auto") -> Calla
     loader = Loader(source, plan, size=SIZE, workers=workers, worker_kind=kind)
 
     def run() -> Pass:
-        with closing(loader.batches(0, UNCOUNTED + EPOCHS * plan.steps_per_epoch)) as batches:
+        steps = EPOCHS * plan.steps_per_epoch
+        # More batches than are taken: neither is the end of the workers counted.
+        with closing(loader.batches(0, steps + 2 * UNCOUNTED)) as batches:
             deque(islice(batches, UNCOUNTED), maxlen=0)
             images, cpu, wall = 0, 0.0, time.perf_counter()
-            for batch in batches:
+            for batch in islice(batches, steps):
                 images += len(batch.labels)
                 cpu += batch.wait_cpu_seconds  # the rest of the time nothing happens
             return Pass((time.perf_counter() - wall) / images, cpu / images)

@@ -33,7 +33,7 @@ Report = tuple[int, Exception | None, tuple[BadImage, ...], int]
 
 @dataclass(frozen=True)
 class ReadingServer:
-    """Forks a worker for each connection; `run` returns when all of them are gone."""
+    """Forks a worker for each connection, and ends when all of them are gone."""
 
     reader: BatchReader
     batches: SharedBatches
@@ -41,7 +41,7 @@ class ReadingServer:
     """Open sockets, by their numbers."""
 
     def run(self) -> None:
-        """Serve until nobody wants any more."""
+        """Serve until nobody wants any more; never returns."""
         # A stop is for the training to obey: it may still want the batches of its last step.
         for stop in STOPS:
             signal.signal(stop, signal.SIG_IGN)
@@ -66,6 +66,7 @@ class ReadingServer:
                 for other in workers:
                     os.kill(other, signal.SIGKILL)
                 os._exit(KILLED - code if code < 0 else code)
+        os._exit(0)  # the training waits, and there is nothing to put away
 
     def _work(self, connection: Connection[Any, Any]) -> None:
         """Read what is asked for until the other side is gone; never returns."""
