@@ -6,11 +6,11 @@
 Every contender reads the same images, one pass of each in turn; a ratio is taken within each turn,
 and the median of the turns is shown. `bare` is cv2.imdecode over bytes in memory in as many
 threads, with nothing kept: what no loader can beat; `bare, processes` is the same in as many
-processes. A pass is several epochs, without a loader's first and last batches, for a training starts
-and ends its workers once. All images are in the page cache, so disks are not measured. OpenCV is held
-to one thread a call (`cv2.setNumThreads(1)`) for all contenders; it would not divide images of this
-size anyway, and the library leaves that setting to the user. The machine should be idle otherwise;
-`cpu` compares processor time, which says more on a busy one.
+processes. A pass is several epochs, without a loader's first and last batches, for a training
+starts and ends its workers once. All images are in the page cache, so disks are not measured.
+OpenCV is held to one thread a call (`cv2.setNumThreads(1)`) for all contenders; it would not divide
+images of this size anyway, and the library leaves that setting to the user. The machine should be
+idle otherwise; `cpu` compares processor time, which says more on a busy one.
 """
 
 import argparse
