@@ -33,6 +33,13 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+# Ten aliases of ten aliases of ...: 10^40 values in two kilobytes; and one alias inside another.
+BOMB = "a0: &a0 [1, 1]\n" + "".join(
+    f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 40)
+)
+CHAIN = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 900))
+
+
 def sentence(source: Path | str, *overrides: str) -> str:
     """What the user is told, checked to be one line."""
     with pytest.raises((ValueError, FileNotFoundError)) as caught:
@@ -313,7 +320,28 @@ def test_an_unknown_key_comes_before_the_missing_one_it_may_be(tmp_path: Path) -
         ("seed: !!python/object:os.system {}\n", ", line 1, column 7: not valid YAML: could not"),
         ("seed: 0\n---\nseed: 1\n", ", line 2, column 1: not valid YAML: "),
         ("seed: \x01\n", ": not valid YAML: "),
-        ("a: " + "[" * 500, ": not valid YAML: nested too deeply"),
+        ("a: " + "[" * 500, ", line 1, column 53: nested deeper than 50 levels"),
+        (
+            "".join(" " * depth + "a:\n" for depth in range(60)),
+            ", line 50, column 50: nested deeper",
+        ),
+        (
+            BOMB,
+            ", line 5, column 18: more than 10,000 values (an alias counts as all it stands for)",
+        ),
+        ("a: &a [*a]\n", ", line 1, column 8: this alias stands for a value that contains it"),
+        ("&a {b: [{c: *a}]}\n", ", line 1, column 13: this alias stands for a value"),
+        (CHAIN, ", line 49, column 12: nested deeper than 50 levels"),
+        ("".join(f"k{n}: 1\n" for n in range(6000)), ", line 5001, column 1: more than 10,000"),
+        ("k" * 1_000_001, " is too large for a config: above 1,000,000 bytes"),
+        ("seed: " + "9" * 5000, ", line 1, column 7: not valid YAML: '9999999"),
+        (
+            "seed: !!bool perhaps\n",
+            ", line 1, column 7: not valid YAML: 'perhaps' cannot be read",
+        ),
+        ("seed: !!int ''\n", ", line 1, column 7: not valid YAML: '' cannot be read as int"),
+        ("seed: !!map [1]\n", ", line 1, column 7: not valid YAML: expected a mapping node"),
+        ("seed: !!timestamp x\n", ", line 1, column 7: not valid YAML: could not determine"),
     ],
 )
 def test_a_file_that_is_no_config_is_refused_with_the_place(
@@ -337,6 +365,12 @@ def test_a_byte_order_mark_is_no_mistake(file: Path) -> None:
 
 
 # YAML
+
+
+def test_anchors_and_aliases_work(file: Path) -> None:
+    with file.open("a") as lines:
+        lines.write("evaluation: {sets: [&own {name: pairs, path: p}, *own, *own]}\n")
+    assert load_config(file).evaluation.sets == (load_config(file).evaluation.sets[0],) * 3
 
 
 @pytest.mark.parametrize(

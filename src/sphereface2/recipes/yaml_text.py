@@ -3,15 +3,25 @@
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
+
+# No config comes near these; beyond them a file is a mistake or an attack, which must not take
+# minutes, or all the memory, to be refused.
+_MOST_BYTES = 1_000_000
+_MOST_VALUES = 10_000  # an alias counts as everything that it stands for
+_MOST_LEVELS = 50
 
 
 def read_yaml_file(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; a ValueError names the place of whatever is wrong with it."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ValueError(f"{path} is too large for a config: above {_MOST_BYTES:,} bytes")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path} is not a text file in UTF-8 (byte {error.start}); save it as UTF-8"
@@ -41,11 +51,10 @@ def parse_yaml(text: str, *, origin: str) -> Any:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         reason = " ".join(filter(None, (error.context, error.problem)))
-        raise ValueError(f"{origin}{place}: not valid YAML: {reason}") from None
+        refused = "" if isinstance(error, _TooLarge) else "not valid YAML: "
+        raise ValueError(f"{origin}{place}: {refused}{reason}") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{origin}: not valid YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise ValueError(f"{origin}: not valid YAML: nested too deeply") from None
 
 
 def dump_yaml(value: dict[str, Any]) -> str:
@@ -53,17 +62,78 @@ def dump_yaml(value: dict[str, Any]) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
+# YAML 1.2's core schema; PyYAML's dates, sets and byte strings are not for configs.
+_KINDS = ("null", "bool", "int", "float", "str", "seq", "map")
+
+
+class _TooLarge(yaml.MarkedYAMLError):
+    """Valid YAML that stands for more than a config holds."""
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's plain words and numbers, and no key twice.
+    """YAML 1.2's plain words and numbers, no key twice, and no more than a config needs.
 
     PyYAML follows YAML 1.1, where 1e-1 is a text, 010 is eight, 1:30 is ninety, and `no` is false.
     """
 
     # Not inherited: PyYAML's table of YAML 1.1 patterns.
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+    yaml_constructors = {  # noqa: RUF012
+        tag: construct
+        for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.removeprefix("tag:yaml.org,2002:") in _KINDS
+    }
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.values = 0  # so far, those behind aliases counted each time
+        self.level = self.deepest = 0
+        self.extents: dict[yaml.Node, tuple[int, int]] = {}  # finished node: values, levels
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # so in types-PyYAML
+        mark = cast("yaml.Mark", event.start_mark)
+        values, deepest = self.values, self.deepest
+        self.level += 1
+        self.deepest = self.level
+        self._refuse_excess(mark)
+        node = cast("yaml.Node", super().compose_node(parent, index))
+        if not isinstance(event, yaml.AliasEvent):
+            self.values += 1
+            self.extents[node] = (self.values - values, self.deepest - self.level)
+        elif node in self.extents:
+            self.values += self.extents[node][0]
+            self.deepest += self.extents[node][1]
+        else:
+            raise _TooLarge(None, None, "this alias stands for a value that contains it", mark)
+        self._refuse_excess(mark)
+        self.deepest = max(deepest, self.deepest)
+        self.level -= 1
+        return node
+
+    def _refuse_excess(self, mark: yaml.Mark) -> None:
+        if self.values > _MOST_VALUES:
+            reason = f"more than {_MOST_VALUES:,} values (an alias counts as all it stands for)"
+            raise _TooLarge(None, None, reason, mark)
+        if self.deepest > _MOST_LEVELS:
+            raise _TooLarge(None, None, f"nested deeper than {_MOST_LEVELS} levels", mark)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, LookupError):
+            # `!!int many` and `!!bool perhaps`, or more digits than Python takes for an int.
+            text = str(node.value)
+            shown = text if len(text) <= 40 else f"{text[:37]}..."
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"'{shown}' cannot be read as {kind}", node.start_mark
+            ) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         lines: dict[str, int] = {}
+        if not isinstance(node, yaml.MappingNode):
+            return super().construct_mapping(node, deep=deep)  # `!!map [1]`: refused there
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
