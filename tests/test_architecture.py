@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "sphereface2"
 # A module may import modules of its own stage and of stages before it. `recipes` is what `config`
 # reads; `runs` and the command line stand at the end, where everything meets.
 LINE = [
+    "files",
     "machine",
     "durations",
     "peers",

@@ -6,8 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from tests.test_runs import SETS, SMALL
+from sphereface2.backbones import build_backbone
+from sphereface2.backbones.model_folder import Preprocessing, save_model
+from sphereface2.cli import app
+from tests.test_runs import SETS, SMALL, write_crops
 
 
 def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -67,6 +71,40 @@ def test_a_mistake_gets_one_sentence_and_exit_code_two(
     assert part in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+OUTPUTS = [
+    ["train", "quickstart", "--output", "file/out"],
+    ["sweep", "quickstart", "--output", "file/out"],
+    ["sweep", "quickstart", "--runs", "file/out"],
+    ["reproduce", "principles", "--output", "file/out"],
+    ["generate", "ijb-b", "file/out"],
+    ["align", "faces", "file/out"],
+    ["convert", "faces", "file/out.rec"],
+    ["inspect", "faces", "--output", "file/out"],
+    ["extract", "model", "faces", "file/out.npy"],
+    ["compare", "faces", "model", "--output", "file/out.html"],
+    ["calibrate", "model", "--on", "synthetic", "--picture", "file/out.png"],
+    ["evaluate", "model", "--on", "synthetic", "--output", "file/out"],
+]
+
+
+@pytest.mark.parametrize("words", OUTPUTS, ids=lambda words: f"{words[0]} {words[-2]}")
+def test_an_output_that_cannot_be_written_is_noticed_before_the_work(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    write_crops(tmp_path / "faces" / "anna", 2)
+    options = {"width": 4, "input_size": 16, "embedding_dim": 8}
+    network = build_backbone("sfnet4", seed=0, **options)
+    size = Preprocessing(16)
+    save_model(tmp_path / "model", network, name="sfnet4", options=options, preprocessing=size)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    done = CliRunner().invoke(app, words)
+    assert "cannot be written: file is not a folder" in str(done.exception)
+    assert done.output == ""
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_lists_name_everything(tmp_path: Path) -> None:

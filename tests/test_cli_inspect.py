@@ -152,7 +152,7 @@ def test_an_interrupted_embedding_is_gone_on_with(
         (["{faces}", "--false-alarms", "2"], "between 0 and 1"),
         (["{out}"], "no images in"),
         (["{out}/none"], "there is no file or folder"),
-        (["{faces}", "--output", "{faces}/person0/00.jpg"], "is a file"),
+        (["{faces}", "--output", "{faces}/person0/00.jpg"], "is not a folder"),
     ],
 )
 def test_mistakes(faces: Path, tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -45,8 +45,6 @@ def refuse_used_folder(folder: Path) -> None:
             f"'sphereface2 resume {folder}', choose another --output, or replace it "
             "with --overwrite"
         )
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file, not a folder: choose another --output")
 
 
 def require_run(folder: Path) -> Path:

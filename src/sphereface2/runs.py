@@ -41,6 +41,7 @@ from sphereface2.evaluation.results import (
     installed_versions,
 )
 from sphereface2.evaluation.verification import measure_all
+from sphereface2.files import require_writable
 from sphereface2.heads import Head, build_head, head_options
 from sphereface2.heads.sharding import class_shards
 from sphereface2.reporting.pictures import ReportPictures, hardest_pairs, people_sheet
@@ -100,8 +101,10 @@ def train(
     team = current_team()
     with team.together():
         config = resolve(config)
-        if team.is_first and not overwrite:
-            refuse_used_folder(folder)
+        if team.is_first:
+            require_writable(folder)
+            if not overwrite:
+                refuse_used_folder(folder)
         trainer = _build_trainer(config, folder, events=events, watch=watch)
     team.require_same(_identity(trainer))
     with team.together():
@@ -132,6 +135,7 @@ def evaluate(folder: Path, *, overrides: Sequence[str] = (), watch: Watch = unwa
     `overrides` may change the evaluation and the device, as `evaluation.sets.0.people=50`.
     """
     config = load_config(require_run(folder), overrides)
+    require_writable(folder)
     sets = build_sets(config, watch=watch)
     result = _measure(folder, config, sets, in_full=True, watch=watch)
     pictures = ReportPictures(

@@ -214,7 +214,7 @@ def test_whoever_waited_takes_what_the_first_measured(
         yield
 
     monkeypatch.setitem(PROTOCOLS, "ijb-b", lambda *_, **__: pytest.fail("measured again"))
-    with (run / "protocols" / ".ijb-b.lock").open() as lock:
+    with (run / "protocols" / ".ijb-b.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert run_on_protocol(run, "ijb-b", root=ijb_root, watch=released) == first
     assert waited == ["waiting for another process on ijb-b, run"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sphereface2.cli.showing import Watch, console
+from sphereface2.files import require_writable
 from sphereface2.machine import usable_cores
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def align(
         if detector != "yunet":
             raise ValueError(f"--yunet-model is for --detector yunet, not {detector}")
         options["model"] = str(yunet_model.resolve())
+    require_writable(target)
     screen = console()
     try:
         with Watch(screen)("aligning photos") as progress:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sphereface2.cli.showing import Watch, console
+from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
     from sphereface2.data.converting.conversion import Converted
@@ -46,6 +47,7 @@ def convert(
     """
     from sphereface2.data.converting.convert import convert as convert_images
 
+    require_writable(target.parent)  # it is made beside its place
     screen = console()
     try:
         done = convert_images(

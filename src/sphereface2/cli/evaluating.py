@@ -11,6 +11,7 @@ import typer
 from sphereface2.cli.extracting import BatchSize, Device, Flip, Workers
 from sphereface2.cli.ranks import GO_ON, all_ranks, stoppable
 from sphereface2.cli.showing import Watch, console, rank
+from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
     from sphereface2.data.verification_sets import VerificationSet
@@ -211,7 +212,9 @@ def _subject(
         raise FileNotFoundError(f"--embeddings: there is no file or folder {embeddings}")
     embedder = None if judged is None else open_embedder(judged, watch=watch, **options)
     subject = Subject(embedder, embeddings, output or Path(), watch)
-    return replace(subject, output=output or Path("evaluations") / f"{subject.name}-{what}")
+    place = output or Path("evaluations") / f"{subject.name}-{what}"
+    require_writable(place)
+    return replace(subject, output=place)
 
 
 def _joined(sets: Sequence[str]) -> str:

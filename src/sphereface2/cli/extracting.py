@@ -7,6 +7,7 @@ import typer
 
 from sphereface2.cli.ranks import GO_ON, all_ranks, stoppable
 from sphereface2.cli.showing import Watch, console
+from sphereface2.files import require_writable
 
 Flip = Annotated[bool, typer.Option(help="Add the mirror image's embedding.")]
 Workers = Annotated[int, typer.Option(help="Threads that read images, or processes that render.")]
@@ -43,6 +44,7 @@ def extract(
         screen = console()
         team = current_team()
         with team.together():
+            require_writable(output, is_file=True)
             embedder = open_embedder(
                 model,
                 flip=flip,

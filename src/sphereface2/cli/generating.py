@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sphereface2.cli.showing import Watch, console
+from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
     from sphereface2.data.source import Progress
@@ -40,6 +41,7 @@ def generate(
     screen = console()
     # Made beside its place: what has the name is whole.
     making = output.with_name(f".{output.name}.making")
+    require_writable(making)
     shutil.rmtree(making, ignore_errors=True)
     try:
         with Watch(screen)(f"making {kind}") as progress:

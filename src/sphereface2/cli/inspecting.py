@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sphereface2.cli.showing import Watch, console
+from sphereface2.files import require_writable
 from sphereface2.machine import usable_cores
 
 if TYPE_CHECKING:
@@ -69,8 +70,7 @@ def inspect(
         loaded = load_model(_model_folder(model))
     source = open_images(data, root=root)
     folder = output or Path("inspection") / (data.resolve().stem or "data")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--output {folder} is a file; give a folder")
+    require_writable(folder)
     threads = workers or usable_cores()
     watch = Watch(console())
     with watch("looking at the images") as progress:

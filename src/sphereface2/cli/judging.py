@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sphereface2.cli.showing import Watch, console
+from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
     from sphereface2.config import RunConfig
@@ -30,6 +31,7 @@ def compare(
     if len(runs) < 2:
         raise ValueError("compare needs at least two run folders")
     labels = _labels(runs)
+    require_writable(output, is_file=True)
     scored = [load_scores(run / SCORES)[1] for run in runs]
     with Watch(console())("comparing"):
         comparison = compare_models(list(zip(labels, scored, strict=True)))
@@ -85,6 +87,9 @@ def calibrate(
     if not model.is_dir():
         raise FileNotFoundError(f"there is no run or model folder {model}")
     folder = model / MODEL if (model / MODEL).is_dir() else model
+    place = picture or folder.parent / "calibration.png"
+    require_writable(place, is_file=True)
+    require_writable(folder)
     config = _run_config(folder.parent)
     calibration = calibrate_model(
         folder,
@@ -97,7 +102,6 @@ def calibrate(
         history=read_history(folder.parent),
         watch=Watch(console()),
     )
-    place = picture or folder.parent / "calibration.png"
     write_calibration_picture(place, calibration)
     out = Console()
     out.print(thresholds_content(calibration).to_rich())

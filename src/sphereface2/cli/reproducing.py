@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sphereface2.cli.showing import Watch, console
+from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
     from sphereface2.reproducing.reproduce import Reproduced, Reproduction
@@ -74,6 +75,7 @@ def reproduce(
     if dry_run:
         _tell_plans(work, names)
         return
+    require_writable(output)
     failed = []
     for each in names:
         try:

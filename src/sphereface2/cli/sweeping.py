@@ -8,6 +8,7 @@ import typer
 
 from sphereface2.cli.running import name_of
 from sphereface2.cli.showing import console
+from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
     from sphereface2.evaluation.sweep_result import SweepResult
@@ -70,6 +71,8 @@ def sweep(
     from sphereface2.sweeping.display import SweepDisplay
     from sphereface2.sweeping.engine import SweepStopped, run_sweep
 
+    for place in (folder, runs):
+        require_writable(place)
     screen = console()
     try:
         result = run_sweep(wanted, runs=runs, jobs=jobs, events=SweepDisplay(screen))

@@ -16,11 +16,11 @@ import torch
 
 from sphereface2 import runs
 from sphereface2.config import RunConfig, load_config
-from sphereface2.data.file_lock import file_lock
 from sphereface2.data.source import Source
 from sphereface2.data.training_source import build_people
 from sphereface2.evaluation.embed import embed
 from sphereface2.evaluation.learned_features import LearnedFeatures, plain_rows
+from sphereface2.files import file_lock
 from sphereface2.run_folder import CONFIG, load_run_model
 from sphereface2.scoring import Watch, unwatched
 from sphereface2.training.checkpoint import load_tensors

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from sphereface2.backbones.model_folder import weights_digest
-from sphereface2.data.file_lock import file_lock
 from sphereface2.data.rendered_ijb import MADE
 from sphereface2.evaluation.generated import TRUTH
 from sphereface2.evaluation.ijb import IjbResult
@@ -20,6 +19,7 @@ from sphereface2.evaluation.operating import Measure
 from sphereface2.evaluation.results import RocPoints
 from sphereface2.evaluation.roc_over_seeds import MethodRoc
 from sphereface2.evaluation.sweep_result import SeedRun, SweepResult, SweepRow
+from sphereface2.files import file_lock
 from sphereface2.protocols import PROTOCOLS, Subject, open_embedder
 from sphereface2.protocols.extracting import Watch, find_model, unwatched
 from sphereface2.protocols.roots import is_made, require_root

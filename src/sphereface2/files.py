@@ -1,0 +1,145 @@
+"""Files that more than one process may want: locks of the operating system, and places to write."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_PAUSE = 0.02  # seconds between two tries to get a lock
+_WIDTH = 256  # every note has the same length, so that none shows the end of the one before
+
+
+class LockedError(ValueError):
+    """Another process holds a lock."""
+
+
+class Lock:
+    """A held lock, whose file says who holds it."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self.note()
+
+    def note(self, **facts: Any) -> None:
+        """Let the file say more than the process and its host, such as how far the work is."""
+        facts = {"pid": os.getpid(), "host": socket.gethostname(), **facts}
+        os.pwrite(self.handle, json.dumps(facts).ljust(_WIDTH).encode(), 0)
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """What the process that holds a lock, or was killed while it did, says; {}: nothing."""
+    try:
+        note = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return note if isinstance(note, dict) else {}
+
+
+@contextmanager
+def file_lock(
+    path: Path,
+    *,
+    patience: float = math.inf,
+    while_waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Iterator[Lock]:
+    """Hold the lock of a file; the second process waits, or gets a LockedError.
+
+    The system releases the lock when the process ends, however that ends, so a file that a killed
+    process leaves behind locks nothing. Otherwise the file goes with the lock, and so do folders
+    that were made for it and are still empty.
+
+    patience: how long to wait, in seconds
+    while_waiting: entered only if another process has the lock, and left when it is free
+    """
+    folders = [each for each in (path.parent, *path.parent.parents) if not each.exists()]
+    handle = _try_lock(path)
+    if handle is None:
+        deadline = time.monotonic() + patience
+        with while_waiting():
+            while (handle := _try_lock(path)) is None:
+                if time.monotonic() > deadline:
+                    raise LockedError(f"another process holds {path}")
+                time.sleep(_PAUSE)
+    _close_in_forks()
+    _held.add(handle)
+    try:
+        yield Lock(handle)
+    finally:
+        if handle in _held:  # else this is a fork of the process that holds it
+            # Before it is released: who opens the file now waits, and then finds that it is gone.
+            path.unlink(missing_ok=True)
+            _held.remove(handle)
+            os.close(handle)
+            with suppress(OSError):
+                for folder in folders:
+                    folder.rmdir()
+
+
+def _try_lock(path: Path) -> int | None:
+    """The handle of the locked file, or None if another process has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except FileNotFoundError:
+        if path.parent.exists():
+            raise
+        return None  # the process before has just removed the folder
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The process before may have removed the file that was opened here.
+        if os.path.samestat(os.fstat(handle), path.stat()):
+            return handle
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(handle)
+    return None
+
+
+_held: set[int] = set()
+
+
+@cache
+def _close_in_forks() -> None:
+    """Let no forked process keep a lock when the process that took it is gone."""
+
+    def close() -> None:
+        for handle in _held:
+            os.close(handle)
+        _held.clear()
+
+    os.register_at_fork(after_in_child=close)
+
+
+def require_writable(path: Path, *, is_file: bool = False) -> None:
+    """One sentence before the work, not after it, if nothing can be written at `path`.
+
+    It is to be a folder, or with `is_file` a file; neither is made here.
+    """
+    if is_file and path.exists() and not path.is_file():
+        what = "a folder" if path.is_dir() else "not a plain file"
+        raise ValueError(f"{path} cannot be written: it is {what}; give the name of a file")
+    folder = path.parent if is_file else path
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    if not folder.is_dir():
+        raise ValueError(
+            f"{path} cannot be written: {folder} is not a folder; choose another place"
+        )
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(b"\n")  # an empty file fits on a full disk
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise OSError(
+            f"{path} cannot be written: {reason} (in {folder}); choose another place"
+        ) from None
