@@ -582,8 +582,11 @@ def test_pairs_are_told_from_lists_of_images(tmp_path: Path) -> None:
         convert(write_pairs(tmp_path, "bin"), tmp_path / "x.bin", root=tmp_path)
 
 
-def test_names_that_would_be_one_number_in_a_list_stay_two_people(tmp_path: Path) -> None:
-    for number, person in enumerate(("7", "07", "-1")):
+@pytest.mark.parametrize("people", [("7", "07", "-1"), ("7", "8", "-5")])
+def test_people_that_a_list_would_not_keep_apart_get_numbers(
+    tmp_path: Path, people: tuple[str, ...]
+) -> None:
+    for number, person in enumerate(people):
         file = tmp_path / "crops" / person / "1.jpg"
         file.parent.mkdir(parents=True)
         file.write_bytes(picture(number))

@@ -90,6 +90,15 @@ def test_numbers_are_in_their_order_and_keep_their_zeros(images: Path) -> None:
     assert source.labels.tolist() == [1, 0, 2]
 
 
+def test_numbers_may_be_larger_than_any_integer_of_the_machine(images: Path) -> None:
+    # As the 21 digits of an account; the order is that of the numbers, not of the texts.
+    account, digits = 113456789012345678901, "9" * 5000
+    source = listed(images, f"a/1.jpg {account}\nb/1.png 9\nc/3.png {account - 1}\n")
+    assert source.people == ["9", str(account - 1), str(account)]
+    assert source.labels.tolist() == [2, 0, 1]
+    assert listed(images, f"a/1.jpg {digits}\nb/1.png 9\n").people == ["9", digits]
+
+
 def test_paths_start_from_root_and_may_be_absolute(images: Path, tmp_path: Path) -> None:
     (tmp_path / "lists").mkdir()
     text = f"1.jpg 0\n{images / 'b' / '1.png'} 1\n"
@@ -123,7 +132,9 @@ def test_names_that_are_not_utf8(images: Path) -> None:
         ("l.txt", "a/1.jpg\t1\nb/1.png 2\t\n", "line 2: expected 'path label' in 2 fields, got"),
         ("l.lst", "0\t1.5\ta/1.jpg\n", "line 1: the label '1.5' is no whole number"),
         ("l.lst", "0\tanna\ta/1.jpg\n", "line 1: the label 'anna' is no whole number"),
-        ("l.txt", "a/1.jpg -5\nb/1.png 3\n", "has label -5; labels start from 0, and -1 means"),
+        ("l.txt", "# -5\nb/1.png 3\na/1.jpg -5\n", "l.txt, line 3: the label is -5; labels start"),
+        ("l.csv", "path,label\nb/1.png,3\na/1.jpg,-5\n", "l.csv, line 3: the label is -5; labels"),
+        ("l.txt", "b/1.png 3\na/1.jpg nan\n", "line 2: the label 'nan' is not a number, and all"),
         ("l.txt", "1.jpg 0\n", "there is no image .*1.jpg; set data.root to the folder that the"),
         ("l.txt", "\0\0\0 1\n", "l.txt is not a text file"),
     ],

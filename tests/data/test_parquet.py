@@ -167,6 +167,17 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     foreign(path, {"image": BODIES[:2], "label": pa.array([0, None])})
     with pytest.raises(ValueError, match=r"a.parquet: 1 rows have no label"):
         ParquetImages(path=str(path))
+    for labels, message in (
+        (
+            pa.array([3, (1 << 64) - 1], pa.uint64()),
+            r"row 1: the label 18446744073709551615 is abo",
+        ),
+        (pa.array([3, -4]), r"a.parquet, row 1: the label is -4; labels start from 0"),
+        (pa.array(["3", "-4"]), r"a.parquet, row 1: the label is -4; labels start from 0"),
+    ):
+        foreign(path, {"image": BODIES[:2], "label": labels})
+        with pytest.raises(ValueError, match=message):
+            ParquetImages(path=str(path))
     foreign(path, {"image": pa.array([], pa.binary()), "label": pa.array([], pa.int64())})
     with pytest.raises(ValueError, match=r"a.parquet holds no images: it has no rows"):
         ParquetImages(path=str(path))

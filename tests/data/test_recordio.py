@@ -244,14 +244,21 @@ def test_labels_beyond_float32_are_counted_and_said(tmp_path: Path) -> None:
     )
 
 
+def test_a_record_0_that_announces_endlessly_many_images(tmp_path: Path) -> None:
+    records = [payload([float("inf"), 3.0], b""), *(payload(0.0, body) for body in BODIES[:2])]
+    assert len(RecordIO(path=str(write_rec(tmp_path / "a.rec", records)))) == 2
+
+
 def test_unknown_people_and_wrong_labels(tmp_path: Path) -> None:
     source = RecordIO(path=str(im2rec(tmp_path / "a.rec", [4.0, -1.0, 6.0], BODIES[:3])))
     assert source.labels.tolist() == [0, -1, 1]
     assert source.people == ["4", "6"]
     for wrong, message in (
-        (0.5, r"a\.rec, key 1: the label 0\.5 is no whole number"),
-        (float("nan"), r"key 1: the label nan is no whole number"),
-        (-3.0, r"a\.rec: image 1 has label -3; labels start from 0"),
+        (0.5, r"a\.rec, key 1: the label 0\.5 is not a whole number"),
+        (float("nan"), r"key 1: the label nan is not a whole number"),
+        (float("inf"), r"key 1: the label inf is not a whole number from -1 to 2\^63 - 1"),
+        (1e30, r"key 1: the label 1.*e\+30 is not a whole number from -1 to 2\^63 - 1"),
+        (-3.0, r"a\.rec, key 1: the label is -3; labels start from 0"),
     ):
         path = im2rec(tmp_path / "a.rec", [0.0, wrong], BODIES[:2])
         with pytest.raises(ValueError, match=message):

@@ -83,6 +83,7 @@ def test_a_bad_pair_list_names_its_lines(tmp_path: Path, text: str, message: str
         ("A,B\n1,2\n", "header that has TEMPLATE_ID and SUBJECT_ID"),
         ("TEMPLATE_ID,SUBJECT_ID\n1,2\n1,3\n5,1\n", r"1 template ids stand for several people"),
         ("TEMPLATE_ID,SUBJECT_ID\nx,2\n", "line 2: 'x,2' has no whole numbers"),
+        (f"TEMPLATE_ID,SUBJECT_ID\n1,1\n2,{1 << 63}\n", "line 3: '2,9223.*' has no whole numbers"),
         ("TEMPLATE_ID,SUBJECT_ID\n", "lists no template"),
         ("", "is empty"),
     ],

@@ -61,10 +61,7 @@ class ImageList(EncodedImages):
             raise ValueError(f"{printable(list_file)} names no images; expected 'path label' lines")
         _require_first(files, folder)
         self._files = PackedNames(files)
-        try:
-            labels, people = classes_of_texts(texts)
-        except ValueError as error:
-            raise ValueError(f"{printable(list_file)}: {error}") from None
+        labels, people = classes_of_texts(texts, lambda index: _place(list_file, index))
         super().__init__(
             path=list_file,
             labels=labels,
@@ -124,6 +121,13 @@ def _entries(list_file: Path) -> Iterator[tuple[str, str]]:
                 "whole number; labels are the numbers of people"
             )
         yield fields[layout[0]], label
+
+
+def _place(list_file: Path, index: int) -> str:
+    """The line of an image, found by reading the list again, which only a mistake needs."""
+    rows = list(_rows(list_file))
+    number, _ = rows[index + (_titles(rows[0][1]) is not None)]
+    return f"{printable(list_file)}, line {number}"
 
 
 def _rows(list_file: Path) -> Iterator[tuple[int, list[str]]]:

@@ -184,7 +184,7 @@ class ParquetImages(EncodedImages):
         if values.null_count:
             raise ValueError(f"{printable(path)}: {values.null_count} rows have no {column}")
         if arrow.types.is_integer(values.type):
-            labels, numbers = classes_of_numbers(values.to_numpy().astype(np.int64))
+            labels, numbers = classes_of_numbers(values.to_numpy(), self.location)
             people = [str(number) for number in numbers.tolist()]
             if len(names) == 2:
                 people = _names_of(labels, *_coded(table.column("person")), people)
@@ -192,7 +192,9 @@ class ParquetImages(EncodedImages):
                 people = _class_names(schema, numbers, people)
             return labels, people, gaps_note(numbers)
         codes, texts = _coded(values)
-        classes, people = classes_of_texts(texts)
+        classes, people = classes_of_texts(
+            texts, lambda code: self.location(int(np.flatnonzero(codes == code)[0]))
+        )
         return classes[codes], people, []
 
 

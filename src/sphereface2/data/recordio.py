@@ -69,10 +69,7 @@ class RecordIO(EncodedImages):
         if not len(self._keys):
             raise ValueError(f"{self._shown} holds no images")
         numbers = self._whole_numbers(heads.labels[is_image])
-        try:
-            labels, classes = classes_of_numbers(numbers)
-        except ValueError as error:
-            raise ValueError(f"{self._shown}: {error}") from None
+        labels, classes = classes_of_numbers(numbers, self.location)
         super().__init__(
             path=self._file,
             labels=labels,
@@ -227,8 +224,8 @@ class RecordIO(EncodedImages):
         odd = np.flatnonzero(numbers != labels)
         if len(odd):
             raise ValueError(
-                f"{self._shown}, key {self._keys[odd[0]]}: the label {labels[odd[0]]} is no whole "
-                "number; labels are the numbers of people"
+                f"{self.location(int(odd[0]))}: the label {labels[odd[0]]} is not a whole number "
+                "from -1 to 2^63 - 1; labels are the numbers of people"
             )
         return numbers
 
@@ -286,11 +283,11 @@ def _find_images(keys: NDArray[np.int64], heads: _Heads) -> tuple[NDArray[np.boo
     is_range = (heads.lengths == 0) & (heads.flags >= 2)
     if not is_range[keys == 0].any():
         return np.ones(len(keys), np.bool_), []
-    announced = int(heads.labels[is_range & (keys == 0)][0]) - 1
+    announced = float(heads.labels[is_range & (keys == 0)][0]) - 1
     found = int((~is_range).sum())
     if announced == found or announced >= _EXACT:
         return ~is_range, []
-    return ~is_range, [f"record 0 announces {announced} images, but there are {found}"]
+    return ~is_range, [f"record 0 announces {announced:.0f} images, but there are {found}"]
 
 
 def _unpack(payload: bytes) -> tuple[int, float, int, int]:

@@ -13,6 +13,7 @@ from sphereface2.evaluation.unit_rows import first_of
 
 TITLES = {"ijbb": "ijb-b", "ijbc": "ijb-c"}
 _CHUNK = 1 << 24  # bytes of text parsed at once
+_MOST = (1 << 63) - 1  # the largest id
 
 
 def read_ijb(root: Path, *, name: str | None = None, identification: bool = True) -> IjbSet:
@@ -92,6 +93,8 @@ def read_template_list(path: Path, *, name: str) -> TemplateList:
         fields = line.split(",", last)
         try:
             template, subject = int(fields[place]), int(fields[person])
+            if max(abs(template), abs(subject)) > _MOST:
+                raise ValueError
         except (ValueError, IndexError):
             raise ValueError(
                 f"{path}, line {number}: '{line[:60]}' has no whole numbers for template and "
@@ -225,7 +228,7 @@ def _refuse_line(path: Path, text: bytes, columns: int, *, before: int) -> None:
 
 
 def _is_id(field: str) -> bool:
-    return field.isdigit() and int(field) < 1 << 31
+    return field.isdecimal() and len(field) <= 10 and int(field) < 1 << 31
 
 
 def _fields(path: Path, *, columns: int) -> list[str]:

@@ -147,7 +147,10 @@ def _list_labels(job: Job) -> list[str]:
     # Among names -1 would be one; 7 and 07 are one number; and an empty name is none.
     if job.has_unknown or not all(names):
         return [*numbers, "-1"]
-    labels, found = classes_of_texts(names)
+    try:
+        labels, found = classes_of_texts(names, names.__getitem__)
+    except ValueError:  # a person called -5, which no list can hold
+        return [*numbers, "-1"]
     is_exact = len(found) == len(names) and int(labels.min(initial=0)) >= 0
     return [*(names if is_exact else numbers), "-1"]
 
