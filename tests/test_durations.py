@@ -1,10 +1,10 @@
-"""Durations are told in the units that suit them."""
+"""Durations in the units that suit them, and counts with their nouns."""
 
 import re
 
 import pytest
 
-from sphereface2.durations import in_words
+from sphereface2.durations import counted, in_words
 
 SECONDS = {"ms": 1e-3, "s": 1, "min": 60, "h": 3600, "day": 86400, "days": 86400}
 
@@ -45,3 +45,10 @@ def test_any_duration_is_told_within_a_twentieth() -> None:
             float(number.replace(",", "")) < 1000 for number, unit in words if unit != "days"
         )
         seconds *= 1.013
+
+
+def test_one_of_a_thing_is_singular() -> None:
+    assert counted(1, "crop") == "1 crop"
+    assert counted(0, "crop") == "0 crops"
+    assert counted(2000, "crop") == "2,000 crops"
+    assert [counted(count, "person", "people") for count in (1, 3)] == ["1 person", "3 people"]

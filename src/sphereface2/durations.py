@@ -1,4 +1,4 @@
-"""Durations as people say them."""
+"""Durations and counts as people say them."""
 
 import math
 
@@ -29,3 +29,8 @@ def in_words(seconds: float) -> str:
             more = f" {rest // lesser_size} {lesser}" if rest else ""
             return f"{count:,} {unit}{'s' * (unit == 'day' and count > 1)}{more}"
     raise AssertionError("days have no limit")
+
+
+def counted(count: int, one: str, more: str | None = None) -> str:
+    """A count with its noun: "1 crop", "2,000 crops", "3 people" where `more` is given."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"

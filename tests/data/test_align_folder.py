@@ -79,17 +79,26 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def taken(folder: Path) -> list[dict[str, str]]:
+    return [row for row in rows(folder) if row["taken"] == "1"]
+
+
 def counts(done: Aligned) -> tuple[int, int, int, int, int]:
     return done.photos, done.aligned, done.without_face, done.unreadable, done.anew
 
 
 @pytest.fixture(scope="module")
-def rendered() -> list[NDArray[np.uint8]]:
+def heads() -> list[NDArray[np.uint8]]:
     faces = SyntheticFaces(people=3, images_per_person=1)
+    return [faces[index][0] for index in range(3)]
+
+
+@pytest.fixture(scope="module")
+def rendered(heads: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
     pictures = []
-    for index in range(3):
+    for head in heads:
         canvas = np.full((260, 340, 3), 110, np.uint8)
-        canvas[60:172, 150:262] = faces[index][0]
+        canvas[60:172, 150:262] = head
         pictures.append(canvas)
     return pictures
 
@@ -206,9 +215,64 @@ def test_the_chosen_face_is_taken_and_several_are_counted(tmp_path: Path, stub: 
     largest = align_folder(source, tmp_path / "largest", detector="stub", choose="largest")
     align_folder(source, tmp_path / "central", detector="stub", choose="central")
     assert largest.several_faces == 1
-    assert rows(tmp_path / "largest")[0]["right"] == "112.00"
-    assert rows(tmp_path / "largest")[0]["faces"] == "2"
-    assert rows(tmp_path / "central")[0]["right"] == "65.00"
+    # All faces are written down, one is marked, and the crop stands with that.
+    for choice, marks in (("largest", ["1", "0"]), ("central", ["0", "1"])):
+        table = rows(tmp_path / choice)
+        assert [row["right"] for row in table] == ["112.00", "65.00"]
+        assert [row["taken"] for row in table] == marks
+        assert [row["crop"] for row in table] == ["person0/0.jpg" * int(each) for each in marks]
+        assert {row["faces"] for row in table} == {"2"}
+
+
+def test_of_a_group_the_person_in_the_middle_is_taken_by_default(
+    tmp_path: Path, heads: list[NDArray[np.uint8]]
+) -> None:
+    for index, wanted in enumerate(heads):
+        canvas = np.full((300, 480, 3), 110, np.uint8)
+        canvas[94:206, 184:296] = wanted
+        neighbour = cv2.resize(heads[index - 1], (224, 224), interpolation=cv2.INTER_CUBIC)
+        canvas[40:264, 320:] = neighbour[:, :160]  # larger, and cut by the border
+        write(tmp_path / "in" / f"group{index}.png", canvas)
+    alone = np.full((300, 480, 3), 110, np.uint8)
+    alone[10:122, 360:472] = heads[0]
+    write(tmp_path / "in" / "alone.png", alone)
+    done = align_folder(tmp_path / "in", tmp_path / "out")
+    assert (done.aligned, done.several_faces) == (4, 3)
+    align_folder(tmp_path / "in", tmp_path / "largest", choose="largest")
+
+    def middles(folder: Path) -> list[float]:
+        return [(float(row["left"]) + float(row["right"])) / 2 for row in taken(folder)]
+
+    alone_at, *groups = middles(tmp_path / "out")
+    assert 380 < alone_at < 450
+    assert all(200 < middle < 280 for middle in groups)
+    assert all(middle > 400 for middle in middles(tmp_path / "largest")[1:])
+    assert len(rows(tmp_path / "out")) == 7
+
+
+def test_a_face_found_at_a_second_look_is_marked_and_counted(
+    tmp_path: Path, heads: list[NDArray[np.uint8]]
+) -> None:
+    for index, image in enumerate(heads):
+        canvas = np.full((90, 90, 3), 120, np.uint8)
+        canvas[39:51, 39:51] = cv2.resize(image, (12, 12), interpolation=cv2.INTER_AREA)
+        write(tmp_path / "in" / f"{index}.png", canvas)
+    done = align_folder(tmp_path / "in", tmp_path / "out")
+    looks = [row["look"] for row in rows(tmp_path / "out")]
+    assert looks.count("enlarged") == done.second_look > 0
+    # The next run knows it still.
+    assert align_folder(tmp_path / "in", tmp_path / "out").second_look == done.second_look
+
+
+def test_a_folder_of_another_version_is_not_continued(tmp_path: Path, stub: type[Stub]) -> None:
+    source, out = photos(tmp_path / "in", 2), tmp_path / "out"
+    align_folder(source, out, detector="stub")
+    journal = out / ".align" / "journal.jsonl"
+    settings, *_ = journal.read_text().replace('"version": 2, ', "").splitlines()
+    old = '{"photo": "person0/0.png", "crop": null, "faces": 0, "reason": null, "face": null}'
+    journal.write_text(f"{settings}\n{old}\n")
+    with pytest.raises(ValueError, match=r"begun by another version of align, .* a new folder"):
+        align_folder(source, out, detector="stub")
 
 
 def test_photos_that_differ_in_their_ending_only_stay_apart(
@@ -217,7 +281,7 @@ def test_photos_that_differ_in_their_ending_only_stay_apart(
     for index, name in enumerate(["a.png", "a.bmp", "a.jpg", "a.jpg.png", "b.jpg/1.png", "b.png"]):
         write(tmp_path / "in" / name, grey(40 * index + 10))
     align_folder(tmp_path / "in", tmp_path / "out", detector="stub")
-    named = {row["photo"]: row["crop"] for row in rows(tmp_path / "out")}
+    named = {row["photo"]: row["crop"] for row in taken(tmp_path / "out")}
     assert len(named) == len(set(named.values())) == 6
     assert crops(tmp_path / "out") == sorted({*named.values(), "b.jpg"})
     for photo, crop in named.items():
@@ -226,7 +290,7 @@ def test_photos_that_differ_in_their_ending_only_stay_apart(
     # A photo that comes later takes no name that is in use.
     write(tmp_path / "in" / "a.JPEG", grey(5))
     align_folder(tmp_path / "in", tmp_path / "out", detector="stub")
-    later = {row["photo"]: row["crop"] for row in rows(tmp_path / "out")}
+    later = {row["photo"]: row["crop"] for row in taken(tmp_path / "out")}
     assert len(set(later.values())) == 7
     assert named.items() <= later.items()
 
@@ -243,13 +307,13 @@ def test_an_interrupted_run_goes_on_and_ends_as_an_uninterrupted_one(
 
     with pytest.raises(KeyboardInterrupt):
         align_folder(source, tmp_path / "out", detector="stub", progress=stop)
-    assert stub.calls == 4
+    assert stub.calls == 4 + 3  # three more looks at the one without a face
     assert not (tmp_path / "out" / "faces.csv").exists()
     told: list[tuple[int, int]] = []
     done = align_folder(
         source, tmp_path / "out", detector="stub", progress=lambda *now: told.append(now)
     )
-    assert stub.calls == 10
+    assert stub.calls == 10 + 3
     assert counts(done) == (10, 9, 1, 0, 6)
     assert told[0] == (4, 10)
     assert told[-1] == (10, 10)
@@ -258,7 +322,7 @@ def test_an_interrupted_run_goes_on_and_ends_as_an_uninterrupted_one(
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     # And once more: nothing is left to do.
     assert align_folder(source, tmp_path / "out", detector="stub").anew == 0
-    assert stub.calls == 20
+    assert stub.calls == 2 * (10 + 3)
 
 
 def test_a_torn_line_costs_one_photo_and_a_lost_crop_is_made_again(

@@ -1,5 +1,6 @@
 """The command align: its options, its summary and its mistakes."""
 
+import re
 from pathlib import Path
 
 import cv2
@@ -40,6 +41,27 @@ def test_align_tells_what_it_found(photos: Path, tmp_path: Path) -> None:
     assert read_image(tmp_path / "crops" / "1.jpg").shape == (96, 96, 3)
     again = CliRunner().invoke(app, arguments)
     assert "2 crops of 4 photos; 3 were done before; 1 in " in again.stdout
+
+
+def test_a_single_photo_gives_a_single_crop(photos: Path, tmp_path: Path) -> None:
+    for other in ("1.png", "wall.png", "broken.jpg"):
+        (photos / other).unlink()
+    arguments = [str(photos), str(tmp_path / "crops"), "--workers", "1"]
+    assert "1 crop of 1 photo; 1 in " in CliRunner().invoke(app, arguments).stdout
+    assert "1 crop of 1 photo; 1 was done before\n" in CliRunner().invoke(app, arguments).stdout
+
+
+def test_a_second_look_is_counted(
+    tmp_path: Path, rendered: list[NDArray[np.uint8]], photos: Path
+) -> None:
+    for index, face in enumerate(rendered[2:]):
+        canvas = np.full((90, 90, 3), 120, np.uint8)
+        small = cv2.resize(face, (12, 12), interpolation=cv2.INTER_AREA)
+        canvas[39:51, 39:51] = small[..., ::-1]
+        cv2.imwrite(str(photos / f"small{index}.png"), canvas)
+    arguments = [str(photos), str(tmp_path / "crops"), "--workers", "1"]
+    result = CliRunner().invoke(app, arguments)
+    assert re.search(r"of 8 photos \([1-4] found at a second look\); 8 in ", result.stdout)
 
 
 def test_a_model_for_the_wrong_detector_is_refused(photos: Path, tmp_path: Path) -> None:

@@ -22,6 +22,35 @@ def test_the_largest_and_the_most_central_face() -> None:
     assert look_up("choice", CHOICES, "central")(faces, 100, 100) is large_at_the_edge
 
 
+def test_the_prominent_face_is_large_whole_and_near_the_middle() -> None:
+    choose = look_up("choice", CHOICES, "prominent")
+    middle, cut = face(180, 130, 60), face(-60, 100, 110)
+    assert choose([cut, middle], 400, 300) is middle
+    assert look_up("choice", CHOICES, "largest")([cut, middle], 400, 300) is cut
+    # A large face beside the middle counts more than a small one behind it.
+    large, small = face(80, 60, 180), face(190, 140, 30)
+    assert choose([small, large], 400, 300) is large
+    assert look_up("choice", CHOICES, "central")([small, large], 400, 300) is small
+    # Of two alike the whole one, even where the other's centre is a little nearer.
+    whole, half = face(0, 100, 120), face(275, 100, 160)
+    assert choose([half, whole], 400, 300) is whole
+    alone = face(380, 280, 15)
+    assert choose([alone], 400, 300) is alone
+
+
+def test_a_face_is_scaled_and_mirrored_with_its_landmarks() -> None:
+    landmarks = np.array([[12.0, 20], [18, 20], [15, 24], [13, 28], [17, 28]])
+    original = Face((10, 15, 20, 30), landmarks, 0.9)
+    twice = original.scaled(2, 3)
+    assert twice.box == (20, 45, 40, 90)
+    assert twice.landmarks[0].tolist() == [24, 60]
+    mirrored = original.mirrored(100)
+    assert mirrored.box == (80, 15, 90, 30)
+    # The eye on the left of the picture still comes first.
+    assert mirrored.landmarks.tolist() == [[82, 20], [88, 20], [85, 24], [83, 28], [87, 28]]
+    assert mirrored.mirrored(100).box == original.box
+
+
 def test_a_face_shifts_with_its_landmarks() -> None:
     moved = face(10, 20, 5).shifted(-3, 4)
     assert moved.box == (7, 24, 12, 29)

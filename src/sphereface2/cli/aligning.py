@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sphereface2.cli.showing import Watch, console
+from sphereface2.durations import counted
 from sphereface2.files import require_writable
 from sphereface2.machine import usable_cores
 
@@ -25,8 +26,12 @@ def align(
     ] = "mtcnn",
     size: Annotated[int, typer.Option(help="Pixels a side of a crop.")] = 112,
     choose: Annotated[
-        str, typer.Option(help="Of several faces: largest, or central (nearest to the middle).")
-    ] = "largest",
+        str,
+        typer.Option(
+            help="Of several faces: prominent (large, whole and near the middle), largest, or "
+            "central (nearest to the middle)."
+        ),
+    ] = "prominent",
     min_face: Annotated[
         int | None,
         typer.Option(help="Pixels of the smallest face; a small part of the photo if not given."),
@@ -43,8 +48,8 @@ def align(
 ) -> None:
     """Make aligned crops of the faces in photos: sphereface2 align photos crops
 
-    The same command goes on after an interruption. OUT also gets faces.csv (boxes, landmarks,
-    scores), no_face.txt and unreadable.txt.
+    The same command goes on after an interruption. OUT also gets faces.csv (boxes, landmarks and
+    scores of all faces found), no_face.txt and unreadable.txt.
     """
     from sphereface2.data.aligning.folder import align_folder
 
@@ -79,11 +84,20 @@ def align(
 def _summary(done: "Aligned") -> str:
     from sphereface2.data.image_file import printable
 
-    lines = [f"{done.aligned:,} crops of {done.photos:,} photos"]
-    if done.several_faces:
-        lines[0] += f" ({done.several_faces:,} with several faces)"
-    if done.anew < done.photos:
-        lines[0] += f"; {done.photos - done.anew:,} were done before"
+    lines = [f"{counted(done.aligned, 'crop')} of {counted(done.photos, 'photo')}"]
+    found = [
+        f"{count:,} {how}"
+        for count, how in (
+            (done.several_faces, "with several faces"),
+            (done.second_look, "found at a second look"),
+        )
+        if count
+    ]
+    if found:
+        lines[0] += f" ({', '.join(found)})"
+    before = done.photos - done.anew
+    if before:
+        lines[0] += f"; {before:,} {'was' if before == 1 else 'were'} done before"
     if done.anew:
         rate = done.anew / max(done.seconds, 1e-9)
         lines[0] += f"; {done.anew:,} in {done.seconds:.1f} s, {rate:.1f} photos/s"
@@ -93,5 +107,5 @@ def _summary(done: "Aligned") -> str:
     ):
         if count:
             lines.append(f"{count:,} {what}, listed in {printable(done.target / file)}")
-    lines.append(f"boxes, landmarks and scores: {printable(done.target / 'faces.csv')}")
+    lines.append(f"all boxes, landmarks and scores: {printable(done.target / 'faces.csv')}")
     return "\n".join(lines)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sphereface2.cli.showing import Watch, console
+from sphereface2.durations import counted
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
@@ -71,16 +72,17 @@ def convert(
 def _summary(done: "Converted") -> str:
     from sphereface2.data.image_file import printable
 
-    people = "" if done.people is None else f" of {done.people:,} people"
-    lines = [f"{done.images:,} images{people}, {_size(done.bytes)}, in {done.seconds:.1f} s"]
+    people = "" if done.people is None else f" of {counted(done.people, 'person', 'people')}"
+    images = counted(done.images, "image")
+    lines = [f"{images}{people}, {_size(done.bytes)}, in {done.seconds:.1f} s"]
     if done.pairs is not None:
-        lines[0] = f"{done.pairs:,} pairs, {lines[0]}"
+        lines[0] = f"{counted(done.pairs, 'pair')}, {lines[0]}"
     if done.written < done.images:
         lines[0] += f" ({done.written:,} now, {done.images - done.written:,} before)"
     lines[0] += f", {done.written / max(done.seconds, 1e-9):,.0f} images/s"
     if done.skipped:
-        what = "images" if done.pairs is None else "pairs"
-        lines.append(f"left out as unreadable: {done.skipped:,} {what}")
+        what = "image" if done.pairs is None else "pair"
+        lines.append(f"left out as unreadable: {counted(done.skipped, what)}")
     lines.append(f"{done.format}: {printable(done.path)}")
     return "\n".join(lines)
 

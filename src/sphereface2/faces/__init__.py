@@ -8,6 +8,7 @@ from collections.abc import Callable
 from sphereface2.faces.alignment import TEMPLATE, align_face, similarity_transform
 from sphereface2.faces.detector import CHOICES, Detector, Face
 from sphereface2.faces.mtcnn import MTCNN
+from sphereface2.faces.second_looks import find_faces
 from sphereface2.faces.yunet import YuNet
 
 DETECTORS: dict[str, Callable[..., Detector]] = {
@@ -24,5 +25,6 @@ __all__ = [
     "Face",
     "YuNet",
     "align_face",
+    "find_faces",
     "similarity_transform",
 ]

@@ -48,6 +48,19 @@ class Face:
         box = (left + x, top + y, right + x, bottom + y)
         return Face(box, self.landmarks + np.array([x, y]), self.score)
 
+    def scaled(self, x: float, y: float) -> Face:
+        """The same face in a picture that is `x` times as wide and `y` times as high."""
+        left, top, right, bottom = self.box
+        box = (left * x, top * y, right * x, bottom * y)
+        return Face(box, self.landmarks * np.array([x, y]), self.score)
+
+    def mirrored(self, width: float) -> Face:
+        """The same face in the mirror image of a picture of this width."""
+        left, top, right, bottom = self.box
+        # What was the left eye or corner of the mouth is now the right one.
+        landmarks = self.landmarks[[1, 0, 2, 4, 3]] * [-1, 1] + [width, 0]
+        return Face((width - right, top, width - left, bottom), landmarks, self.score)
+
 
 class Detector(Protocol):
     """Finds the faces in a picture."""
@@ -55,6 +68,24 @@ class Detector(Protocol):
     def detect(self, image: NDArray[np.uint8]) -> list[Face]:
         """The faces in a uint8 RGB picture of shape (height, width, 3), the surest first."""
         ...
+
+
+def prominent(faces: Sequence[Face], width: int, height: int) -> Face:
+    """The face that a photo is of: large, whole and near the middle.
+
+    That with the largest area inside the photo less twice the squared distance between its centre
+    and that of the photo. The largest box alone is often that of a neighbour whom the border cuts.
+    """
+
+    def prominence(face: Face) -> float:
+        left, top, right, bottom = face.box
+        inside_x = min(right, width) - max(left, 0)
+        inside_y = min(bottom, height) - max(top, 0)
+        x, y = face.centre
+        away = (x - width / 2) ** 2 + (y - height / 2) ** 2
+        return max(inside_x, 0) * max(inside_y, 0) - 2 * away
+
+    return max(faces, key=prominence)
 
 
 def largest(faces: Sequence[Face], width: int, height: int) -> Face:
@@ -70,6 +101,7 @@ def most_central(faces: Sequence[Face], width: int, height: int) -> Face:
 
 
 CHOICES: dict[str, Callable[[Sequence[Face], int, int], Face]] = {
+    "prominent": prominent,
     "largest": largest,
     "central": most_central,
 }

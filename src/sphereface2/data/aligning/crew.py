@@ -16,7 +16,7 @@ import cv2
 
 from sphereface2.data.aligning.journal import WORK_FOLDER, Outcome
 from sphereface2.data.image_file import printable, read_file, to_pixels
-from sphereface2.faces import CHOICES, DETECTORS, Detector, align_face
+from sphereface2.faces import CHOICES, DETECTORS, Detector, align_face, find_faces
 from sphereface2.tables import build, look_up
 
 Task = tuple[str, str]
@@ -37,7 +37,7 @@ class Work:
     detector: str = "mtcnn"
     options: dict[str, Any] = field(default_factory=dict)
     size: int = 112
-    choose: str = "largest"
+    choose: str = "prominent"
     image_format: str = "jpg"
 
     def build_detector(self) -> Detector:
@@ -62,7 +62,7 @@ def align_photo(work: Work, detector: Detector, photo: str, crop: str) -> Outcom
     """Find the face in a photo and write its crop."""
     try:
         image = to_pixels(read_file(work.source / photo))
-        faces = detector.detect(image)
+        faces, look = find_faces(detector, image, min_face=work.options.get("min_face"))
         if not faces:
             return Outcome(photo)
         height, width = image.shape[:2]
@@ -74,7 +74,7 @@ def align_photo(work: Work, detector: Detector, photo: str, crop: str) -> Outcom
     bgr = cv2.cvtColor(aligned, cv2.COLOR_RGB2BGR)
     _, encoded = cv2.imencode(f".{work.image_format}", bgr, ENCODINGS[work.image_format])
     _write(work.target, crop, encoded.tobytes())
-    return Outcome(photo, crop, len(faces), face)
+    return Outcome(photo, crop, tuple(faces), taken=faces.index(face), look=look)
 
 
 def _write(target: Path, crop: str, content: bytes) -> None:

@@ -16,6 +16,7 @@ from sphereface2.data.full_disk import telling_how_to_go_on
 from sphereface2.data.image_file import IMAGE_SUFFIXES, is_image_file, printable
 from sphereface2.data.source import Progress
 from sphereface2.faces import CHOICES
+from sphereface2.faces.second_looks import FIRST_LOOK
 from sphereface2.tables import look_up
 
 LARGEST_CROP = 1024
@@ -30,6 +31,8 @@ class Aligned:
     aligned: int
     several_faces: int
     """Photos with more than one face, of which one was taken."""
+    second_look: int
+    """Photos whose face was found at a second look only."""
     without_face: int
     unreadable: int
     anew: int
@@ -45,17 +48,18 @@ def align_folder(
     detector: str = "mtcnn",
     options: Mapping[str, Any] | None = None,
     size: int = 112,
-    choose: str = "largest",
+    choose: str = "prominent",
     image_format: str = "jpg",
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Aligned:
     """Write the aligned face of every photo below `source` to the same place below `target`.
 
-    `options` are those of the detector. Beside the crops, `target` gets faces.csv (photo, crop,
-    number of faces, score, box, landmarks), no_face.txt and unreadable.txt (photo, reason). Photos
-    that an earlier run with the same settings has finished are not looked at again, except those
-    that it could not read.
+    `options` are those of the detector. Beside the crops, `target` gets faces.csv (a row for
+    each face found: photo, crop, number of faces, whether it was taken, the look that found it,
+    score, box, landmarks), no_face.txt and unreadable.txt (photo, reason). Photos that an earlier
+    run with the same settings has finished are not looked at again, except those that it could not
+    read.
     """
     _check(source, target, size=size, choose=choose, image_format=image_format, workers=workers)
     work = Work(source, target, detector, dict(options or {}), size, choose, image_format)
@@ -92,7 +96,8 @@ def align_folder(
         target=target,
         photos=len(outcomes),
         aligned=sum(outcome.crop is not None for outcome in outcomes),
-        several_faces=sum(outcome.faces > 1 for outcome in outcomes),
+        several_faces=sum(len(outcome.faces) > 1 for outcome in outcomes),
+        second_look=sum(outcome.look != FIRST_LOOK for outcome in outcomes),
         without_face=sum(outcome.crop is None and outcome.reason is None for outcome in outcomes),
         unreadable=sum(outcome.reason is not None for outcome in outcomes),
         anew=len(tasks),

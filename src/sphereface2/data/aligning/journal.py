@@ -18,13 +18,17 @@ import numpy as np
 from sphereface2.data.converting.work_folder import write_whole
 from sphereface2.data.image_file import printable
 from sphereface2.faces import Face
+from sphereface2.faces.second_looks import FIRST_LOOK
 
 WORK_FOLDER = ".align"
 """In the target: the journal, and crops that are being written."""
 
+VERSION = 2
+"""Of the journal, and of how faces are found: the folder of another one is not continued."""
+
 _POINTS = ("left_eye", "right_eye", "nose", "mouth_left", "mouth_right")
 _COLUMNS = (
-    ["photo", "crop", "faces", "score", "left", "top", "right", "bottom"]
+    ["photo", "crop", "faces", "taken", "look", "score", "left", "top", "right", "bottom"]
     + [f"{point}_{axis}" for point in _POINTS for axis in "xy"]
 )  # fmt: skip
 
@@ -36,28 +40,25 @@ class Outcome:
     photo: str
     """Below the source, with / between the folders; so is `crop` below the target."""
     crop: str | None = None
-    faces: int = 0
-    face: Face | None = None
+    faces: tuple[Face, ...] = ()
+    taken: int = 0
+    """Which of the faces the crop shows."""
+    look: str = FIRST_LOOK
+    """The look that found the faces."""
     reason: str | None = None
     """Why the photo could not be read."""
 
     def to_json(self) -> str:
-        face = self.face
-        fields = {
-            "photo": self.photo,
-            "crop": self.crop,
-            "faces": self.faces,
-            "reason": self.reason,
-            "face": face and [face.box, face.landmarks.tolist(), face.score],
-        }
-        return json.dumps(fields)
+        faces = [[face.box, face.landmarks.tolist(), face.score] for face in self.faces]
+        return json.dumps({**vars(self), "faces": faces})
 
     @classmethod
     def from_json(cls, text: str) -> Outcome:
         fields = json.loads(text)
-        if fields["face"] is not None:
-            box, landmarks, score = fields["face"]
-            fields["face"] = Face.of(np.array(box), np.array(landmarks, np.float64), score)
+        fields["faces"] = tuple(
+            Face.of(np.array(box), np.array(landmarks, np.float64), score)
+            for box, landmarks, score in fields["faces"]
+        )
         return cls(**fields)
 
 
@@ -119,16 +120,23 @@ class AlignJournal:
             self._file.truncate(self._file.tell() - torn)
         whole = [line.decode("ascii") for line in lines[:-1]]
         if not whole:
-            self._write(json.dumps(settings))
+            self._write(json.dumps({"version": VERSION, **settings}))
             return {}
         try:
             begun = json.loads(whole[0])
-            outcomes = [Outcome.from_json(line) for line in whole[1:]]
-        except (ValueError, KeyError, TypeError):
+            # Lines of another version may have other fields.
+            same_version = begun.get("version") == VERSION
+            outcomes = [Outcome.from_json(line) for line in whole[1:]] if same_version else []
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise ValueError(
                 f"{printable(self.folder / 'journal.jsonl')} is damaged; remove it to align "
-                "everything anew"
+                "everything again"
             ) from None
+        if not same_version:
+            raise ValueError(
+                f"{printable(target)} was begun by another version of align, which finds and "
+                "chooses faces differently; give a new folder"
+            )
         for key, value in settings.items():
             if begun.get(key) != value:
                 raise ValueError(
@@ -146,11 +154,15 @@ def write_reports(target: Path, outcomes: Iterable[Outcome]) -> None:
     writer.writerow(_COLUMNS)
     no_face, unreadable = [], []
     for each in in_order:
-        if each.face is not None:
-            places = [*each.face.box, *each.face.landmarks.ravel().tolist()]
-            numbers = [f"{each.face.score:.4f}", *(f"{place:.2f}" for place in places)]
-            writer.writerow([each.photo, each.crop, each.faces, *numbers])
-        elif each.reason is None:
+        for number, face in enumerate(each.faces):
+            taken = number == each.taken
+            places = [*face.box, *face.landmarks.ravel().tolist()]
+            numbers = [f"{face.score:.4f}", *(f"{place:.2f}" for place in places)]
+            found = [each.crop if taken else "", len(each.faces), int(taken), each.look]
+            writer.writerow([each.photo, *found, *numbers])
+        if each.crop is not None:
+            continue
+        if each.reason is None:
             no_face.append(_one_line(each.photo))
         else:
             unreadable.append(f"{_one_line(each.photo)}\t{each.reason}")

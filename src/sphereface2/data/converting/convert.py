@@ -19,6 +19,7 @@ from sphereface2.data.folder import ImageFolder
 from sphereface2.data.image_file import printable
 from sphereface2.data.image_list import ImageList
 from sphereface2.data.opening import open_images
+from sphereface2.durations import counted
 from sphereface2.tables import look_up
 
 FORMATS = ("folder", "list", "recordio", "parquet", "bin")
@@ -85,7 +86,7 @@ def convert(
     job = Job(images, left_out=bad)
 
     def make() -> Written:
-        with watch(f"writing {len(job)} images to {printable(target)}") as progress:
+        with watch(f"writing {counted(len(job), 'image')} to {printable(target)}") as progress:
             return TARGETS[form].write(job, work, stays, progress)
 
     written = work.carry_out(request, make, facts={"bad": bad})
@@ -165,7 +166,7 @@ def _check(
 ) -> list[int]:
     """Look at every image before anything is written; the indices of those to leave out."""
     images.on_bad_image = "skip"  # the check then lists what it finds, and the sentence is ours
-    with watch(f"checking {len(images)} images") as progress:
+    with watch(f"checking {counted(len(images), 'image')}") as progress:
         images.prepare(workers=workers, progress=progress)
     bad = images.bad
     if bad and on_bad_image == "stop":

@@ -27,6 +27,7 @@ from sphereface2.data.lfw_pairs import is_lfw_header, is_lfw_pair, lfw_pairs
 from sphereface2.data.pair_list import line_fields, pair_list
 from sphereface2.data.source import Progress
 from sphereface2.data.verification_sets import VerificationSet
+from sphereface2.durations import counted
 
 _SNIFFED = 1 << 16  # bytes of a list that are looked at
 
@@ -86,7 +87,7 @@ def convert_pairs(
         raise ValueError(f"no pair of {printable(source)} has two images that can be read")
 
     def make() -> Written:
-        with watch(f"writing {len(pairs)} pairs to {printable(target)}") as progress:
+        with watch(f"writing {counted(len(pairs), 'pair')} to {printable(target)}") as progress:
             if form == "bin":
                 return _write_bin(stored, pairs, same, work, progress)
             return _write_folder(stored, pairs, same, found.people, work, progress)
@@ -162,7 +163,7 @@ def _check(
     bad: list[int] = []
     reasons: list[str] = []
     wanted = np.unique(pairs).tolist()
-    with watch(f"checking {len(wanted)} images") as progress:
+    with watch(f"checking {counted(len(wanted), 'image')}") as progress:
         for done, index in enumerate(wanted, start=1):
             try:
                 look(stored.encoded(index))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sphereface2.data.inspecting.duplicates import NEAR_IDENTICAL, SAME_BYTES
 from sphereface2.data.inspecting.face_pose import AlignmentCheck
 from sphereface2.data.inspecting.inspection import Inspection, aligned_size
+from sphereface2.durations import counted
 
 GOOD, NOTE, SUSPICION, ERROR = "good", "note", "suspicion", "error"
 
@@ -37,20 +38,20 @@ def findings(inspection: Inspection) -> tuple[Finding, ...]:
 def _files(inspection: Inspection) -> Finding:
     bad = len(inspection.unreadable)
     if not bad:
-        return Finding(GOOD, "Files", f"All {_many(inspection.images, 'image')} can be read.")
+        return Finding(GOOD, "Files", f"All {counted(inspection.images, 'image')} can be read.")
     return Finding(
         ERROR,
         "Files",
-        f"{_many(bad, 'image')} of {inspection.images:,} cannot be read.",
+        f"{counted(bad, 'image')} of {inspection.images:,} cannot be read.",
         "Replace or remove the files in unreadable.txt, or train with data.on_bad_image=skip.",
     )
 
 
 def _people(inspection: Inspection) -> Finding:
     people = inspection.people
-    text = f"{_many(people.people, 'person', 'people')} with "
+    text = f"{counted(people.people, 'person', 'people')} with "
     if people.fewest == people.most:
-        text += f"{_many(people.most, 'image')} each."
+        text += f"{counted(people.most, 'image')} each."
     else:
         text += f"{people.fewest:,} to {people.most:,} images, half with {people.median:g} or more."
     if people.people < 2:
@@ -64,7 +65,7 @@ def _people(inspection: Inspection) -> Finding:
         return Finding(
             NOTE,
             "People",
-            f"{text} {_many(people.single, 'person has', 'people have')} one image only.",
+            f"{text} {counted(people.single, 'person has', 'people have')} one image only.",
             "A person with one image teaches who they are not, but not how they vary; "
             "add images or leave them out.",
         )
@@ -96,7 +97,7 @@ def _colour(inspection: Inspection) -> Finding:
     colour = inspection.colour
     grey = f" {colour.grey_images:,} are grey." if colour.grey_images else ""
     text = (
-        f"{colour.blue_images:,} of {_many(colour.colour_images, 'colour image')} "
+        f"{colour.blue_images:,} of {counted(colour.colour_images, 'colour image')} "
         f"({colour.blue_share:.1%}) are bluer than red in the middle.{grey}"
     )
     if colour.verdict == "swapped":
@@ -177,19 +178,15 @@ def _copies(inspection: Inspection) -> Finding:
     if not same.groups and not near.groups:
         return Finding(GOOD, "Copies", "No image is there twice.")
     text = (
-        f"{_many(same.surplus_images, 'image')} the same as another to the byte, "
+        f"{counted(same.surplus_images, 'image')} the same as another to the byte, "
         f"{near.surplus_images:,} nearly so."
     )
     if across:
         return Finding(
             ERROR if same.across_people else SUSPICION,
             "Copies",
-            f"{text} {_many(across, 'group of copies stands', 'groups of copies stand')} under "
+            f"{text} {counted(across, 'group of copies stands', 'groups of copies stand')} under "
             "several people" + (": one label is wrong." if same.across_people else "."),
             "See duplicates.csv; keep each image under one person.",
         )
     return Finding(NOTE, "Copies", text, "They do little harm in training; see duplicates.csv.")
-
-
-def _many(count: int, one: str, more: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
