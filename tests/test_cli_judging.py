@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
@@ -12,10 +12,19 @@ import pytest
 
 from sphereface2 import cli
 from sphereface2.backbones import build_backbone
-from sphereface2.backbones.model_folder import Preprocessing, save_model, stored_calibration
+from sphereface2.backbones.model_folder import (
+    Preprocessing,
+    load_model,
+    save_model,
+    stored_calibration,
+)
+from sphereface2.data.pair_list import pair_list
+from sphereface2.data.verification_sets import VerificationSet
 from sphereface2.evaluation.calibration import Calibration
+from sphereface2.evaluation.model_calibration import calibrate_model
 from sphereface2.evaluation.pair_scores import save_scores
 from tests.evaluation.test_comparison import scored
+from tests.evaluation.test_embed import Meeting
 
 HEAD = {"name": "sphereface2-c", "radius": 30.0, "sharpness": 3.0}
 
@@ -49,6 +58,19 @@ def run(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     return run
 
 
+def save_net(folder: Path, *, flip: bool = True) -> None:
+    options = {"width": 4, "input_size": 16, "embedding_dim": 6}
+    save_model(
+        folder,
+        build_backbone("sfnet4", seed=0, **options),
+        name="sfnet4",
+        options=options,
+        preprocessing=Preprocessing(input_size=16),
+        flip=flip,
+        extra={"head": HEAD, "head_bias": 3.0},
+    )
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two evaluated runs, one on other pairs, a model, and a list of pairs with its images."""
@@ -57,15 +79,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_scores(place / name / "scores.npz", [scored(0, noise=noise)], model=name)
     save_scores(place / "c" / "scores.npz", [scored(5, noise=0.3, pairs=400)], model="c")
     (place / "bare").mkdir()
-    options = {"width": 4, "input_size": 16, "embedding_dim": 6}
-    save_model(
-        place / "net" / "model",
-        build_backbone("sfnet4", seed=0, **options),
-        name="sfnet4",
-        options=options,
-        preprocessing=Preprocessing(input_size=16),
-        extra={"head": HEAD, "head_bias": 3.0},
-    )
+    save_net(place / "net" / "model")
     generator = np.random.default_rng(0)
     lines = []
     for person in range(40):
@@ -114,6 +128,50 @@ def test_calibrate_prints_thresholds_and_keeps_them(place: Path, run: Run) -> No
     assert calibration.bias is not None
     assert calibration.bias.bias == 3.0
     assert "seconds" not in json.dumps(kept)
+
+
+def small_set(place: Path, *, readers: int) -> VerificationSet:
+    """The pairs of mine.txt, whose images `readers` threads must read at once."""
+    (found,) = pair_list(path=str(place / "mine.txt"), root=str(place / "faces"))
+    pictures = np.stack([found.images[number] for number in range(len(found.images))])
+    return replace(found, images=Meeting(pictures, readers=readers))
+
+
+@pytest.mark.parametrize("flip", [True, False])
+def test_calibrate_embeds_as_the_model_does_by_itself(flip: bool, place: Path, run: Run) -> None:
+    net = place / f"flip-{flip}"
+    save_net(net / "model", flip=flip)
+    words = ("calibrate", net.name, "--on", "mine.txt", "--root", "faces", "--far", "0.1")
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    assert f"of embeddings {'with' if flip else 'without'} their mirror" in said(done.stdout)
+    assert "not how this model embeds" not in done.stdout
+    kept = Calibration.from_mapping(stored_calibration(net / "model") or {})
+    # As docs and README say it: load the model, embed, take products of rows.
+    (pairs,) = pair_list(path=str(place / "mine.txt"), root=str(place / "faces"))
+    model = load_model(net / "model")
+    rows = model.embed([pairs.images[number] for number in range(len(pairs.images))])
+    scores = np.einsum("nd,nd->n", rows[pairs.pairs[:, 0]], rows[pairs.pairs[:, 1]])
+    accepted = scores >= kept.thresholds[0].threshold - 1e-6
+    assert kept.flip is flip
+    assert accepted[~pairs.same].mean() == kept.thresholds[0].far.value
+    assert accepted[pairs.same].mean() == kept.thresholds[0].tar
+    assert np.abs(scores - kept.thresholds[0].threshold).min() < 1e-6
+    other = run(*words, "--no-flip" if flip else "--flip")
+    assert f"give --{'no-' if flip else ''}flip wherever they are used" in said(other.stdout)
+    assert Calibration.from_mapping(stored_calibration(net / "model") or {}).flip is not flip
+
+
+def said(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_workers_read_the_images_of_a_calibration(place: Path) -> None:
+    save_net(place / "read" / "model")
+    each = small_set(place, readers=3)
+    calibrate_model(place / "read" / "model", [each], far_targets=(0.1,), workers=3)
+    assert isinstance(each.images, Meeting)
+    assert each.images.met
 
 
 MISTAKES = [

@@ -297,10 +297,15 @@ def test_calibrated_thresholds_are_judged(place: Path, tmp_path: Path) -> None:
     kept = calibrate(scored[0], model=embedder.digest, flip=True, far_targets=(0.1, 1e-6))
     store_calibration(tmp_path / "model", kept.to_mapping())
     subject = Subject(embedder, None, tmp_path / "out")
-    assert subject.calibrated_thresholds(flip=True) == (kept.thresholds[0].threshold,)
-    assert subject.calibrated_thresholds(flip=False) == ()
+    assert kept.resolved_thresholds == (kept.thresholds[0].threshold,)
+    plain = Subject(replace(embedder, flip=False), None, tmp_path / "plain")
+    other = identification(plain, place / "search")
+    assert other is not None
+    assert other.dir == ()
+    assert "thresholds left out: they hold with the mirror" in " ".join(other.conventions)
     result = identification(subject, place / "search")
     assert result is not None
+    assert "left out" not in " ".join(result.conventions)
     assert [each.name for each in result.dir] == [f"DIR at {kept.thresholds[0].threshold:g}"]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from sphereface2.data.loader import Batch
 from sphereface2.data.training_source import build_training_source
 from sphereface2.evaluation.results import RAW_PIXELS, UNTRAINED, EvaluationResult
 from sphereface2.heads import HEADS
+from sphereface2.scoring import build_sets, score_sets, unwatched
 from sphereface2.training.stopping import DivergedError
 from sphereface2.training.trainer import Trainer
+from tests.evaluation.test_embed import Meeting
 
 SMALL = [
     "data.people=12",
@@ -93,6 +96,32 @@ def test_a_run_leaves_everything_that_is_needed_to_judge_and_repeat_it(
         load_model(folder / "model").backbone.state_dict() for folder in (finished, again)
     )
     assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_a_report_does_without_training_data_that_have_moved(tmp_path: Path) -> None:
+    for person in "abcd":
+        write_crops(tmp_path / "crops" / person, 4)
+    data = [f"data={{name: folder, path: {tmp_path / 'crops'}}}", "training.batch_size=4"]
+    config = load_config("quickstart", [*SMALL[3:], *SETS, *data, "evaluation.flip=false"])
+    runs.train(config, tmp_path / "run")
+    assert load_model(tmp_path / "run" / "model").flip is False
+    assert "No contact sheet" not in runs.evaluate(tmp_path / "run").report.read_text()
+    (tmp_path / "crops").rename(tmp_path / "moved")
+    page = runs.evaluate(tmp_path / "run").report.read_text()
+    assert "No contact sheet: the training data cannot be read (" in page
+    assert f"{tmp_path / 'crops'} does not exist" in page
+
+
+def test_the_workers_of_the_config_read_the_sets(finished: Path) -> None:
+    config = load_config(finished, ["training.workers=3"])
+    model = load_model(finished / "model")
+    (each, *_) = build_sets(config, watch=unwatched)
+    pictures = np.stack([each.images[number] for number in range(len(each.images))])
+    met = Meeting(pictures, readers=3)
+    score_sets(
+        model.backbone, model.preprocessing, [replace(each, images=met)], config, None, unwatched
+    )
+    assert met.met
 
 
 def test_the_written_config_is_resolved(finished: Path) -> None:

@@ -138,8 +138,8 @@ def evaluate(folder: Path, *, overrides: Sequence[str] = (), watch: Watch = unwa
     require_writable(folder)
     sets = build_sets(config, watch=watch)
     result = _measure(folder, config, sets, in_full=True, watch=watch)
-    pictures = ReportPictures(
-        contact_sheet=people_sheet(build_people(config)),
+    pictures = replace(
+        _contact_sheet(config),
         hardest=hardest_pairs(result, {each.name: each.images for each in sets}),
     )
     write_report(
@@ -150,6 +150,16 @@ def evaluate(folder: Path, *, overrides: Sequence[str] = (), watch: Watch = unwa
         pictures=pictures,
     )
     return Evaluated(result, folder / REPORT)
+
+
+def _contact_sheet(config: RunConfig) -> ReportPictures:
+    """People of the training data, which may have moved: they are not needed to judge a model."""
+    try:
+        return ReportPictures(contact_sheet=people_sheet(build_people(config)))
+    except (ValueError, OSError, ImportError) as error:
+        return ReportPictures(
+            no_contact_sheet=f"No contact sheet: the training data cannot be read ({error})."
+        )
 
 
 def measure(folder: Path, *, watch: Watch = unwatched) -> EvaluationResult:
@@ -353,6 +363,7 @@ def _export(trainer: Trainer, config: RunConfig, folder: Path, result: TrainingR
         name=config.backbone.name,
         options=config.backbone.options,
         preprocessing=trainer.update.preprocessing,
+        flip=config.evaluation.flip,
         extra={
             "head": config.head.model_dump(mode="json"),
             "head_bias": _head_bias(trainer, result),

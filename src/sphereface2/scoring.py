@@ -61,6 +61,7 @@ def score_sets(
                 preprocessing=preprocessing,
                 batch_size=config.evaluation.batch_size,
                 flip=config.evaluation.flip,
+                workers=config.training.workers,
                 device=device,
                 progress=progress,
             )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -358,3 +359,44 @@ class TestCalibration:
         edit(folder, lambda config: config.update(calibration=[1]))
         with pytest.raises(ValueError, match="its calibration has the wrong form"):
             stored_calibration(folder)
+
+
+# -- embeddings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flip", [True, False])
+def test_embed_makes_unit_rows_as_the_folder_says(flip: bool, tmp_path: Path) -> None:
+    save(tmp_path / "model", flip=flip)
+    model = load_model(tmp_path / "model")
+    assert model.flip is flip
+    images = np.random.default_rng(0).integers(0, 256, (300, 16, 16, 3), np.uint8)
+    found = model.embed(images)
+    assert found.dtype == np.float32
+    with torch.no_grad():
+        inputs = model.preprocessing.to_tensor(torch.from_numpy(images))
+        plain = model.backbone(inputs)
+        mirrored = model.backbone(inputs.flip(3))
+    for how in (True, False):
+        summed = (plain + mirrored if how else plain).numpy()
+        expected = summed / np.linalg.norm(summed, axis=1, keepdims=True)
+        np.testing.assert_allclose(model.embed(images, flip=how), expected, atol=1e-5)
+    np.testing.assert_array_equal(found, model.embed(images, flip=flip))
+    assert np.abs(found - model.embed(images, flip=not flip)).max() > 0.01
+
+
+def test_embed_takes_crops_of_any_size_and_refuses_what_is_not_one(folder: Path) -> None:
+    model = load_model(folder)
+    large = np.repeat(np.repeat(np.full((16, 16, 3), 7, np.uint8), 2, axis=0), 2, axis=1)
+    one, other = model.embed([large, large[:16, :16]])
+    np.testing.assert_allclose(one, other, atol=1e-6)
+    assert model.embed([]).shape == (0, 6)
+    for wrong in (large, [large / 255.0], [large[:, :, 0]]):
+        with pytest.raises(ValueError, match=r"uint8 RGB images .* give a single image as \[image"):
+            model.embed(wrong)
+
+
+def test_a_folder_without_a_word_on_mirror_images_adds_them(folder: Path) -> None:
+    edit(folder, lambda config: config.pop("flip"))
+    assert load_model(folder).flip is True
+    edit(folder, lambda config: config.update(flip="no"))
+    assert "flip must be true or false, got 'no'" in refusal(folder)

@@ -161,6 +161,9 @@ def test_a_calibration_round_trips_through_json_and_knows_its_model() -> None:
     again.require_model("abc")
     with pytest.raises(ValueError, match="made with the model abc, these embeddings come from"):
         again.require_model("def")
+    again.require_model("abc", flip=True)
+    with pytest.raises(ValueError, match=r"holds for embeddings with their .* these are without"):
+        again.require_model("abc", flip=False)
     broken = found.to_mapping()
     del broken["probability"]["slope"]
     with pytest.raises(ValueError, match=r"cannot be read \(probability\.slope"):

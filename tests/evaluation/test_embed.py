@@ -1,5 +1,6 @@
 """Embedding images: batching, mirror images, sizes, modes."""
 
+import threading
 from dataclasses import dataclass
 
 import cv2
@@ -104,6 +105,34 @@ def test_progress_counts_images() -> None:
         progress=lambda done, total: seen.append((done, total)),
     )
     assert seen == [(3, 7), (6, 7), (7, 7)]
+
+
+class Meeting:
+    """Images whose readers wait until `readers` of them read at once; fewer never get one."""
+
+    def __init__(self, images: npt.NDArray[np.uint8], *, readers: int) -> None:
+        self.images = images
+        self.barrier = threading.Barrier(readers, timeout=20)
+        self.met = False
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int, /) -> npt.NDArray[np.uint8]:
+        if not self.met and threading.current_thread() is not threading.main_thread():
+            self.barrier.wait()
+            self.met = True
+        image: npt.NDArray[np.uint8] = self.images[index]
+        return image
+
+    def prepare(self, *, workers: int, progress: object) -> None:
+        """There is nothing to prepare."""
+
+
+def test_workers_read_at_the_same_time() -> None:
+    images = Meeting(pictures(), readers=3)
+    found = embed(Net().eval(), images, preprocessing=Pixels(), workers=3)
+    assert (images.met, found.shape) == (True, (7, 5))
 
 
 def test_raw_pixels_lose_their_mean_and_nothing_else() -> None:

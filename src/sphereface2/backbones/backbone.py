@@ -34,6 +34,15 @@ class Backbone(nn.Module):
         raise NotImplementedError  # every backbone defines its own
 
 
+def summed_embeddings(backbone: nn.Module, inputs: Tensor, *, flip: bool) -> Tensor:
+    """The (B, D) embeddings of inputs; with `flip`, each plus that of its mirror image.
+
+    The plain sum: neither summand is normalised first.
+    """
+    embeddings: Tensor = backbone(inputs).float()
+    return embeddings + backbone(inputs.flip(3)).float() if flip else embeddings
+
+
 def require(option: str, value: int, *, at_least: int) -> None:
     """Refuse an option that is too small."""
     if value < at_least:

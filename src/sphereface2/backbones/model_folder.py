@@ -7,22 +7,27 @@ import hashlib
 import json
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
+from torch.nn.functional import normalize
 
 from sphereface2.backbones import backbone_options, build_backbone
-from sphereface2.backbones.backbone import Backbone
+from sphereface2.backbones.backbone import Backbone, summed_embeddings
+from sphereface2.data.transforms import resize
 
 FORMAT = "sphereface2-model"
 VERSION = 1
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+_BATCH = 256  # images that `LoadedModel.embed` takes through the network at once
 
 
 @dataclass(frozen=True)
@@ -57,13 +62,39 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model from its folder: the backbone in evaluation mode, and all that was said about it."""
+    """A model from its folder: the backbone in evaluation mode, and all that was said about it.
+
+    flip: whether an embedding is the sum of an image's and its mirror image's
+    """
 
     backbone: Backbone
     name: str
     options: dict[str, Any]
     preprocessing: Preprocessing
     config: dict[str, Any]
+    flip: bool
+
+    def embed(
+        self, images: Sequence[npt.ArrayLike] | npt.NDArray[np.uint8], *, flip: bool | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Unit embeddings (N, D) of N aligned crops, made as those that the model is judged by.
+
+        images: uint8 RGB of any size, (height, width, 3) each. `flip` is by default the model's
+        own, which its calibrated thresholds hold for. The cosine of two images is the product of
+        their rows: `embeddings @ embeddings.T`.
+        """
+        crops = [_crop(image, self.preprocessing.input_size) for image in images]
+        mirror = self.flip if flip is None else flip
+        place = next(self.backbone.parameters()).device
+        found = [np.empty((0, self.backbone.embedding_dim), np.float32)]
+        self.backbone.eval()
+        with torch.inference_mode():
+            for start in range(0, len(crops), _BATCH):
+                batch = torch.from_numpy(np.stack(crops[start : start + _BATCH])).to(place)
+                inputs = self.preprocessing.to_tensor(batch)
+                summed = summed_embeddings(self.backbone, inputs, flip=mirror)
+                found.append(normalize(summed).cpu().numpy())
+        return np.concatenate(found)
 
 
 def save_model(
@@ -73,12 +104,14 @@ def save_model(
     name: str,
     options: Mapping[str, Any],
     preprocessing: Preprocessing,
+    flip: bool = True,
     extra: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a model folder, whole or not at all; a model folder that is there is replaced.
 
-    `name` and `options` are those the backbone was built with. `extra` is any more that should be
-    known of the model, such as its head and the training; it is kept in config.json.
+    `name` and `options` are those the backbone was built with. `flip` says whether the mirror
+    image's embedding is added wherever the model is used. `extra` is any more that should be known
+    of the model, such as its head and the training; it is kept in config.json.
     """
     # Not the path itself: replacing a symbolic link would leave the model behind it as it was.
     folder = Path(folder).resolve()
@@ -97,6 +130,7 @@ def save_model(
         "backbone": {"name": name, "options": resolved},
         "embedding_dim": backbone.embedding_dim,
         "preprocessing": asdict(preprocessing),
+        "flip": flip,
         "extra": dict(extra or {}),
     }
     try:
@@ -142,6 +176,7 @@ def load_model(folder: Path | str) -> LoadedModel:
         options = backbone_options(name, config["backbone"]["options"])
         expected = _shapes(name, options)
         preprocessing = _preprocessing(config["preprocessing"])
+        flip = _flip(config)
     except KeyError as error:
         raise ValueError(f"{path} lacks the key {error}") from None
     except (TypeError, AttributeError):
@@ -171,7 +206,12 @@ def load_model(folder: Path | str) -> LoadedModel:
         _check_input_size(preprocessing, backbone)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    return LoadedModel(backbone, name, options, preprocessing, config)
+    return LoadedModel(backbone, name, options, preprocessing, config, flip)
+
+
+def recorded_flip(folder: Path | str) -> bool:
+    """Whether the model in a folder adds the mirror image's embedding, without loading it."""
+    return _flip(_read_config(Path(folder) / CONFIG))
 
 
 def weights_digest(folder: Path | str) -> str:
@@ -250,6 +290,23 @@ def _preprocessing(values: Mapping[str, Any]) -> Preprocessing:
         if not isinstance(value, kinds[field.name]) or isinstance(value, bool):
             raise ValueError(f"preprocessing.{field.name} has the wrong type, got {value!r}")
     return Preprocessing(**{field.name: values[field.name] for field in fields(Preprocessing)})
+
+
+def _flip(config: Mapping[str, Any]) -> bool:
+    flip = config.get("flip", True)  # folders of before it was recorded: always added
+    if not isinstance(flip, bool):
+        raise ValueError(f"flip must be true or false, got {flip!r}")
+    return flip
+
+
+def _crop(image: npt.ArrayLike, size: int) -> npt.NDArray[np.uint8]:
+    pixels = np.asarray(image)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
+        raise ValueError(
+            "images must be a list of uint8 RGB images of the shape (height, width, 3), got one of "
+            f"{pixels.dtype} and the shape {pixels.shape}; give a single image as [image]"
+        )
+    return resize(pixels, size)
 
 
 def _check_input_size(preprocessing: Preprocessing, backbone: Backbone) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sphereface2.cli.extracting import BatchSize, Device, Flip, Workers
+from sphereface2.cli.extracting import BatchSize, Device, Flip, Workers, readers
 from sphereface2.cli.ranks import GO_ON, all_ranks, stoppable
 from sphereface2.cli.showing import Watch, console, rank
 from sphereface2.files import require_writable
@@ -83,8 +83,8 @@ def evaluate(
     pooling: Annotated[
         str | None, typer.Option(help="identification: a person's images by 'mean' or 'max'.")
     ] = None,
-    flip: Flip = True,
-    workers: Workers = 1,
+    flip: Flip = None,
+    workers: Workers = None,
     batch_size: BatchSize = 256,
     device: Device = "auto",
 ) -> None:
@@ -125,7 +125,7 @@ def evaluate(
                 output=output,
                 what=protocol or _joined(sets),
                 flip=flip,
-                workers=workers,
+                workers=readers(workers),
                 batch_size=batch_size,
                 device=device,
             )

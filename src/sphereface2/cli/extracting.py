@@ -1,5 +1,6 @@
 """The command that embeds images into a file: extract."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -8,10 +9,22 @@ import typer
 from sphereface2.cli.ranks import GO_ON, all_ranks, stoppable
 from sphereface2.cli.showing import Watch, console
 from sphereface2.files import require_writable
+from sphereface2.machine import usable_cores
 
-Flip = Annotated[bool, typer.Option(help="Add the mirror image's embedding.")]
-Workers = Annotated[int, typer.Option(help="Threads that read images, or processes that render.")]
-BatchSize = Annotated[int, typer.Option(help="Images at once.")]
+Flip = Annotated[
+    bool | None,
+    typer.Option(
+        "--flip/--no-flip",
+        help="Add the mirror image's embedding; as the model's folder says if not given.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Threads that read images, or processes that render; one a core if not given."
+    ),
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Images at once.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 
 
@@ -27,8 +40,8 @@ def extract(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a file that is there.")
     ] = False,
-    flip: Flip = True,
-    workers: Workers = 1,
+    flip: Flip = None,
+    workers: Workers = None,
     batch_size: BatchSize = 256,
     device: Device = "auto",
 ) -> None:
@@ -48,7 +61,7 @@ def extract(
             embedder = open_embedder(
                 model,
                 flip=flip,
-                workers=workers,
+                workers=readers(workers),
                 batch_size=batch_size,
                 device=device,
                 watch=Watch(screen),
@@ -70,3 +83,9 @@ def extract(
             markup=False,
             soft_wrap=True,
         )
+
+
+def readers(workers: int | None) -> int:
+    """How many read images in this process: as many as asked for, or its share of the cores."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return workers or max(1, usable_cores() // ranks)

@@ -149,6 +149,7 @@ def _judge_labels(
             backbone=model.backbone,
             preprocessing=model.preprocessing,
             key=key,
+            flip=model.flip,
             device=choose_device(device),
             workers=workers,
             progress=progress,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sphereface2.cli.extracting import Device, Flip, Workers, readers
 from sphereface2.cli.showing import Watch, console
 from sphereface2.files import require_writable
 
@@ -63,9 +64,9 @@ def calibrate(
     prior: Annotated[
         float, typer.Option(help="The share of pairs that are one person, where you will use it.")
     ] = 0.5,
-    flip: Annotated[bool, typer.Option(help="Add the mirror image's embedding.")] = True,
-    workers: Annotated[int, typer.Option(help="Processes that render or check images.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")] = "auto",
+    flip: Flip = None,
+    workers: Workers = None,
+    device: Device = "auto",
     picture: Annotated[
         Path | None,
         typer.Option(help="Where to draw it; calibration.png beside the model if not given."),
@@ -74,6 +75,7 @@ def calibrate(
     """Find thresholds and probabilities for a model's scores, and keep them in its folder."""
     from rich.console import Console
 
+    from sphereface2.backbones.model_folder import recorded_flip
     from sphereface2.evaluation.calibration import FAR_TARGETS
     from sphereface2.evaluation.model_calibration import calibrate_model
     from sphereface2.reporting.calibration import (
@@ -97,7 +99,7 @@ def calibrate(
         far_targets=far or FAR_TARGETS,
         prior=prior,
         flip=flip,
-        workers=workers,
+        workers=readers(workers),
         device=choose_device(device),
         history=read_history(folder.parent),
         watch=Watch(console()),
@@ -108,6 +110,15 @@ def calibrate(
     said = bias_sentence(calibration)
     if said:
         out.print(said, highlight=False, markup=False)
+    if flip is not None and flip != recorded_flip(folder):
+        said = "with" if flip else "without"
+        out.print(
+            f"these hold {said} the mirror image's embedding added, which is not how this model "
+            f"embeds by itself: give --{'' if flip else 'no-'}flip wherever they are used, or "
+            f"flip={flip} to model.embed",
+            highlight=False,
+            markup=False,
+        )
     probability = calibration.probability
     out.print(
         f"P(same | cosine) = 1 / (1 + exp(-({probability.slope:.3f} · cosine "

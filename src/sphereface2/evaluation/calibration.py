@@ -109,13 +109,27 @@ class Calibration:
                 "calibrate the model again"
             ) from None
 
-    def require_model(self, digest: str) -> None:
-        """Refuse scores of another model: its cosines mean something else."""
+    def require_model(self, digest: str, *, flip: bool | None = None) -> None:
+        """Refuse scores of another model, or of embeddings made otherwise: they mean other things.
+
+        flip: whether the embeddings have their mirror images' added; None is not looked at
+        """
         if digest != self.model:
             raise ValueError(
                 f"the calibration was made with the model {self.model[:12]}, these embeddings come "
                 f"from the model {digest[:12]}; calibrate that one (sphereface2 calibrate MODEL)"
             )
+        if flip is not None and flip != self.flip:
+            words = ("without", "with")
+            raise ValueError(
+                f"the calibration holds for embeddings {words[self.flip]} their mirror images' "
+                f"added, these are {words[flip]}; embed again, or calibrate for them"
+            )
+
+    @property
+    def resolved_thresholds(self) -> tuple[float, ...]:
+        """The thresholds of the target FARs that the calibration pairs resolved."""
+        return tuple(each.threshold for each in self.thresholds if each.resolved)
 
     def threshold_at(self, target_far: float) -> float:
         """The threshold of a target FAR that the calibration pairs resolved."""

@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+
+from sphereface2.backbones.backbone import summed_embeddings
+from sphereface2.data.transforms import resize
 
 ImageArray = npt.NDArray[np.uint8]
 Progress = Callable[[int, int], None]  # images done, images in all
@@ -82,8 +84,8 @@ def embed_blocks(
 ) -> Iterator[tuple[range, npt.NDArray[np.float32]]]:
     """Each block of image numbers with its (n, D) embeddings, one after the other.
 
-    With `flip`, the embedding of an image is the plain sum of its own and its mirror image's raw
-    embedding; neither summand is normalised first. `score_pairs` brings the sum to unit norm.
+    With `flip`, the embedding of an image is the sum of its own and its mirror image's
+    (`summed_embeddings`), which `score_pairs` brings to unit norm.
     `workers` threads read the next images while the network is at work. `device` is where the
     backbone is; by default it is asked. The backbone runs in evaluation mode and gets its modes
     back afterwards, whatever happens.
@@ -96,9 +98,7 @@ def embed_blocks(
         for block, batch in _read_ahead(images, blocks, preprocessing.input_size, workers):
             with torch.inference_mode():
                 inputs = preprocessing.to_tensor(torch.from_numpy(batch).to(place))
-                embeddings = backbone(inputs).float()
-                if flip:
-                    embeddings = embeddings + backbone(inputs.flip(3)).float()
+                embeddings = summed_embeddings(backbone, inputs, flip=flip)
                 found: npt.NDArray[np.float32] = embeddings.cpu().numpy()
             yield block, found
     finally:
@@ -113,7 +113,7 @@ def _read_ahead(
     with ThreadPoolExecutor(max(1, workers), thread_name_prefix="images") as pool:
 
         def read(number: int) -> ImageArray:
-            return _scaled(_image(images, number), size)
+            return resize(_image(images, number), size)
 
         pending: deque[tuple[range, list[Future[ImageArray]]]] = deque()
         try:
@@ -147,7 +147,7 @@ def raw_pixel_embedding(
     for index in range(len(images)):
         image = _image(images, index)
         if input_size:
-            image = _scaled(image, input_size)
+            image = resize(image, input_size)
         elif image.shape != first.shape:
             raise ValueError(
                 f"image {index} has the shape {image.shape} and image 0 {first.shape}; "
@@ -171,10 +171,3 @@ def _image(images: Images, index: int) -> ImageArray:
             f"the shape {image.shape}"
         )
     return image
-
-
-def _scaled(image: ImageArray, size: int) -> ImageArray:
-    if image.shape[:2] == (size, size):
-        return image
-    scaled = cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA)
-    return np.asarray(scaled, dtype=np.uint8)

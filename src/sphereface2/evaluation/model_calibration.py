@@ -32,7 +32,7 @@ def calibrate_model(
     *,
     far_targets: Sequence[float] = FAR_TARGETS,
     prior: float = 0.5,
-    flip: bool = True,
+    flip: bool | None = None,
     batch_size: int = 256,
     workers: int = 1,
     device: torch.device | str = "cpu",
@@ -41,11 +41,13 @@ def calibrate_model(
 ) -> Calibration:
     """Calibrate the model in `folder` on the sets, pooled if there are several, and store it there.
 
-    `history` are the lines of the run's metrics.jsonl, where the bias of a model is looked up
-    whose folder does not tell it.
+    `flip` is by default what the folder says. `workers` threads read the images, or processes
+    render them. `history` are the lines of the run's metrics.jsonl, where the bias of a model is
+    looked up whose folder does not tell it.
     """
     check_request(far_targets, prior)
     model = load_model(folder)
+    flip = model.flip if flip is None else flip
     digest = weights_digest(folder)
     scored = []
     for each in sets:
@@ -58,6 +60,7 @@ def calibrate_model(
                 preprocessing=model.preprocessing,
                 batch_size=batch_size,
                 flip=flip,
+                workers=workers,
                 device=device,
                 progress=progress,
             )

@@ -27,6 +27,7 @@ def embed_source(
     backbone: Backbone,
     preprocessing: Preprocessing,
     key: str,
+    flip: bool = True,
     device: torch.device | str = "cpu",
     workers: int = 1,
     progress: Progress | None = None,
@@ -49,6 +50,7 @@ def embed_source(
             backbone.to(device),
             _Chosen(source, numbers),
             preprocessing=preprocessing,
+            flip=flip,
             workers=workers,
             progress=progress,
         )

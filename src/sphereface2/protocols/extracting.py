@@ -163,15 +163,19 @@ class Embedder:
 def open_embedder(
     path: Path,
     *,
-    flip: bool = True,
+    flip: bool | None = None,
     workers: int = 1,
     batch_size: int = 256,
     device: str = "auto",
     watch: Watch = unwatched,
 ) -> Embedder:
-    """The model of a run or model folder on this rank's own device."""
-    if batch_size < 1:
-        raise ValueError(f"batch size must be at least 1, got {batch_size}")
+    """The model of a run or model folder on this rank's own device.
+
+    flip: whether the mirror image's embedding is added; by default what the folder says
+    """
+    for what, number in (("batch size", batch_size), ("workers", workers)):
+        if number < 1:
+            raise ValueError(f"{what} must be at least 1, got {number}")
     folder = find_model(path)
     model = load_model(folder)
     place = choose_device(current_team().device_name(device))
@@ -181,7 +185,7 @@ def open_embedder(
         folder,
         weights_digest(folder),
         place,
-        flip=flip,
+        flip=model.flip if flip is None else flip,
         workers=workers,
         batch_size=batch_size,
         watch=watch,

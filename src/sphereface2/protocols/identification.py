@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ def identification(
     """Gallery and probes: `root`/gallery/PERSON/* and `root`/probe/PERSON/*.
 
     Probes of people who are not in the gallery are the non-mated ones. Where the model keeps
-    calibrated thresholds, the rates at them are told as well. Saved embeddings are a folder with
-    gallery.npy and probe.npy, or one file whose names begin with gallery/ and probe/.
+    calibrated thresholds that hold for such embeddings, the rates at them are told as well. Saved
+    embeddings are a folder with gallery.npy and probe.npy, or one file whose names begin with
+    gallery/ and probe/.
     """
     team = current_team()
     if subject.embeddings is not None:
@@ -49,6 +51,8 @@ def identification(
         flip = subject.flip_of()
     if not team.is_first:
         return None
+    calibration = subject.calibration()
+    holds = calibration is not None and calibration.flip == flip
     with subject.watch("searching") as progress:
         result = identify(
             gallery,
@@ -56,9 +60,13 @@ def identification(
             probes,
             wanted,
             pooling=pooling,
-            thresholds=subject.calibrated_thresholds(flip=flip),
+            thresholds=calibration.resolved_thresholds if calibration and holds else (),
             progress=progress,
         )
+    if calibration is not None and not holds:
+        how = "with" if calibration.flip else "without"
+        left_out = f"calibrated thresholds left out: they hold {how} the mirror image's added"
+        result = replace(result, conventions=(*result.conventions, left_out))
     return told(result, subject, root)
 
 

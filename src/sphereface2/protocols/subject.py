@@ -80,15 +80,10 @@ class Subject:
         note = read_note(path)
         return None if note is None else bool(note["flip"])
 
-    def calibrated_thresholds(self, *, flip: bool | None) -> tuple[float, ...]:
-        """The thresholds that the model's folder keeps, if they hold for these embeddings."""
-        if self.embedder is None:
-            return ()
-        stored = stored_calibration(self.embedder.folder)
-        calibration = None if stored is None else Calibration.from_mapping(stored)
-        if calibration is None or calibration.flip != flip:
-            return ()
-        return tuple(each.threshold for each in calibration.thresholds if each.resolved)
+    def calibration(self) -> Calibration | None:
+        """What the model's folder keeps, if anything; it holds for embeddings of its own `flip`."""
+        stored = None if self.embedder is None else stored_calibration(self.embedder.folder)
+        return None if stored is None else Calibration.from_mapping(stored)
 
 
 def rows_of(saved: SavedEmbeddings, names: Sequence[str]) -> tuple[Vectors, Mirror]:

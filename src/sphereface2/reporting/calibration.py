@@ -49,7 +49,8 @@ def thresholds_content(calibration: Calibration) -> TableContent:
         columns=("accept if the cosine is at least", "threshold", "FAR (%)", "TAR (%)"),
         rows=tuple(rows),
         note=f"{calibration.genuine:,} genuine and {calibration.impostor:,} impostor "
-        f"pairs{people}; under each number its 95% interval",
+        f"pairs{people}; under each number its 95% interval; of embeddings "
+        f"{'with' if calibration.flip else 'without'} their mirror images' added",
     )
 
 

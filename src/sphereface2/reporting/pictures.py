@@ -34,9 +34,13 @@ class PairPicture:
 
 @dataclass(frozen=True, eq=False)
 class ReportPictures:
-    """All that a report shows as pictures; each part may be missing."""
+    """All that a report shows as pictures; each part may be missing.
+
+    no_contact_sheet: what stands in the place of a contact sheet that is missing
+    """
 
     contact_sheet: ImageArray | None = None
+    no_contact_sheet: str = "No contact sheet was given."
     contact_sheet_caption: str = "Each row is one person."
     hardest: tuple[PairPicture, ...] = ()
 

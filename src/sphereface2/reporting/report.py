@@ -163,6 +163,7 @@ def render_report(
         confused=[_card(evaluation, pair) for pair in pictures.hardest if not pair.same],
         contact_sheet=png_data_uri(sheet, max_size=2200) if sheet is not None else None,
         contact_sheet_caption=pictures.contact_sheet_caption,
+        no_contact_sheet=pictures.no_contact_sheet,
         definitions=DEFINITIONS,
         config_yaml=config_yaml,
         versions=list(evaluation.versions.items()),
