@@ -1,6 +1,8 @@
 """Every backbone of the table: its size, its options, its start, its gradients."""
 
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -171,8 +173,11 @@ def test_an_iresnets_stride_is_in_the_second_convolution(name: str) -> None:
     kernels = [m for m in on_meta(name).modules() if isinstance(m, nn.Conv2d)]
     strided = [m for m in kernels if m.stride == (2, 2)]
     assert len([m for m in kernels if m.kernel_size == (3, 3)]) + 1 == int(name[7:])
-    assert [m.in_channels for m in strided if m.kernel_size == (3, 3)] == [64, 128, 256, 512]
-    assert [m.in_channels for m in strided if m.kernel_size == (1, 1)] == [64, 64, 128, 256]
+    assert [(m.in_channels, m.kernel_size) for m in strided] == [
+        (channels, (3, 3)) for channels in (64, 128, 256, 512)
+    ]
+    shortcuts = [m.in_channels for m in kernels if m.kernel_size == (1, 1)]
+    assert shortcuts == [64, 64, 128, 256]
 
 
 def test_dropout_acts_in_training_only() -> None:
@@ -236,3 +241,29 @@ def test_all_options_with_their_defaults() -> None:
         "embedding_dim": 512,
         "batch_norm": False,
     }
+
+
+def test_images_as_the_loader_gives_them_do_not_crash_a_narrow_iresnet() -> None:
+    # In a process of its own: a torch that writes past its memory takes the whole process along.
+    code = (
+        "import torch\n"
+        "from sphereface2 import build_backbone\n"
+        "network = build_backbone('iresnet18', seed=0, width=4, input_size=32, embedding_dim=8)\n"
+        "for _ in range(8):\n"
+        "    images = torch.rand(8, 32, 32, 3).permute(0, 3, 1, 2)\n"
+        "    network(images).square().sum().backward()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_iresnets_shortcut_is_a_convolution_of_stride_2() -> None:
+    backbone = build_backbone("iresnet18", seed=0, **SMALL).eval()
+    block = backbone.get_submodule("stages.0")
+    features = torch.rand(2, 4, 9, 9)
+    with torch.no_grad():
+        convolution, norm = block.get_submodule("shortcut").children()
+        assert isinstance(convolution, nn.Conv2d)
+        strided = norm(nn.functional.conv2d(features, convolution.weight, stride=2))
+        expected = strided + block.get_submodule("branch")(features)
+        torch.testing.assert_close(block(features), expected)
