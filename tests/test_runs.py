@@ -266,7 +266,7 @@ class TestLabelNoise:
             runs.train(config, tmp_path / "stopped")
         manifest = tmp_path / "stopped" / run_folder.LABEL_NOISE
         before = manifest.read_bytes()
-        manifest.write_bytes(before.replace(b"\n0,", b"\n1,", 1))
+        manifest.write_bytes(before.rsplit(b"\n", 2)[0] + b"\n")  # one label fewer
         with pytest.raises(ValueError, match=r"label_noise\.csv lists other labels"):
             runs.resume(tmp_path / "stopped")
         manifest.write_bytes(before)

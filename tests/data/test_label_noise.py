@@ -2,14 +2,18 @@
 
 import csv
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from sphereface2.data.batch_plan import BatchPlan
+from sphereface2.data.folder import ImageFolder
 from sphereface2.data.label_noise import NoisyLabels
 from sphereface2.data.source import Progress
+from tests.data.test_folder import write_image
 
 
 class Labelled:
@@ -98,6 +102,18 @@ def test_noise_is_a_function_of_labels_and_seed(kind: str) -> None:
     assert one.manifest() == same.manifest() != other.manifest()
 
 
+@pytest.mark.parametrize("kind", ["flip", "resample"])
+def test_wrong_labels_come_up_evenly_in_every_epoch_of_a_run_with_the_same_seed(kind: str) -> None:
+    source = noisy([0, 1, 2, 3] * 500, rate=0.5, kind=kind, seed=3)
+    wrong = source.labels != source.true_labels
+    for number in range(6):
+        order = BatchPlan(source.labels, batch_size=8, seed=3).epoch(number).ravel()
+        rounds = np.random.default_rng([3, number, 1]).permutation(2000)  # the order of strangers
+        for places in (order[:1000], rounds[:1000]):
+            # A half of 2000 images: six deviations of the share of wrong labels are 0.07.
+            assert abs(wrong[places].mean() - wrong.mean()) < 0.07
+
+
 def test_it_is_the_source_with_other_labels() -> None:
     source = noisy(UNEVEN, rate=0.5, seed=1)
     before = source.true_labels.copy()
@@ -114,14 +130,30 @@ def test_it_is_the_source_with_other_labels() -> None:
     assert source.notes == ()
 
 
-def test_an_image_that_stands_in_for_another_person_keeps_its_own_label() -> None:
-    class Replacing(Labelled):
-        def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
-            return super().__getitem__(3 if index == 0 else index)
-
-    source = NoisyLabels(Replacing([0, 0, 1, 1]), rate=1.0)
-    assert source[0][1] == 1
-    assert source[1][1] == 1  # the wrong label of the true 0
+def test_a_stand_in_has_the_drawn_label_of_its_place_or_that_of_the_person_it_shows(
+    tmp_path: Path,
+) -> None:
+    """Of four people the second has one bad image, and the third has no other."""
+    for number, person in enumerate(("anna", "bert", "cleo", "dora")):
+        for image in range(1 if person == "cleo" else 3):
+            write_image(tmp_path / person / f"{image}.png", rgb=(10 * number + image, 0, 0))
+    (tmp_path / "bert" / "1.png").write_bytes(b"")
+    (tmp_path / "cleo" / "0.png").write_bytes(b"")
+    seen = set()
+    for seed in range(20):
+        people = ImageFolder(path=str(tmp_path), on_bad_image="skip")
+        source = NoisyLabels(people, rate=1.0, seed=seed)
+        source.prepare()
+        (bert, bert_label), (dora, dora_label) = source[4], source[6]
+        # The next image of the same person takes the place, so that the rate of noise holds.
+        assert bert[0, 0, 0] == 12
+        assert bert_label == source.labels[4]
+        # Nothing was drawn for somebody else in this place: the label is that of the face.
+        assert dora[0, 0, 0] == 30
+        assert dora_label == 3
+        seen.add((int(source.labels[4]), int(source.labels[5]), int(source.labels[6])))
+    assert any(place != own for place, own, _ in seen)
+    assert any(drawn != 3 for *_, drawn in seen)
 
 
 @pytest.mark.parametrize("kind", ["flip", "resample"])

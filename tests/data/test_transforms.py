@@ -15,6 +15,14 @@ def test_resize_averages_over_areas() -> None:
     assert small[1, 1].tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("factor", [3, 5])
+def test_every_pixel_counts_when_an_image_shrinks_by_much(factor: int) -> None:
+    # At a factor of 2 a bilinear resize averages too; from 3 on it looks at 4 pixels of each area.
+    image = np.random.default_rng(0).integers(0, 256, (4 * factor, 4 * factor, 3), np.uint8)
+    areas = image.reshape(4, factor, 4, factor, 3).mean(axis=(1, 3))
+    assert abs(resize(image, 4) - areas).max() <= 0.5 + 1e-6
+
+
 def test_resize_leaves_an_image_of_the_right_size_alone() -> None:
     image = np.zeros((4, 4, 3), np.uint8)
     assert resize(image, 4) is image

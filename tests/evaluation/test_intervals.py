@@ -100,6 +100,15 @@ def test_an_interval_on_the_logit_scale_stays_inside_and_is_longer_below() -> No
     assert (flat.low, flat.high) == (1.0, 1.0)
 
 
+def test_a_replicate_without_error_has_half_of_the_finest_one() -> None:
+    """Errors of a half and of none, where none is finer than 2 %: log odds of 0 and log 99."""
+    for replicates in (np.array([0.5, 1.0]), np.array([0.5, 0.0])):
+        interval = logit_normal(0.9, replicates, method=OVER_PAIRS, finest=0.02)
+        spread = 1.959964 * math.log(99) / 2
+        expected = [1 / (1 + math.exp(-math.log(9) - side * spread)) for side in (-1, 1)]
+        assert (interval.low, interval.high) == pytest.approx(expected, abs=1e-6)
+
+
 class TestTarInterval:
     def test_few_false_accepts_leave_the_threshold_without_upper_bound(self) -> None:
         scores, same, _ = drawn_pairs(0, each=1000)
@@ -129,6 +138,27 @@ class TestTarInterval:
         )
         interval = tar_interval(scores, same, 0.1)
         assert (interval.low, interval.high) == pytest.approx(expected)
+
+    def test_the_strict_end_accepts_the_last_of_the_fewest_impostors(self) -> None:
+        """Genuine scores sit on those of the impostors: who ties with the last one is accepted."""
+        impostors = np.arange(1000.0)[::-1]
+        genuine = np.repeat(np.arange(900.0, 1000.0), 2)
+        scores = np.concatenate([genuine, impostors])
+        same = np.arange(1200) < 200
+        # 30 of 1000 are Wilson's 21.06 to 42.53: the 21st impostor is the last of the fewest, and
+        # at the loose end the 44th is the first that is turned away.
+        assert (impostors[20], impostors[43]) == (979.0, 956.0)
+        at, strict, loose = (np.mean(genuine >= score) for score in (970, 979, 957))
+        share = wilson(round(at * 200), 200).interval
+        interval = tar_interval(scores, same, 0.03)
+        assert interval.low == pytest.approx(at - math.hypot(at - share.low, at - strict))
+        assert interval.high == pytest.approx(at + math.hypot(share.high - at, loose - at))
+
+    def test_three_false_accepts_are_the_fewest_that_bound_the_threshold(self) -> None:
+        scores = np.concatenate([np.full(50, 2.0), np.linspace(0, 1, 1000)])
+        same = np.arange(1050) < 50
+        lows = [tar_interval(scores, same, count / 1000).low for count in (1, 2, 3, 4)]
+        assert lows == [0.0, 0.0, *[wilson(50, 50).interval.low] * 2]
 
     @pytest.mark.parametrize("impostors", [3, 7, 10, 49, 1000, 3000])
     def test_one_impostor_is_allowed_at_exactly_one_of_them(self, impostors: int) -> None:

@@ -1,7 +1,9 @@
+import math
 from statistics import NormalDist
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 from sklearn.metrics import roc_curve as sklearn_roc
 
 from sphereface2.evaluation.intervals import wilson
@@ -9,8 +11,10 @@ from sphereface2.evaluation.metrics import tar_at_fars
 from sphereface2.evaluation.operating import (
     HighestScores,
     allowed,
+    counted_off,
     kept_for,
     rates_at,
+    swing,
     thin_roc,
 )
 
@@ -80,6 +84,51 @@ def test_allowed_is_the_largest_count_within_the_target(total: int, target: floa
     count = allowed(target, total)
     assert count / total <= target
     assert count == total or (count + 1) / total > target
+
+
+@pytest.mark.parametrize(
+    ("count", "total"), [(0, 50), (1, 300), (3, 300), (20, 2_000), (150, 300), (299, 300), (9, 9)]
+)
+@pytest.mark.parametrize("confidence", [0.9, 0.95])
+def test_the_ends_of_a_threshold_are_wilsons_counts_rounded_outwards(
+    count: int, total: int, confidence: float
+) -> None:
+    fewest, most = counted_off(count, total, confidence=confidence)
+    share = binomtest(count, total).proportion_ci(confidence, method="wilson")
+    # Whole pairs with the interval between them, and no wider than that.
+    assert 0 <= fewest <= max(share.low, 0.0) * total < fewest + 1
+    assert most - 1 < share.high * total <= most + 1e-9
+    assert most <= total
+    if confidence == 0.95:
+        assert counted_off(count, total) == (fewest, most)
+
+
+def test_known_counts_of_a_threshold() -> None:
+    # Wilson at 95 %: 20 of 2000 are 0.649 % to 1.538 %, that is 12.97 to 30.76 pairs.
+    assert counted_off(20, 2_000) == (12, 31)
+    assert counted_off(2, 1_000) == (0, 8)
+    assert counted_off(3, 1_000) == (1, 9)
+    # One more than the most, so that the score just below the loosest threshold is among them.
+    assert kept_for([0.01], 2_000) == 32
+    assert kept_for([0.001, 0.01, 0.0], 2_000) == 32
+    assert kept_for([1.0], 2_000) == 2_000
+
+
+def test_a_rate_swings_between_the_scores_of_the_counted_impostors() -> None:
+    """Impostors 1999, 1998, ... 0 and genuine scores on and between them, with a tie at each."""
+    highest = np.arange(1999, -1, -1, dtype=np.float32)
+    genuine = np.repeat(np.arange(1960, 2000, 0.5, dtype=np.float32), 2)
+    below, above = swing(genuine, highest, count=20, impostors=2_000)
+    here = np.mean(genuine > 1979)  # above the 21st impostor, the first that is turned away
+    # At the strict end the 12th impostor is just accepted, at the loose end the 32nd just not.
+    assert below == pytest.approx(here - np.mean(genuine >= 1988))
+    assert above == pytest.approx(np.mean(genuine > 1968) - here)
+    # With fewer than three false accepts nothing bounds the threshold from above.
+    assert swing(genuine, highest, count=2, impostors=2_000)[0] == math.inf
+    # Where all impostors may be accepted, so is every genuine pair but one without a score.
+    unscored = np.array([-np.inf, 0.0, 1.0, 5.0], np.float32)
+    few = np.array([3, 2, 1], np.float32)
+    assert swing(unscored, few, count=3, impostors=3) == (0.75 - 0.25, 0.0)
 
 
 def test_the_interval_holds_the_true_rate_although_the_threshold_is_estimated() -> None:

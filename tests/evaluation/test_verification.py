@@ -1,6 +1,7 @@
 """From embeddings and pair lists to results, to JSON and back."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from sphereface2.evaluation import (
     wilson,
     write_atomically,
 )
+from sphereface2.evaluation.bootstrap import replicate
 
 Embeddings = npt.NDArray[np.float32]
 
@@ -214,6 +216,21 @@ def who(count: int = 60) -> npt.NDArray[np.int64]:
     return np.repeat(np.arange(count, dtype=np.int64), 2)
 
 
+def uneven(strays: npt.NDArray[np.float64]) -> PairScores:
+    """40 genuine pairs from 1.5 to 2.5, 360 impostor pairs from 0 to 1 but for the strays."""
+    scores = np.concatenate([np.linspace(1.5, 2.5, 40), np.linspace(0, 1, 360 - strays.size)])
+    same = np.arange(400) < 40
+    return PairScores(
+        name="uneven",
+        scores=np.concatenate([scores, strays]),
+        pairs=np.zeros((400, 2), np.int64),
+        same=same,
+        folds=np.arange(400) % 10,
+        sources=np.full(400, "uneven"),
+        positions=np.arange(400),
+    )
+
+
 class TestIntervals:
     def test_every_number_lies_within_its_interval(self) -> None:
         for known in (None, who()):
@@ -255,6 +272,42 @@ class TestIntervals:
             assert interval.low < 0.98
         assert result.eer_interval is not None
         assert result.eer_interval.high > 0.02
+
+    def test_perfect_scores_of_unequal_kinds_are_as_sure_as_the_fewer_allow(self) -> None:
+        """40 genuine and 360 impostor pairs, all decided right: the 360 prove little."""
+        result = measure(uneven(np.zeros(0)), model="net")
+        assert (result.genuine, result.impostor) == (40, 360)
+        assert (result.accuracy, result.eer, result.auc) == (1.0, 0.0, 1.0)
+        assert result.auc_interval is not None
+        assert result.auc_interval.low == wilson(40, 40).interval.low
+        # FAR and FRR each have half a say in the EER: its variance is e(1 - e) (1/40 + 1/360) / 4,
+        # that of 144 trials.
+        assert result.eer_interval is not None
+        assert result.eer_interval.high == wilson(0, 144).interval.high
+        inverted = uneven(np.zeros(0))
+        result = measure(replace(inverted, scores=-inverted.scores), model="net")
+        assert result.auc == 0.0
+        assert result.auc_interval is not None
+        assert result.auc_interval.high == wilson(0, 40).interval.high
+        assert result.eer_interval is not None
+        assert result.eer_interval.low == wilson(144, 144).interval.low
+
+    def test_the_finest_error_of_an_auc_is_one_pair_in_all_comparisons(self) -> None:
+        """One impostor above one genuine pair: many replicates have no error, AUC 1."""
+        pairs = uneven(np.array([1.51]))
+        result = measure(pairs, model="net", replicates=200)
+        assert result.auc == pytest.approx(1 - 1 / (40 * 360))
+        (drawn,) = replicate(
+            [(pairs.scores, pairs.same[:, None])], pairs.same, None, replicates=200
+        )
+        without = drawn.auc == 1.0
+        assert 20 < np.count_nonzero(without) < 180
+        errors = np.where(without, 0.5 / (40 * 360), 1 - drawn.auc)
+        spread = 1.959964 * np.std(np.log((1 - errors) / errors))
+        odds = np.log(result.auc / (1 - result.auc))
+        assert result.auc_interval is not None
+        assert result.auc_interval.low == pytest.approx(1 / (1 + np.exp(spread - odds)), abs=1e-9)
+        assert result.auc_interval.high == pytest.approx(1 / (1 + np.exp(-spread - odds)), abs=1e-9)
 
     def test_they_repeat_and_can_be_left_out(self) -> None:
         pairs = score_pairs("plain", people(0), *pair_list(), people=who())

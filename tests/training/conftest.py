@@ -60,11 +60,8 @@ class Crowd:
 
 def make_config(**training: Any) -> RunConfig:
     """Three epochs of five steps over `Crowd()`; `training` overrides that section."""
-    sections: dict[str, Any] = {
-        key: training.pop(key)
-        for key in ("optimizer", "schedule", "device", "precision", "seed", "head")
-        if key in training
-    }
+    names = RunConfig.model_fields.keys() - {"training"}
+    sections: dict[str, Any] = {key: training.pop(key) for key in names & training.keys()}
     return config_from_mapping(
         {
             "device": "cpu",

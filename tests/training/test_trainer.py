@@ -346,6 +346,28 @@ def test_resuming_with_other_settings_or_without_a_checkpoint_is_refused(run_fol
         make_trainer(run_folder, head="curricularface").run(resume=True)
 
 
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"schedule": {"warmup": 1.0}}, r"schedule\.warmup"),
+        ({"schedule": {"warmup": 0.5, "name": "constant"}}, r"schedule\.name"),
+        ({"data": {"name": "synthetic", "people": 7}}, r"data.*people"),
+        ({"data": {"name": "synthetic", "seed": 3}}, r"data.*seed"),
+        ({"backbone": "sfnet20"}, r"backbone\.name"),
+        ({"backbone": {"name": "sfnet4", "width": 8}}, r"backbone.*width"),
+        ({"label_noise": {"rate": 0.5}}, r"label_noise"),
+    ],
+)
+def test_a_run_is_not_resumed_with_another_schedule_other_data_or_another_network(
+    changed: dict[str, Any], named: str, run_folder: Path
+) -> None:
+    stopped_trainer(run_folder, 3).run()
+    before = (run_folder / "checkpoints" / "last" / "checkpoint.json").read_bytes()
+    with pytest.raises(ValueError, match=named):
+        make_trainer(run_folder, make_config(**changed)).run(resume=True)
+    assert (run_folder / "checkpoints" / "last" / "checkpoint.json").read_bytes() == before
+
+
 def test_seeds_change_the_run_and_nothing_else_does(tmp_path: Path) -> None:
     found = []
     for name, seed in [("a", 0), ("b", 0), ("c", 1)]:

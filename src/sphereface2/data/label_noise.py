@@ -43,8 +43,9 @@ class NoisyLabels:
             raise ValueError("label_noise needs at least 2 people in the data, found 1")
         self.source = source
         self.true_labels = source.labels
-        # A second number, so that noise and the order of images with the same seed are unrelated.
-        generator = np.random.default_rng([seed, 2])
+        # A third number beside those of the images' order (seed, epoch): with the same stream as an
+        # epoch, the wrong labels would come first in it. The strangers' order has 1 in this place.
+        generator = np.random.default_rng([seed, 0, 2])
         draw = flipped if kind == "flip" else resampled
         self.drawn, given = draw(source.labels, source.num_classes, rate, generator)
         self.labels: NDArray[np.int64] = source.labels.copy()
