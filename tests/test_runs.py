@@ -2,6 +2,13 @@
 
 import json
 import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +24,7 @@ from sphereface2.config import RunConfig, dump_config, load_config
 from sphereface2.data.loader import Batch
 from sphereface2.data.training_source import build_training_source
 from sphereface2.evaluation.results import RAW_PIXELS, UNTRAINED, EvaluationResult
+from sphereface2.files import LockedError
 from sphereface2.heads import HEADS
 from sphereface2.scoring import build_sets, score_sets, unwatched
 from sphereface2.training.stopping import DivergedError
@@ -167,6 +175,76 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
         load_model(folder / "model").backbone.state_dict() for folder in (finished, stopped)
     )
     assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def train_elsewhere(folder: Path, *overrides: str) -> "subprocess.Popen[str]":
+    words = ["-m", "sphereface2", "train", "quickstart", *SMALL, *NO_SETS, *overrides]
+    return subprocess.Popen(
+        [sys.executable, *words, "--output", str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 300
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.001)
+
+
+class TestLock:
+    LONG = ("training.epochs=30", "training.checkpoint_every_steps=1")
+
+    def test_a_folder_in_which_another_process_trains_is_left_alone(self, tmp_path: Path) -> None:
+        folder = tmp_path / "run"
+        refused = pytest.raises(LockedError, match=r"^process \d+ on .+ is training here: .*run is")
+        with train_elsewhere(folder, *self.LONG) as process:
+            try:
+                # Held from the first moment on, and until it is killed.
+                wait_for(folder / run_folder.LOCK, process)
+                os.kill(process.pid, signal.SIGSTOP)
+                assert not (folder / run_folder.CONFIG).exists()
+                with refused:
+                    runs.train(small("seed=1", *NO_SETS), folder)
+                os.kill(process.pid, signal.SIGCONT)
+                wait_for(folder / "checkpoints" / "last", process)
+                os.kill(process.pid, signal.SIGSTOP)
+                before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+                for overwrite in (False, True):
+                    with refused as caught:
+                        runs.train(small("seed=1", *NO_SETS), folder, overwrite=overwrite)
+                    assert f"process {process.pid} on {socket.gethostname()} " in str(caught.value)
+                with refused:
+                    runs.resume(folder)
+                assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+            finally:
+                process.kill()
+        # What the killed process has left refuses nobody.
+        assert (folder / run_folder.LOCK).exists()
+        assert not runs.resume(folder).interrupted
+        assert not (folder / run_folder.LOCK).exists()
+        straight = tmp_path / "straight"
+        runs.train(small(*self.LONG, *NO_SETS), straight)
+        one, other = (load_model(run / "model").backbone.state_dict() for run in (folder, straight))
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+    def test_of_two_trainings_in_one_new_folder_one_is_done(self, tmp_path: Path) -> None:
+        folder = tmp_path / "run"
+        processes = [train_elsewhere(folder, f"seed={seed}") for seed in (1, 2)]
+        errors = [process.communicate()[1] for process in processes]
+        codes = [process.returncode for process in processes]
+        assert sorted(codes) == [0, 2], errors
+        # On a busy machine the first may be over before the second begins.
+        assert re.search("is training here|already holds a run", errors[codes.index(2)])
+        straight = tmp_path / "straight"
+        winner = load_config(folder)
+        assert winner.seed == 1 + codes.index(0)
+        runs.train(winner, straight)
+        one, other = (load_model(run / "model").backbone.state_dict() for run in (folder, straight))
+        assert all(torch.equal(one[key], other[key]) for key in one)
 
 
 class TestFolders:

@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from sphereface2.data.encoded import BadImage
 from sphereface2.data.label_noise import NoisyLabels
 from sphereface2.evaluation.json_result import write_atomically
 from sphereface2.evaluation.pair_scores import SCORES
+from sphereface2.files import Lock, LockedError, file_lock, read_note
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -20,6 +22,7 @@ REPORT = "report.html"
 LABEL_NOISE = "label_noise.csv"
 BAD_IMAGES = "bad_images.txt"
 CALIBRATION = "calibration.png"
+LOCK = "run.lock"
 # All that a run writes: what --overwrite may remove, and nothing else.
 PRODUCTS = (
     CONFIG,
@@ -34,6 +37,25 @@ PRODUCTS = (
     BAD_IMAGES,
     CALIBRATION,
 )
+
+
+@contextmanager
+def run_lock(folder: Path, *, patience: float = 1.0) -> Iterator[Lock]:
+    """Own a run folder, as one process, or rank 0 of several, may at a time.
+
+    patience: in seconds; a sweep that looks whether a run is free has its lock for an instant
+    """
+    with ExitStack() as stack:
+        try:
+            lock = stack.enter_context(file_lock(folder / LOCK, patience=patience))
+        except LockedError:
+            owner = read_note(folder / LOCK)
+            pid, host = owner.get("pid", "?"), owner.get("host", "?")
+            raise LockedError(
+                f"process {pid} on {host} is training here: {folder} is its own until it ends; "
+                f"wait for it, or stop it there with 'kill {pid}', which keeps a checkpoint"
+            ) from None
+        yield lock
 
 
 def refuse_used_folder(folder: Path) -> None:

@@ -6,7 +6,8 @@ labels were made wrong label_noise.csv, and where images were passed over bad_im
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from sphereface2.evaluation.results import (
     installed_versions,
 )
 from sphereface2.evaluation.verification import measure_all
-from sphereface2.files import require_writable
+from sphereface2.files import Lock, require_writable
 from sphereface2.heads import Head, build_head, head_options
 from sphereface2.heads.sharding import class_shards
 from sphereface2.reporting.pictures import ReportPictures, hardest_pairs, people_sheet
@@ -60,6 +61,7 @@ from sphereface2.run_folder import (
     refuse_used_folder,
     remove_products,
     require_run,
+    run_lock,
 )
 from sphereface2.scoring import (
     Watch,
@@ -96,37 +98,60 @@ def train(
 ) -> TrainingResult:
     """Train as `config` says and export the best model; nothing is written before all is built.
 
-    Where a process group is up (`training.distributed.joined`), all ranks train together.
+    The folder is locked until the end: a LockedError if another process trains there. Where a
+    process group is up (`training.distributed.joined`), all ranks train together.
     """
     team = current_team()
     with team.together():
         config = resolve(config)
         if team.is_first:
             require_writable(folder)
-            if not overwrite:
+    with _owned(folder):
+        with team.together():
+            if team.is_first and not overwrite:
                 refuse_used_folder(folder)
-        trainer = _build_trainer(config, folder, events=events, watch=watch)
-    team.require_same(_identity(trainer))
-    with team.together():
-        if team.is_first:
-            if overwrite:
-                remove_products(folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(folder / CONFIG, dump_config(config))
-    return _run(trainer, config, folder, resume=False)
+            trainer = _build_trainer(config, folder, events=events, watch=watch)
+        team.require_same(_identity(trainer))
+        with team.together():
+            if team.is_first:
+                if overwrite:
+                    remove_products(folder)
+                write_atomically(folder / CONFIG, dump_config(config))
+        return _run(trainer, config, folder, resume=False)
 
 
 def resume(
-    folder: Path, *, events: Events | None = None, watch: Watch = unwatched
+    folder: Path,
+    *,
+    events: Events | None = None,
+    watch: Watch = unwatched,
+    lock: Lock | None = None,
 ) -> TrainingResult:
-    """Go on with a run from its last checkpoint, or from its start if it has none yet."""
+    """Go on with a run from its last checkpoint, or from its start if it has none yet.
+
+    lock: the folder's, where the caller holds it already
+    """
     team = current_team()
     with team.together():
-        config = load_config(require_run(folder))
-        trainer = _build_trainer(config, folder, events=events, watch=watch)
-    team.require_same(_identity(trainer))
-    is_begun = team.from_first(lambda: has_checkpoint(trainer.last_path))
-    return _run(trainer, config, folder, resume=is_begun)
+        require_run(folder)
+    with _owned(folder, lock):
+        with team.together():
+            config = load_config(folder)
+            trainer = _build_trainer(config, folder, events=events, watch=watch)
+        team.require_same(_identity(trainer))
+        is_begun = team.from_first(lambda: has_checkpoint(trainer.last_path))
+        return _run(trainer, config, folder, resume=is_begun)
+
+
+@contextmanager
+def _owned(folder: Path, lock: Lock | None = None) -> Iterator[None]:
+    """Hold the run folder, on rank 0 for all ranks, or refuse on all of them."""
+    team = current_team()
+    with ExitStack() as stack:
+        with team.together():
+            if team.is_first and lock is None:
+                stack.enter_context(run_lock(folder))
+        yield
 
 
 def evaluate(folder: Path, *, overrides: Sequence[str] = (), watch: Watch = unwatched) -> Evaluated:

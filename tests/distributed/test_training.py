@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from sphereface2 import runs
 from sphereface2.cli import app
 from sphereface2.config import load_config
+from sphereface2.run_folder import run_lock
 from sphereface2.training.checkpoint import load_checkpoint, load_tensors
 from sphereface2.training.distributed import Team, saved_shapes
 from tests.distributed.training_worker import CASES, PHASES, STOP_AT, WORLDS
@@ -168,7 +169,7 @@ def test_a_mistake_on_one_rank_is_told_once_and_ends_all(folder: Path, world: in
         "nothing",
         "belongs to a run with head.name=sphereface2-c, here it is cosface",
         "belongs to a run with number of classes=7, here it is 8",
-        "last is damaged; restore it or start the training anew",
+        f"last is damaged: its file __{world - 1}_0.distcp is not the one that was saved",
         f"last is damaged: its file __{world - 1}_0.distcp of",
     ]
     assert len(told) == len(expected)
@@ -272,6 +273,15 @@ def test_a_mistake_under_torchrun_is_one_sentence(tmp_path: Path) -> None:
     assert done.stderr.count(sentence) == 1
     assert "exitcode  : 2" in done.stderr
     assert "ValueError" not in done.stderr  # torchrun has a traceback of its own
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_in_which_another_trains_is_refused_by_all_ranks(tmp_path: Path) -> None:
+    with run_lock(tmp_path / "run"):
+        done = finish(2, "train", "quickstart", *LONGER, "--output", str(tmp_path / "run"))
+    assert done.returncode != 0
+    assert done.stderr.count(f"sphereface2: process {os.getpid()} on ") == 1
+    assert done.stderr.count("exitcode  : 2") >= 1
     assert not (tmp_path / "run").exists()
 
 

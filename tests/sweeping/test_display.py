@@ -10,10 +10,10 @@ from rich.console import Console
 
 from sphereface2.machine import usable_cores
 from sphereface2.sweeping.board import Board, RunState, Status
-from sphereface2.sweeping.claim import Position
 from sphereface2.sweeping.crew import Crew, gpus_for, usual_jobs
 from sphereface2.sweeping.display import SweepDisplay, board_table
 from sphereface2.sweeping.engine import look_up_runs
+from sphereface2.sweeping.position import Position
 from tests.sweeping.tiny import pretend_done, tiny_sweep, write_recipe
 
 

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from sphereface2.run_folder import EVALUATION, METRICS
+from sphereface2.files import LockedError
+from sphereface2.run_folder import EVALUATION, LOCK, METRICS, run_lock
 from sphereface2.sweeping.board import Board, RunState, Status, SweepEvents
-from sphereface2.sweeping.claim import CLAIM, claimed, is_taken, read_position
 from sphereface2.sweeping.crew import Crew
 from sphereface2.sweeping.engine import SweepStopped, run_sweep
 from sphereface2.sweeping.plan import plan_sweep
+from sphereface2.sweeping.position import Position, PositionNote, read_position
 from sphereface2.sweeping.store import LOG, write_config
 from sphereface2.training.checkpoint import has_checkpoint, load_checkpoint
 from tests.sweeping.tiny import tiny_sweep, write_recipe
@@ -79,7 +80,7 @@ class Interrupting(Heard):
             threading.Thread(target=self.interrupt, args=(state.folder,)).start()
 
     def interrupt(self, folder: Path) -> None:
-        # The claim is rewritten when the training starts; before, its total is 0 or the killed's.
+        # The note is written when the training starts; before, its total is 0 or the killed's.
         wait_for(lambda: read_position(folder).total == 0)
         wait_for(lambda: read_position(folder).total > 0)
         os.kill(self.workers[-1], signal.SIGSTOP)
@@ -106,6 +107,14 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return ids
 
 
+def is_taken(folder: Path) -> bool:
+    try:
+        with run_lock(folder, patience=0):
+            return False
+    except LockedError:
+        return True
+
+
 def wait_for(condition: Callable[[], bool], *, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -123,7 +132,7 @@ def test_a_run_goes_on_after_all_that_can_happen_to_it(tmp_path: Path, workers: 
 
     # Another process has it, and is killed; then so is the worker.
     write_config(folder, plan)
-    words = [sys.executable, "-S", "-c", HOLDS_A_LOCK, str(folder / CLAIM)]
+    words = [sys.executable, "-S", "-c", HOLDS_A_LOCK, str(folder / LOCK)]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as other:
         try:
             assert other.stdout is not None
@@ -182,14 +191,17 @@ def test_a_run_goes_on_after_all_that_can_happen_to_it(tmp_path: Path, workers: 
 
 def test_a_folder_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     assert not is_taken(tmp_path)
-    with claimed(tmp_path) as claim:
+    with run_lock(tmp_path) as lock:
         assert is_taken(tmp_path)
-        claim.started(step=3, total_steps=1000)
-        assert (read_position(tmp_path).step, read_position(tmp_path).total) == (3, 1000)
-        claim.started(step=4, total_steps=9)
-        assert (read_position(tmp_path).step, read_position(tmp_path).total) == (4, 9)
-        assert read_position(tmp_path, since=time.time() + 1).total == 0
+        assert read_position(tmp_path) == Position()
+        note = PositionNote(lock)
+        note.started(step=3, total_steps=1000)
+        assert read_position(tmp_path) == Position(3, 1000)
+        note.started(step=4, total_steps=9)
+        assert read_position(tmp_path) == Position(4, 9)
+        assert read_position(tmp_path, since=time.time() + 1) == Position()
     assert not is_taken(tmp_path)
+    assert read_position(tmp_path) == Position()
 
 
 def test_jobs_below_one_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Checkpoints: whole or not at all, safe to read, and of one run only."""
 
+import hashlib
 import json
 import os
 import pickle
@@ -172,7 +173,7 @@ def test_facts_that_are_broken_or_foreign_give_one_sentence(tmp_path: Path) -> N
         with pytest.raises(ValueError, match=r"^.*last is damaged or no checkpoint; .*$"):
             load_checkpoint(path)
     facts.write_text(json.dumps({**whole, "format": "sphereface2 checkpoint 99"}))
-    with pytest.raises(ValueError, match="is no checkpoint of this version of sphereface2"):
+    with pytest.raises(ValueError, match="is a checkpoint of another version of sphereface2"):
         load_checkpoint(path)
     facts.unlink()
     with pytest.raises(ValueError, match="is damaged or no checkpoint"):
@@ -194,6 +195,26 @@ def test_other_tensors_are_named_and_nothing_is_filled(tmp_path: Path) -> None:
         assert not tensors["backbone.weight"].any()
 
 
+def test_a_file_that_is_not_the_one_that_was_saved_is_named(tmp_path: Path) -> None:
+    """Of the right size each, so that only their digests tell."""
+    path, other = tmp_path / "last", tmp_path / "other"
+    save(path, step=3)
+    save(other, step=4)
+    file = path / "__0_0.distcp"
+    whole = file.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    for content in (bytes(flipped), (other / file.name).read_bytes()):
+        assert len(content) == len(whole)
+        file.write_bytes(content)
+        with pytest.raises(
+            ValueError, match=r"last is damaged: its file __0_0\.distcp is not the one that was sav"
+        ):
+            loaded(path)
+    file.write_bytes(whole)
+    assert torch.equal(loaded(path)["head.weight"], torch.full((5, 2), 3.0))
+
+
 class Evil:
     """Creates a file when it is unpickled."""
 
@@ -202,6 +223,15 @@ class Evil:
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return Path.touch, (self.path,)
+
+
+def sign(path: Path) -> None:
+    """Write the digests of changed files, as whoever changed them would."""
+    facts = json.loads((path / "checkpoint.json").read_text())
+    for name in facts["files"]:
+        content = (path / name).read_bytes()
+        facts["files"][name] = [len(content), hashlib.sha256(content).hexdigest()]
+    (path / "checkpoint.json").write_text(json.dumps(facts))
 
 
 def test_a_checkpoint_from_a_stranger_runs_no_code(tmp_path: Path) -> None:
@@ -213,10 +243,12 @@ def test_a_checkpoint_from_a_stranger_runs_no_code(tmp_path: Path) -> None:
     metadata.planner_data = evil
     for content in (pickle.dumps(evil), pickle.dumps(metadata), pickle.dumps([1, 2])):
         index.write_bytes(content)
+        sign(path)
         with pytest.raises(ValueError, match=r"last is damaged: its index cannot be read"):
             loaded(path)
     index.write_bytes(whole)
     torch.save(evil, data)
+    sign(path)
     with pytest.raises(ValueError, match=r"last is damaged"):
         loaded(path)
     assert not (tmp_path / "ran").exists()

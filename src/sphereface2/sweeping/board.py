@@ -6,8 +6,8 @@ from enum import Enum
 from pathlib import Path
 
 from sphereface2.evaluation.results import EvaluationResult
-from sphereface2.sweeping.claim import Position
 from sphereface2.sweeping.plan import PlannedRun
+from sphereface2.sweeping.position import Position
 
 _ENOUGH = 0.02  # of a training, to say how long it takes
 

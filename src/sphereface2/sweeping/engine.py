@@ -5,13 +5,15 @@ again, one that was interrupted goes on, and none is trained by two processes at
 """
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from sphereface2.evaluation.results import COMBINED
 from sphereface2.evaluation.sweep_result import SeedRun, SweepResult, SweepRow
+from sphereface2.files import LockedError
+from sphereface2.run_folder import run_lock
 from sphereface2.sweeping.board import Board, RunState, Status, SweepEvents
 from sphereface2.sweeping.checking import check_buildable
-from sphereface2.sweeping.claim import Position, is_taken, read_position
 from sphereface2.sweeping.crew import (
     Child,
     Crew,
@@ -22,10 +24,11 @@ from sphereface2.sweeping.crew import (
 )
 from sphereface2.sweeping.grid import Sweep
 from sphereface2.sweeping.plan import plan_sweep, train_command
+from sphereface2.sweeping.position import Position, read_position
 from sphereface2.sweeping.store import (
     finished,
+    last_checkpoint,
     require_own_config,
-    training_seconds,
     write_config,
 )
 from sphereface2.sweeping.worker import TAKEN
@@ -132,16 +135,20 @@ class _Shift:
                 return
             if state.status is Status.ELSEWHERE and not is_time_to_look:
                 continue
-            if is_taken(state.folder):
+            try:
+                with run_lock(state.folder, patience=0):
+                    # Another process may have been at it until a moment ago.
+                    is_done = _take_result(state)
+                    if not is_done:
+                        write_config(state.folder, state.plan)
+            except LockedError:
                 self.look_again = time.monotonic() + 1
                 self._change(state, Status.ELSEWHERE)
                 continue
             self.queue.remove(state)
-            # Another process may have been at it until a moment ago.
-            if _take_result(state):
+            if is_done:
                 self._change(state, Status.DONE)
                 continue
-            write_config(state.folder, state.plan)
             state.began, state.launched = time.monotonic(), time.time()
             state.position, state.had = Position(), None
             self.crew.start(state)
@@ -157,7 +164,9 @@ class _Shift:
             self.queue.append(state)
             self._change(state, Status.ELSEWHERE)
         elif self.stop_requested and was_stopped(code):
-            state.position = read_position(state.folder)
+            reached = last_checkpoint(state.folder)
+            if reached is not None:
+                state.position = replace(state.position, step=reached.step)
             self._change(state, Status.STOPPED)
         else:
             state.error = "it was stopped from outside" if was_stopped(code) else last_words(child)
@@ -233,5 +242,6 @@ def _versions(states: list[RunState]) -> dict[str, str]:
 def _seed_run(state: RunState) -> SeedRun:
     if state.evaluation is None:
         return SeedRun(state.plan.seed, state.plan.name, error=state.error)
-    seconds = round(training_seconds(state.folder), 2)
+    last = last_checkpoint(state.folder)
+    seconds = round(last.seconds, 2) if last is not None else 0.0
     return SeedRun(state.plan.seed, state.plan.name, values=state.values, seconds=seconds)

@@ -7,7 +7,7 @@ from sphereface2.evaluation.json_result import write_atomically
 from sphereface2.evaluation.results import EvaluationResult
 from sphereface2.run_folder import CONFIG, EVALUATION
 from sphereface2.sweeping.plan import PlannedRun
-from sphereface2.training.checkpoint import has_checkpoint, load_checkpoint
+from sphereface2.training.checkpoint import Checkpoint, has_checkpoint, load_checkpoint
 
 LOG = "log.txt"
 
@@ -40,7 +40,7 @@ def finished(folder: Path, config: RunConfig) -> EvaluationResult | None:
     return result if result.config == config.model_dump(mode="json") else None
 
 
-def training_seconds(folder: Path) -> float:
-    """How long the training took, over all interruptions; 0 if that is not known any more."""
+def last_checkpoint(folder: Path) -> Checkpoint | None:
+    """How far the training has come, and in how long; None if that is not known any more."""
     last = folder / "checkpoints" / "last"
-    return load_checkpoint(last).seconds if has_checkpoint(last) else 0.0
+    return load_checkpoint(last) if has_checkpoint(last) else None

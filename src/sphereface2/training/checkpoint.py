@@ -1,12 +1,14 @@
 """Checkpoints: all that a run needs to go on with the same bits, in one folder.
 
 A folder holds the tensors as torch.distributed.checkpoint writes them, a file for each rank that
-took part, and checkpoint.json with everything else. Any number of ranks can read it. It comes
-under its name whole: it is written beside, as NAME.partial, while the one before keeps its place.
+took part, and checkpoint.json with everything else and with the size and the digest of each file.
+Any number of ranks can read it. It comes under its name whole: it is written beside, as
+NAME.partial, while the one before keeps its place.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -20,8 +22,9 @@ from torch import Tensor
 from sphereface2.config import RunConfig
 from sphereface2.training.distributed import Team, saved_shapes
 
-_FORMAT = "sphereface2 checkpoint 2"
+_FORMAT = "sphereface2 checkpoint 3"
 _FACTS = "checkpoint.json"
+_INDEX = ".metadata"  # torch.distributed.checkpoint's own name
 
 # What may differ when a run goes on: where and how it computes, not what.
 _FREE = ("device", "evaluation")
@@ -85,10 +88,15 @@ def save_checkpoint(
             _remove(partial)
             partial.mkdir(parents=True)
     team.save_tensors(partial, tensors, rows=rows or {})
+    mine: dict[str, list[Any]] = {}
+    with team.together():
+        for path in sorted(partial.iterdir()):
+            # Each rank reads what it wrote itself, rank 0 also the index of all.
+            if path.name.startswith(f"__{team.rank}_") or (path.name == _INDEX and team.is_first):
+                mine[path.name] = [path.stat().st_size, _digest(path)]
+    files = {name: entry for each in team.gather(mine) for name, entry in each.items()}
     with team.together():
         if team.is_first:
-            # The sizes let a reader tell a file that was cut off before it loads any.
-            files = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
             facts = {"format": _FORMAT, "files": files, **asdict(checkpoint)}
             _write(partial / _FACTS, json.dumps(facts, indent=1))
             _take_place(partial, folder)
@@ -96,28 +104,41 @@ def save_checkpoint(
 
 def load_checkpoint(folder: Path) -> Checkpoint:
     """Read all but the tensors; a folder that is no whole checkpoint gives one sentence."""
+    checkpoint, files = _read_facts(folder)
     place = _place(folder)
-    if not place.exists():
-        raise FileNotFoundError(f"there is no checkpoint {folder}; start the training anew")
-    try:
-        values = json.loads((place / _FACTS).read_text(encoding="utf-8"))
-        written, files = values.pop("format"), values.pop("files")
-        checkpoint = Checkpoint(**values) if written == _FORMAT else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(
-            f"{place} is damaged or no checkpoint; restore it or start the training anew"
-        ) from None
-    if checkpoint is None:
-        raise ValueError(f"{place} is no checkpoint of this version of sphereface2")
-    for name, size in files.items():
+    for name, (size, _) in files.items():
         path = place / name
         if not path.is_file() or path.stat().st_size != size:
             found = f"has {path.stat().st_size} bytes" if path.is_file() else "is missing"
             raise ValueError(
                 f"{place} is damaged: its file {name} of {size} bytes {found}; restore it or start "
-                "the training anew"
+                "the training again"
             )
     return checkpoint
+
+
+def _read_facts(folder: Path) -> tuple[Checkpoint, dict[str, tuple[int, str]]]:
+    """All but the tensors, and the size and the digest of each file with tensors."""
+    place = _place(folder)
+    if not place.exists():
+        raise FileNotFoundError(f"there is no checkpoint {folder}; start the training again")
+    try:
+        values = json.loads((place / _FACTS).read_text(encoding="utf-8"))
+        written, files = values.pop("format"), values.pop("files")
+        checkpoint = Checkpoint(**values) if written == _FORMAT else None
+        entries = (
+            {name: (size, digest) for name, (size, digest) in files.items()} if checkpoint else {}
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(
+            f"{place} is damaged or no checkpoint; restore it or start the training again"
+        ) from None
+    if checkpoint is None:
+        raise ValueError(
+            f"{place} is a checkpoint of another version of sphereface2 ({written}, this version "
+            f"reads {_FORMAT}): resume the run with that version, or start the training again"
+        )
+    return checkpoint, entries
 
 
 def load_tensors(
@@ -136,16 +157,34 @@ def load_tensors(
     team, rows = team or Team(), rows or {}
     place = _place(folder)
     with team.together():
+        _check_digests(folder, share=(team.rank, team.world))
         try:
             saved = {k: v for k, v in saved_shapes(place).items() if k.startswith(part)}
         except Exception:  # a broken pickle raises any kind of error
             raise ValueError(
                 f"{place} is damaged: its index cannot be read; restore it or start the training "
-                "anew"
+                "again"
             ) from None
         for name in sorted({*saved, *tensors}):
             _check_fit(place, name, saved.get(name), tensors.get(name), rows.get(name))
     team.load_tensors(place, tensors, rows=rows)
+
+
+def _check_digests(folder: Path, *, share: tuple[int, int]) -> None:
+    """Refuse files that are not those that were saved; the ranks share the reading."""
+    rank, world = share
+    place, (_, files) = _place(folder), _read_facts(folder)
+    for name in sorted(files)[rank::world]:
+        if not (place / name).is_file() or _digest(place / name) != files[name][1]:
+            raise ValueError(
+                f"{place} is damaged: its file {name} is not the one that was saved (it is of "
+                f"another checkpoint, or was changed); restore it or start the training again"
+            )
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check_fit(

@@ -142,7 +142,7 @@ class Team:
         except Exception as caught:
             error = caught
         is_mistake = isinstance(error, ValueError | OSError)
-        found = self._gather(None if error is None else (str(error), is_mistake))
+        found = self.gather(None if error is None else (str(error), is_mistake))
         wrong = [(rank, *entry) for rank, entry in enumerate(found) if entry is not None]
         if not wrong:
             return
@@ -155,7 +155,7 @@ class Team:
 
     def require_same(self, values: Mapping[str, Any]) -> None:
         """Refuse ranks that were started with different settings, by the first of them."""
-        everyone: list[Mapping[str, Any]] = self._gather(dict(values))
+        everyone: list[Mapping[str, Any]] = self.gather(dict(values))
         with self.together():
             for rank, theirs in enumerate(everyone):
                 for key in sorted({*everyone[0], *theirs}):
@@ -184,7 +184,8 @@ class Team:
             dist.all_reduce(values)
         return values
 
-    def _gather(self, value: Any) -> list[Any]:
+    def gather(self, value: Value) -> list[Value]:
+        """The values of all ranks, by rank, known to all."""
         if self.is_alone:
             return [value]
         found: list[Any] = [None] * self.world
@@ -269,7 +270,7 @@ class Team:
             name: self._whole(tensor.detach(), rows.get(name)) for name, tensor in tensors.items()
         }
         with _file_errors(
-            f"{folder} is damaged; restore it or start the training anew", ValueError
+            f"{folder} is damaged; restore it or start the training again", ValueError
         ):
             load(state, storage_reader=_reader(folder), no_dist=self.is_alone)
 
