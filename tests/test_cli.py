@@ -44,6 +44,8 @@ MISTAKES = [
     (["train", "quickstrat"], "did you mean 'quickstart'?"),
     (["train", "quickstart", "head.name=sphreface2-c"], "did you mean 'sphereface2-c'?"),
     (["train", "quickstart", "head.radis=30"], "did you mean 'radius'?"),
+    (["train", "quickstart", "head.nmae=cosface"], "did you mean 'head.name'?"),
+    (["train", "quickstart", "head.name=arcface", "head.radius=3"], "did you mean 'scale'?"),
     (["train", "quickstart", "training.batchsize=30"], "did you mean 'training.batch_size'?"),
     (["train", "quickstart", "head.balance=1.5"], "balance must lie in [0, 1], got 1.5"),
     (["train", "quickstart", "head.radius=0"], "radius must be above 0"),

@@ -4,7 +4,15 @@ from typing import Literal
 
 import pytest
 
-from sphereface2.tables import build, look_up, nearest, option_names, resolve_options
+from sphereface2.tables import (
+    build,
+    did_you_mean,
+    look_up,
+    near,
+    nearest,
+    option_names,
+    resolve_options,
+)
 
 
 class Lamp:
@@ -39,8 +47,41 @@ def candle(*, height: int) -> str:
 TABLE = {"lamp": Lamp, "small-lamp": SmallLamp}
 
 
-def test_nearest_suggests_only_what_is_near() -> None:
+@pytest.mark.parametrize(
+    ("word", "known", "meant"),
+    [
+        # slips of the pen
+        ("radus", "radius margin", "radius"),
+        ("nmae", "normalize name", "name"),
+        ("lwf", "bin lfw pairs", "lfw"),
+        ("ArcFace", "arcface cosface", "arcface"),
+        ("batchsize", "batch_size sample_rate", "batch_size"),
+        ("mobilenet", "mobilefacenet iresnet18", "mobilefacenet"),
+        # a beginning, or the last part
+        ("arc", "arcface adaface", "arcface"),
+        ("clip", "flip clip_norm", "clip_norm"),
+        ("max_epochs", "epochs steps", "epochs"),
+        ("rate", "learning_rate momentum", "learning_rate"),
+        # another word for it
+        ("gpu", "auto cpu cuda mps", "cuda"),
+        ("radius", "scale margin gradient", "scale"),
+        ("float16", "float32 fp16", "fp16"),
+        # several, and none
+        ("sphereface2", "sphereface sphereface2-c sphereface2-a", "sphereface2-c sphereface2-a"),
+        ("sfnet", "sfnet4 sfnet10 sfnet20 sfnet36", ""),
+        ("zzz", "radius margin", ""),
+        ("radius", "margin gradient", ""),
+        ("margin_type", "margin balance", ""),
+        ("", "radius margin", ""),
+    ],
+)
+def test_near_is_only_what_may_well_be_meant(word: str, known: str, meant: str) -> None:
+    assert near(word, known.split()) == meant.split()
+
+
+def test_a_hint_asks_for_one_or_for_several() -> None:
     assert nearest("radus", ["radius", "margin"]) == "; did you mean 'radius'?"
+    assert did_you_mean(["a", "b", "c"]) == "; did you mean 'a', 'b' or 'c'?"
     assert nearest("zzz", ["radius", "margin"]) == ""
 
 
@@ -72,7 +113,8 @@ def test_options_lie_over_the_defaults_and_take_the_types_of_the_signature() -> 
     ("options", "message"),
     [
         ({"powr": 3}, "lamp 'lamp' has no option 'powr'; did you mean 'power'? (options: power,"),
-        ({"rooms": 3}, "lamp 'lamp' has no option 'rooms'"),
+        ({"rooms": 3}, "lamp 'lamp' has no option 'rooms' (options: "),
+        ({"nmae": 3}, "lamp 'lamp' has no option 'nmae'; did you mean 'lamp.name'? (options: "),
         ({"power": "much"}, "lamp.power: must be a valid number, got 'much'"),
         ({"power": None}, "lamp.power: must be a valid number, got nothing"),
         ({"power": True}, "lamp.power: must be a number, got true"),
@@ -97,6 +139,8 @@ def test_an_option_without_default_must_be_given() -> None:
         ValueError, match=r"needs the option 'height'; give it as light\.height=VAL"
     ):
         resolve_options("light", "candle", candle, {})
+    with pytest.raises(ValueError, match=r"'height'; give it as height: VALUE$"):
+        resolve_options("set of lights", "candle", candle, {})
     assert build("light", {"candle": candle}, "candle", height=3) == "candle of 3"
 
 

@@ -6,7 +6,7 @@
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast, get_args
 
@@ -20,9 +20,10 @@ from pydantic import (
     model_validator,
 )
 
+from sphereface2.peers import SYNONYMS
 from sphereface2.recipes import Recipe, named, read_run, recipes
 from sphereface2.recipes.yaml_text import dump_yaml
-from sphereface2.tables import mistake, nearest, shown
+from sphereface2.tables import did_you_mean, mistake, near, nearest, shown
 
 __all__ = [
     "Choice",
@@ -339,19 +340,30 @@ def _sentence(detail: dict[str, Any]) -> str:
     return mistake(key, detail)
 
 
+# Who comes from another project may look for a key in the wrong one of these.
+_NEIGHBOURS = ("training", "optimizer", "schedule")
+
+
 def _nearest_key(key: str) -> str:
-    """A hint at the same word in another section, else at the nearest word in the same one."""
-    known = list(_keys(RunConfig))
+    """A hint at what is near in the same section, or at the one key elsewhere with that word.
+
+    Where nothing is near, all keys of the section.
+    """
+    words = {known: known.rpartition(".")[2] for known in _keys(RunConfig)}
     section, _, word = key.rpartition(".")
-    words = {other: other.rpartition(".")[2] for other in known}
-    initials = {other: "".join(part[0] for part in words[other].split("_")) for other in known}
-    # lr and bs are what half the world writes for learning_rate and batch_size.
-    same = [other for other in known if word == words[other]]
-    same += [other for other in known if len(word) > 1 and word == initials[other]]
-    if same:
-        return f"; did you mean '{same[0]}'?"
-    siblings = [other for other in known if other.rpartition(".")[0] == section]
-    return nearest(key, siblings) or nearest(key, known)
+
+    def meant(candidates: Collection[str]) -> list[str]:
+        found = near(word, [words[known] for known in candidates])
+        return [known for known in candidates if words[known] in found]
+
+    siblings = [known for known in words if known.rpartition(".")[0] == section]
+    same = [known for known in words if words[known] in (word, *SYNONYMS.get(word, ()))]
+    if not section:
+        elsewhere = same or meant(words)  # the key may have lost its section
+    else:
+        elsewhere = same if len(same) == 1 and same[0].startswith(_NEIGHBOURS) else []
+    listing = f" (known: {', '.join(words[known] for known in siblings)})"
+    return did_you_mean((meant(siblings) or elsewhere)[:3]) or listing
 
 
 def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -359,5 +371,5 @@ def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
         yield prefix + name
         # A section that may be left out is of the type `Section | None`.
         for kind in get_args(field.annotation) or (field.annotation,):
-            if isinstance(kind, type) and issubclass(kind, _Section):
+            if isinstance(kind, type) and issubclass(kind, _Section | Choice):
                 yield from _keys(kind, f"{prefix}{name}.")

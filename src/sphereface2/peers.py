@@ -1,6 +1,7 @@
-"""What OpenSphere, InsightFace, wespeaker and the papers call the options of our heads."""
+"""What others call things: words that our heads understand, and words that only get a hint."""
 
-# Their word, and ours; where two are named, the first that the head at hand takes is meant.
+# What OpenSphere, InsightFace, wespeaker and the papers call the options of heads, and our word for
+# it: both are understood. Where two are named, the first that the head at hand takes is meant.
 OPTION_ALIASES: dict[str, tuple[str, ...]] = {
     "alpha": ("balance",),
     "lam": ("balance",),
@@ -20,6 +21,30 @@ OPTION_ALIASES: dict[str, tuple[str, ...]] = {
     "l_margin": ("margin_low",),
     "u_margin": ("margin_high",),
     "lambda_g": ("norm_weight",),
+}
+
+# Words that are not understood, and what those who write them mean.
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "gpu": ("cuda",),
+    "nvidia": ("cuda",),
+    "metal": ("mps",),
+    "fp32": ("float32",),
+    "float16": ("fp16",),
+    "half": ("fp16",),
+    "bfloat16": ("bf16",),
+    "lr": ("learning_rate",),
+    "wd": ("weight_decay",),
+    "bs": ("batch_size",),
+    "iterations": ("steps",),
+    "threads": ("workers",),
+    "lambda": ("balance",),
+    "loss": ("head",),
+    "model": ("backbone",),
+    "network": ("backbone",),
+    "dataset": ("data",),
+    "root": ("path",),
+    "dir": ("path",),
+    "file": ("path",),
 }
 
 

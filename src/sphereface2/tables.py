@@ -5,21 +5,66 @@ that a name takes are the keyword arguments of that class or function, with the 
 of its signature, so they stand in one place only.
 """
 
-import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from sphereface2.peers import SYNONYMS, other_words
+
 T = TypeVar("T")
+
+
+def near(word: str, known: Iterable[str]) -> list[str]:
+    """Those of `known` that a wrong word may well mean: at most three, and often none.
+
+    First what is the same under another name, then what the word is the beginning of, then what is
+    called by its last part (`max_epochs` and epochs, `rate` and learning_rate), then a slip of the
+    pen: a few wrong letters, or all the right ones in another order.
+    """
+    names = list(dict.fromkeys(known))
+    meant = {*SYNONYMS.get(word.lower(), ()), *other_words(word)}
+    plain = _plain(word)
+    likeness = {name: SequenceMatcher(None, name, word.lower()).ratio() for name in names}
+    likely = [name for name in names if likeness[name] >= _LIKE]
+    best = max(likeness.values(), default=0.0)
+    found = (
+        [name for name in names if name in meant]
+        or [name for name in names if _plain(name) == plain]
+        or [name for name in names if len(plain) > 2 and _plain(name).startswith(plain)]
+        or [name for name in names if _ends_with(name, word) or _ends_with(word, name)]
+        or [name for name in likely if likeness[name] == best]
+        or [name for name in names if sorted(_plain(name)) == sorted(plain)]
+    )
+    return found if len(found) <= 3 else []
+
+
+# Of SequenceMatcher's ratio: one wrong letter of four has 0.75, 'margin_type' and 'margin' 0.71.
+_LIKE = 0.72
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("_", "").replace("-", "")
+
+
+def _ends_with(word: str, part: str) -> bool:
+    return word.lower().endswith(f"_{part.lower()}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint for a misspelt word: "; did you mean 'radius'?", or nothing if none is near."""
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean '{matches[0]}'?" if matches else ""
+    return did_you_mean(near(word, known))
+
+
+def did_you_mean(meant: Sequence[str]) -> str:
+    """The question whether one of these was meant, to be put behind what is wrong."""
+    if not meant:
+        return ""
+    *others, last = (f"'{name}'" for name in meant)
+    return f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
 
 
 def look_up(kind: str, table: Mapping[str, T], name: str) -> T:
@@ -58,8 +103,12 @@ def resolve_options(
             ours = next((word for word in aliases[key] if word in known), key)
         if ours not in known:
             listing = ", ".join(known) if known else "none"
+            # What stands beside the options in a config may be misspelt as well: the name.
+            meant = near(key, [*known, "name"])
+            if meant == ["name"] and " " not in kind:
+                meant = [f"{kind}.name"]
             raise ValueError(
-                f"{kind} '{name}' has no option '{key}'{nearest(key, known)} (options: {listing})"
+                f"{kind} '{name}' has no option '{key}'{did_you_mean(meant)} (options: {listing})"
             )
         if ours in given:
             raise ValueError(
@@ -75,9 +124,9 @@ def resolve_options(
         if key in given:
             resolved[key] = _checked(f"{kind}.{key}", hints.get(key, Any), given[key])
         elif parameters[key].default is inspect.Parameter.empty:
-            raise ValueError(
-                f"{kind} '{name}' needs the option '{key}'; give it as {kind}.{key}=VALUE"
-            )
+            # A set is an entry of a list, written as {name: bin, path: VALUE}.
+            form = f"{key}: VALUE" if " " in kind else f"{kind}.{key}=VALUE"
+            raise ValueError(f"{kind} '{name}' needs the option '{key}'; give it as {form}")
         else:
             resolved[key] = parameters[key].default
     return resolved

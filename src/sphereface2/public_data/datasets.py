@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sphereface2.data.image_file import printable
 from sphereface2.public_data.known_data import KNOWN_DATA
-from sphereface2.tables import look_up, nearest
+from sphereface2.tables import look_up, near, nearest
 
 PAIR_SET_TITLES = {"lfw": "LFW", "agedb_30": "AgeDB-30", "calfw": "CA-LFW", "cplfw": "CP-LFW"}
 """The verification sets, a NAME.bin each, and what the paper calls them."""
@@ -208,10 +208,9 @@ def _similar(name: str, entries: Iterable[str]) -> str:
     """A hint at an entry of the folder that may be meant."""
     by_plain = {_plain(Path(entry).stem): entry for entry in entries}
     for word in _NAMES.get(name, (_plain(name),)):
-        hint = nearest(word, by_plain)
-        if hint:
-            plain = hint.split("'")[1]
-            return f"; is it '{printable(by_plain[plain])}'?"
+        found = near(word, by_plain)
+        if found:
+            return f"; is it '{printable(by_plain[found[0]])}'?"
     return ""
 
 
