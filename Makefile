@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test lint types check clean
+.PHONY: install demo test lint types check mutants clean
 
 install: .venv/.installed
 
@@ -32,5 +32,9 @@ types: install
 
 check: lint types test
 
+# How many small faults the tests catch; e.g. make mutants MUTANTS='heads --sample 50 --seed 3'
+mutants: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.mutants $(MUTANTS)
+
 clean:
-	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .mutants runs .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,428 @@
+"""How many small faults the tests catch: mutation testing, on a sample.
+
+    python -m benchmarks.mutants --sample 200 --seed 0
+    python -m benchmarks.mutants heads/engine.py evaluation/metrics.py --sample 0
+
+A mutant is the package with one small fault (`mutations.py`). The tests that run the function it is
+in are run against it, the shortest first; a mutant that none of them notices survives and is shown.
+Everything happens in a copy of the repository, one process per mutant, forked from one that has
+torch loaded already. Which tests run which function is recorded once; that and every outcome are
+kept in `.mutants/`, so that a stopped run continues where it was. --sample 0 takes all mutants.
+
+A survivor that cannot be noticed stands in `benchmarks/equivalent_mutants.txt`, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+
+from benchmarks.mutations import Mutant, mutants_of
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = Path("src/sphereface2")
+EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
+KEPT = ROOT / ".mutants"
+
+# What is mutated by default, and the tests that are asked.
+STAGES = {
+    "heads": ["tests/heads", "tests/distributed/test_sharding.py"],
+    "evaluation": ["tests/evaluation", "tests/test_cli_judging.py", "tests/test_protocols.py"],
+    "training": ["tests/training", "tests/distributed/test_training.py"],
+    "data/label_noise.py": ["tests/data/test_label_noise.py"],
+    "data/transforms.py": ["tests/data/test_transforms.py"],
+    "data/batch_plan.py": ["tests/data/test_loader.py", "tests/data/test_open_set.py"],
+}
+# These start processes of their own, in which nothing is recorded.
+UNSEEN = {
+    "heads/sharding.py": ["tests/distributed/test_sharding.py"],
+    "heads/exchange.py": ["tests/distributed/test_sharding.py"],
+    "training/distributed.py": ["tests/distributed/test_training.py"],
+    "training/agreement.py": ["tests/distributed/test_training.py"],
+}
+MOST_SECONDS = 40.0
+"""Tests beyond so many seconds in all are not asked about one mutant."""
+
+Calls = dict[str, dict[str, Any]]
+"""Of each test its file, its seconds and the functions ("module function") that it runs."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant: "caught", "timeout" (caught, too), "survived" or "no test"."""
+
+    status: str
+    seconds: float
+    module: str
+    """Digest of the module, without the fault."""
+    tests: str
+    """Digest of the tests that were asked."""
+
+    @property
+    def is_caught(self) -> bool:
+        return self.status in ("caught", "timeout")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    console = Console()
+    modules = _modules(options.modules)
+    known = read_equivalent(EQUIVALENT)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as place:
+        # All is read from the copy: whoever edits on meanwhile disturbs nothing.
+        copy = _copy(Path(place))
+        mutants = _in_order(copy, modules, options.seed)
+        drawn = mutants[: options.sample or None]
+        asked = [mutant for mutant in drawn if mutant.key not in known]
+        for key in known.keys() - {mutant.key for mutant in mutants}:
+            if key.split(" ")[0] in modules:
+                console.print(f"no longer in the code, but listed as equivalent: {escape(key)}")
+        _load_libraries(copy)
+        try:
+            with Progress(console=console) as progress:
+                calls = _record(copy, modules, progress, again=options.record)
+                outcomes = _judge(asked, copy, calls, progress, console)
+        except KeyboardInterrupt:
+            console.print("stopped; the same command continues")
+            return 130
+    _report(asked, outcomes, len(drawn) - len(asked), options.seed, console)
+    return 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.mutants", description="How many small faults the tests catch."
+    )
+    parser.add_argument("modules", nargs="*", help="stages or modules, e.g. heads data/loader.py")
+    parser.add_argument("--sample", type=int, default=200, help="how many mutants; 0: all")
+    parser.add_argument("--seed", type=int, default=0, help="which ones")
+    parser.add_argument("--record", action="store_true", help="record again what each test runs")
+    return parser.parse_args(arguments)
+
+
+def _modules(names: Sequence[str]) -> list[str]:
+    """The modules of these names, relative to the package."""
+    found: list[str] = []
+    for name in names or STAGES:
+        path = ROOT / PACKAGE / name
+        if not path.exists():
+            sys.exit(f"there is no {path}; name a folder or file of {PACKAGE}")
+        paths = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        found += [str(each.relative_to(ROOT / PACKAGE)) for each in paths]
+    return found
+
+
+def _in_order(copy: Path, modules: Sequence[str], seed: int) -> list[Mutant]:
+    found = [
+        mutant
+        for module in modules
+        for mutant in mutants_of(module, (copy / PACKAGE / module).read_bytes())
+    ]
+    # By a hash of its own each: a change elsewhere in the code leaves the rest of a sample alone.
+    found.sort(key=lambda mutant: hashlib.sha256(f"{seed} {mutant.key}".encode()).digest())
+    return found
+
+
+def read_equivalent(path: Path) -> dict[str, str]:
+    """The mutants that cannot be noticed: a line each, and an indented line with the reason."""
+    known: dict[str, str] = {}
+    key = ""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith(" "):
+            known[key] = line.strip()
+        elif line and not line.startswith("#"):
+            key = line
+    return known
+
+
+# -- the copy, and processes that have torch loaded ------------------------------------------------
+
+
+def _copy(place: Path) -> Path:
+    """A copy of the files that git knows of, with the times that they have."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, place / name)
+    return place
+
+
+def _load_libraries(copy: Path) -> None:
+    """What costs seconds to import and is never mutated."""
+    os.environ["PYTHONPATH"] = str(copy / "src")
+    sys.path[:] = [str(copy / "src"), *(path for path in sys.path if path != str(ROOT / "src"))]
+    os.chdir(copy)
+    import cv2
+    import matplotlib.pyplot
+    import pydantic
+    import safetensors.torch
+    import scipy.stats
+    import sklearn.metrics
+    import torch.distributed.checkpoint
+    import typer
+
+    assert all((cv2, matplotlib, pydantic, safetensors, scipy, sklearn, typer))
+    torch.set_num_threads(1)
+    assert "sphereface2" not in sys.modules
+
+
+def _forked(work: Callable[[], int], *, timeout: float, log: Path) -> int | None:
+    """The exit code of `work` in a process of its own; None if it did not end in time."""
+    child = os.fork()
+    if child == 0:
+        code = 70
+        try:
+            os.setpgid(0, 0)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(handle, 1)
+            os.dup2(handle, 2)
+            code = work()
+        finally:
+            os._exit(code)
+    ends = time.monotonic() + timeout
+    try:
+        while time.monotonic() < ends:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                child = 0
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.02)
+        return None
+    finally:
+        if child:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def _pytest(tests: Sequence[str], *plugins: object) -> int:
+    arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+    return int(pytest.main(arguments, plugins=list(plugins)))
+
+
+# -- which tests run which function ----------------------------------------------------------------
+
+
+class Recorder:
+    """A pytest plugin that notes the functions of the package that each test calls."""
+
+    def __init__(self, package: Path) -> None:
+        self.package = f"{package}/"
+        self.calls: Calls = {}
+        self._seen: set[Any] = set()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._seen = set()
+        began = time.perf_counter()
+        threading.setprofile(self._note)
+        sys.setprofile(self._note)
+        try:
+            return (yield)
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+            functions = {
+                f"{code.co_filename.removeprefix(self.package)} {code.co_qualname}"
+                for code in self._seen
+                if code.co_filename.startswith(self.package)
+            }
+            entry = self.calls.setdefault(item.nodeid, {"is_good": True})
+            entry["seconds"] = time.perf_counter() - began
+            entry["functions"] = sorted(functions)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        entry = self.calls.setdefault(report.nodeid, {"is_good": True})
+        entry["is_good"] &= not report.failed
+
+    def _note(self, frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            self._seen.add(frame.f_code)
+
+
+def _record(copy: Path, modules: Sequence[str], progress: Progress, *, again: bool) -> Calls:
+    """What each test of the modules' stages calls; recorded again when the test's file changes."""
+    kept = _load(KEPT / "calls.json")
+    files: list[Path] = []
+    for stage, tests in STAGES.items():
+        if any(module.startswith(stage) for module in modules):
+            for test in tests:
+                path = copy / test
+                files += sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
+    found: Calls = {}
+    task = progress.add_task("recording what each test runs", total=len(files))
+    for path in files:
+        name = str(path.relative_to(copy))
+        digest = _digest(path.read_bytes())
+        if again or kept.get(name, {}).get("digest") != digest:
+            result = copy / "calls.json"
+
+            def work(name: str = name, result: Path = result) -> int:
+                recorder = Recorder(copy / PACKAGE)
+                code = _pytest([name], recorder)
+                result.write_text(json.dumps(recorder.calls), encoding="utf-8")
+                return code
+
+            result.unlink(missing_ok=True)
+            _forked(work, timeout=1800, log=copy / "record.log")
+            if not result.exists():
+                sys.exit(f"{name} cannot be run:\n{(copy / 'record.log').read_text()}")
+            kept[name] = {"digest": digest, "calls": _load(result)}
+            _save(KEPT / "calls.json", kept)
+        found.update(kept[name]["calls"])
+        progress.advance(task)
+    return {test: entry for test, entry in found.items() if entry["is_good"]}
+
+
+def _tests_for(mutant: Mutant, calls: Calls) -> list[str]:
+    """The tests that run the function of a mutant, the shortest first."""
+    wanted = f"{mutant.module} {mutant.function}"
+    found = [
+        test
+        for test, entry in calls.items()
+        if any(
+            name == wanted or (not mutant.function and name.startswith(wanted))
+            for name in entry["functions"]
+        )
+        or any(test.startswith(file) for file in UNSEEN.get(mutant.module, []))
+    ]
+    found.sort(key=lambda test: calls[test]["seconds"])
+    few: list[str] = []
+    total = 0.0
+    for test in found:
+        total += calls[test]["seconds"]
+        if few and total > MOST_SECONDS:
+            break
+        few.append(test)
+    return few
+
+
+# -- judging ---------------------------------------------------------------------------------------
+
+
+def _judge(
+    mutants: Sequence[Mutant], copy: Path, calls: Calls, progress: Progress, console: Console
+) -> dict[str, Outcome]:
+    path = KEPT / "outcomes.json"
+    kept = {key: Outcome(**values) for key, values in _load(path).items()}
+    found: dict[str, Outcome] = {}
+    task = progress.add_task("mutants", total=len(mutants))
+    for mutant in mutants:
+        source = (copy / PACKAGE / mutant.module).read_bytes()
+        tests = _tests_for(mutant, calls)
+        files = sorted({test.split("::")[0] for test in tests})
+        digests = _digest(source), _digest(*(Path(copy / file).read_bytes() for file in files))
+        before = kept.get(mutant.key)
+        is_known = before is not None and before.module == digests[0]
+        if before is not None and is_known and (before.is_caught or before.tests == digests[1]):
+            outcome = before
+        else:
+            began = time.perf_counter()
+            limit = 60 + 10 * sum(calls[test]["seconds"] for test in tests)
+            status = _try(mutant, source, copy, tests, timeout=limit) if tests else "no test"
+            outcome = Outcome(status, time.perf_counter() - began, *digests)
+            kept[mutant.key] = outcome
+            _save(path, {key: vars(value) for key, value in kept.items()})
+        found[mutant.key] = outcome
+        progress.advance(task)
+        if not outcome.is_caught:
+            _show(mutant, outcome, console)
+    return found
+
+
+def _try(mutant: Mutant, source: bytes, copy: Path, tests: list[str], *, timeout: float) -> str:
+    path = copy / PACKAGE / mutant.module
+    times = path.stat()
+    # Of the same second and size as the file before, it would be taken from the cache of bytecode.
+    path.write_bytes(mutant.applied(source))
+
+    def work() -> int:
+        sys.dont_write_bytecode = True
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        return _pytest(["-x", *tests])
+
+    try:
+        code = _forked(work, timeout=timeout, log=copy / "mutant.log")
+    finally:
+        path.write_bytes(source)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    if code is None:
+        return "timeout"
+    return "survived" if code == 0 else "caught"
+
+
+def _show(mutant: Mutant, outcome: Outcome, console: Console) -> None:
+    place = f"{mutant.module}:{mutant.line} {mutant.function or '(import)'}"
+    console.print(f"[bold]{outcome.status}[/] {escape(place)}", highlight=False)
+    console.print(f"  [red]- {escape(mutant.before)}[/]", highlight=False, soft_wrap=True)
+    console.print(f"  [green]+ {escape(mutant.after)}[/]", highlight=False, soft_wrap=True)
+
+
+def _report(
+    mutants: Sequence[Mutant],
+    outcomes: dict[str, Outcome],
+    equivalent: int,
+    seed: int,
+    console: Console,
+) -> None:
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for mutant in mutants:
+        stage = mutant.module.split("/")[0]
+        for name in (stage, f"  {mutant.module}", "all"):
+            counts[name][0] += outcomes[mutant.key].is_caught
+            counts[name][1] += 1
+    order = sorted(counts, key=lambda name: (name == "all", name.strip()))
+    for name in order:
+        caught, total = counts[name]
+        console.print(f"{name:<42} {caught:>5} of {total:>5} caught  {caught / total:>6.1%}")
+    seconds = [outcome.seconds for outcome in outcomes.values()]
+    mean = sum(seconds) / len(seconds) if seconds else 0.0
+    console.print(
+        f"seed {seed}, {mean:.1f} s per mutant, {equivalent} equivalent ones left out of the share"
+    )
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def _load(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return loaded
+
+
+def _save(path: Path, values: dict[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    beside = path.with_suffix(".partial")
+    beside.write_text(json.dumps(values), encoding="utf-8")
+    beside.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
