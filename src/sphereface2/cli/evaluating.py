@@ -1,6 +1,6 @@
 """The command that judges a model or saved embeddings: evaluate."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sphereface2.cli.extracting import BatchSize, Device, Flip, Workers, readers
+from sphereface2.cli.options import (
+    BatchSize,
+    Device,
+    Flip,
+    Workers,
+    given_options,
+    readers,
+    refuse_idle,
+)
 from sphereface2.cli.ranks import GO_ON, all_ranks, stoppable
 from sphereface2.cli.showing import Watch, console, rank
 from sphereface2.files import require_writable
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", help="A run or model folder; none with --embeddings."),
@@ -53,7 +62,10 @@ def evaluate(
         Path | None, typer.Option(help="The folder of the protocol, or of the images of a list.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Where to write; evaluations/NAME-WHAT if not given.")
+        Path | None,
+        typer.Option(
+            help="Where to write; if not given evaluations/NAME-WHAT, or the run for its own sets."
+        ),
     ] = None,
     part: Annotated[
         list[str] | None, typer.Option(help="ijb: 1:1, standard, legacy; may be repeated.")
@@ -99,20 +111,12 @@ def evaluate(
     sphereface2 evaluate --embeddings X.npy --protocol ijb-c --root DIR
     """
     given = [word for word in (model, *(words or [])) if word is not None]
+    options = given_options(context)
+    _refuse_idle_options(context, protocol=protocol, on=on, embeddings=embeddings, refined=refined)
     if not on and protocol is None and embeddings is None:
-        _evaluate_run(given)
+        _evaluate_run(given, options)
         return
-    options = {
-        "part": part,
-        "norm": norm,
-        "detector_weights": detector_weights or None,
-        "mirrored": mirrored or None,
-        "distractors": distractors,
-        "refined": refined or None,
-        "noisy_probes": noisy_probes,
-        "pooling": pooling,
-    }
-    chosen = {key: value for key, value in options.items() if value is not None}
+    chosen = {name: value for name, value in options.items() if name in _OF_PROTOCOLS}
     with stoppable(), _ranks_for(embeddings) as works:
         if not works:
             return
@@ -132,13 +136,70 @@ def evaluate(
         if protocol is not None:
             _evaluate_protocol(subject, protocol, root=root, options=chosen)
         else:
-            _evaluate_sets(subject, sets, root=root, options=chosen)
+            _evaluate_sets(subject, sets, root=root, mirrored=chosen.get("mirrored"))
 
 
 # -- what is asked -------------------------------------------------------------------------------
 
+# Options of one protocol or another, by the names that its signature has for them.
+_OF_PROTOCOLS = (
+    "part",
+    "norm",
+    "detector_weights",
+    "mirrored",
+    "distractors",
+    "refined",
+    "noisy_probes",
+    "pooling",
+)
+# The keys of a run's config that options stand for.
+_KEYS = {
+    "flip": "evaluation.flip",
+    "batch_size": "evaluation.batch_size",
+    "workers": "training.workers",
+    "device": "device",
+}
 
-def _evaluate_run(given: Sequence[str]) -> None:
+
+def _refuse_idle_options(
+    context: typer.Context,
+    *,
+    protocol: str | None,
+    on: Sequence[str] | None,
+    embeddings: Path | None,
+    refined: bool,
+) -> None:
+    """Refuse options that what is asked would not look at."""
+    from sphereface2.protocols import PROTOCOLS
+    from sphereface2.tables import look_up, option_names
+
+    if protocol is not None:
+        look_up("protocol", PROTOCOLS, protocol)
+    for name in _OF_PROTOCOLS:
+        takers = [each for each, factory in PROTOCOLS.items() if name in option_names(factory)]
+        if protocol not in takers and not (name == "mirrored" and on):
+            why = f"is for --protocol {' or '.join(takers)}; leave it out"
+            refuse_idle(context, name, because=why)
+    if not refined:
+        refuse_idle(context, "noisy_probes", because="is for --protocol megaface --refined")
+    if embeddings is None:
+        refuse_idle(context, "mirrored", because="is for --embeddings")
+    else:
+        refuse_idle(
+            context, *_KEYS, because="is for a model that embeds images, not for --embeddings"
+        )
+        if protocol in (None, "identification"):
+            refuse_idle(context, "root", because="is for images, which --embeddings does without")
+    if not on and protocol is None:
+        refuse_idle(
+            context,
+            "root",
+            because="is for --protocol and for lists of pairs after --on; the sets of a run have "
+            "their own, as evaluation.sets.0.root=DIR",
+        )
+
+
+def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
     if rank() != 0:
         return  # one process is enough, and torchrun may have started more
     if not given:
@@ -157,7 +218,13 @@ def _evaluate_run(given: Sequence[str]) -> None:
             f"{folder} is a model folder, which has no sets of its own: name some with --on, or a "
             "benchmark with --protocol"
         )
-    evaluated = runs.evaluate(folder, overrides=given[1:], watch=Watch(console()))
+    changes = [f"{_KEYS[name]}={options[name]}".lower() for name in _KEYS if name in options]
+    evaluated = runs.evaluate(
+        folder,
+        overrides=[*given[1:], *changes],
+        output=options.get("output"),
+        watch=Watch(console()),
+    )
     out = Console()
     out.print(accuracy_table(evaluated.result))
     out.print(detail_table(evaluated.result))
@@ -189,11 +256,7 @@ def _sort_words(
 def _refuse_mixtures(
     sets: Sequence[str], *, protocol: str | None, judged: Path | None, embeddings: Path | None
 ) -> None:
-    from sphereface2.protocols import PROTOCOLS
-    from sphereface2.tables import look_up
-
     if protocol is not None:
-        look_up("protocol", PROTOCOLS, protocol)
         if sets:
             raise ValueError(f"--protocol {protocol} has its own images; leave out {sets[0]}")
     elif not sets:
@@ -257,7 +320,7 @@ def _print_protocol(result: "ProtocolResult", report: Path) -> None:
 
 
 def _evaluate_sets(
-    subject: "Subject", words: Sequence[str], *, root: Path | None, options: dict[str, Any]
+    subject: "Subject", words: Sequence[str], *, root: Path | None, mirrored: bool | None
 ) -> None:
     from rich.console import Console
 
@@ -266,9 +329,6 @@ def _evaluate_sets(
     from sphereface2.reporting.tables import accuracy_table, detail_table
     from sphereface2.run_folder import read_history
 
-    mirrored = options.pop("mirrored", None)
-    if options:
-        raise ValueError(f"--{next(iter(options)).replace('_', '-')} is for --protocol, not --on")
     sets: list[VerificationSet] = []
     scored: list[PairScores] | None
     if subject.embeddings is not None:

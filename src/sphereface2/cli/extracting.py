@@ -1,31 +1,14 @@
 """The command that embeds images into a file: extract."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sphereface2.cli.options import BatchSize, Device, Flip, Workers, readers
 from sphereface2.cli.ranks import GO_ON, all_ranks, stoppable
 from sphereface2.cli.showing import Watch, console
 from sphereface2.files import require_writable
-from sphereface2.machine import usable_cores
-
-Flip = Annotated[
-    bool | None,
-    typer.Option(
-        "--flip/--no-flip",
-        help="Add the mirror image's embedding; as the model's folder says if not given.",
-    ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Threads that read images, or processes that render; one a core if not given."
-    ),
-]
-BatchSize = Annotated[int, typer.Option(min=1, help="Images at once.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 
 
 def extract(
@@ -83,9 +66,3 @@ def extract(
             markup=False,
             soft_wrap=True,
         )
-
-
-def readers(workers: int | None) -> int:
-    """How many read images in this process: as many as asked for, or its share of the cores."""
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return workers or max(1, usable_cores() // ranks)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sphereface2.cli.options import refuse_idle
 from sphereface2.cli.showing import Watch, console
 from sphereface2.files import require_writable
 
@@ -16,12 +17,15 @@ KINDS = ("ijb-b", "ijb-c", "megaface", "small-ijb")
 
 
 def generate(
+    context: typer.Context,
     kind: Annotated[str, typer.Argument(metavar="KIND", help=", ".join(KINDS))],
     output: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.")],
     scale: Annotated[
         float, typer.Option(help="Shrinks the benchmark; of small-ijb, people for 1 are 60.")
     ] = 1.0,
-    dim: Annotated[int, typer.Option(help="Dimensions of generated embeddings.")] = 512,
+    dim: Annotated[
+        int, typer.Option(help="Dimensions of generated embeddings; small-ijb has none.")
+    ] = 512,
     seed: Annotated[int, typer.Option(help="Another seed, other people.")] = 0,
 ) -> None:
     """Make a benchmark in the official layout: full-size embeddings, or a small one of images."""
@@ -31,6 +35,8 @@ def generate(
         raise ValueError(
             f"unknown benchmark '{kind}'{nearest(kind, KINDS)} (known: {', '.join(KINDS)})"
         )
+    if kind == "small-ijb":
+        refuse_idle(context, "dim", because="is for generated embeddings; small-ijb is of images")
     if not 0 < scale <= 100 or dim < 2 or seed < 0:
         raise ValueError(
             f"--scale must be above 0, --dim at least 2 and --seed not negative, got {scale:g}, "

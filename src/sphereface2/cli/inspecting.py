@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sphereface2.cli.options import refuse_idle
 from sphereface2.cli.showing import Watch, console
 from sphereface2.files import require_writable
 from sphereface2.machine import usable_cores
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def inspect(
+    context: typer.Context,
     data: Annotated[
         Path, typer.Argument(help="A folder of people, a list, a .rec or a .parquet file.")
     ],
@@ -60,6 +62,16 @@ def inspect(
     from sphereface2.evaluation import installed_versions
     from sphereface2.evaluation.inspected import Inspected
 
+    if model is None:
+        refuse_idle(
+            context,
+            "false_alarms",
+            "threshold",
+            "device",
+            because="is for --model, with which labels are judged",
+        )
+    if threshold is not None:
+        refuse_idle(context, "false_alarms", because="and --threshold exclude each other")
     if not 0 < false_alarms < 1:
         raise ValueError(f"--false-alarms must be between 0 and 1, got {false_alarms}")
     # Before the long pass over the images: what is wrong here is wrong in a second.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.extracting import Device, Flip, Workers, readers
+from sphereface2.cli.options import Device, Flip, Workers, readers, refuse_idle
 from sphereface2.cli.showing import Watch, console
 from sphereface2.files import require_writable
 
@@ -46,6 +46,7 @@ def compare(
 
 
 def calibrate(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A run or a model folder.")],
     on: Annotated[
         list[str] | None,
@@ -86,6 +87,12 @@ def calibrate(
     from sphereface2.run_folder import MODEL, read_history
     from sphereface2.training.devices import choose_device
 
+    if not on:
+        refuse_idle(
+            context,
+            "root",
+            because="is for the images of lists named with --on; a run's own sets know theirs",
+        )
     if not model.is_dir():
         raise FileNotFoundError(f"there is no run or model folder {model}")
     folder = model / MODEL if (model / MODEL).is_dir() else model
@@ -155,17 +162,13 @@ def _sets(
     words: list[str], config: "RunConfig | None", *, root: str | None, folder: Path
 ) -> "list[VerificationSet]":
     from sphereface2.data import VERIFICATION_SETS
-    from sphereface2.data.set_words import sets_of_word
-    from sphereface2.tables import build
+    from sphereface2.data.set_words import require_lists_for_root, sets_of_choice, sets_of_word
 
     def of_run() -> "list[VerificationSet]":
         choices = config.evaluation.sets if config is not None else []
-        return [
-            each
-            for choice in choices
-            for each in build("evaluation set", VERIFICATION_SETS, choice.name, **choice.options)
-        ]
+        return [each for choice in choices for each in sets_of_choice(choice.name, choice.options)]
 
+    require_lists_for_root(words, root)
     if words:
         chosen: list[VerificationSet] = []
         for word in words:

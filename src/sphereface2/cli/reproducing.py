@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sphereface2.cli.options import given_options, refuse_idle
 from sphereface2.cli.showing import Watch, console
 from sphereface2.files import require_writable
 
@@ -15,6 +16,7 @@ ALL = "all"
 
 
 def reproduce(
+    context: typer.Context,
     name: Annotated[
         str | None, typer.Argument(help="A table or figure, see --list; or 'all'.")
     ] = None,
@@ -46,6 +48,8 @@ def reproduce(
     Stopped or killed, the same command goes on. Runs that are done are not run again.
     """
     if show_list:
+        others = [each for each in given_options(context) if each != "show_list"]
+        refuse_idle(context, *others, because="has no meaning beside --list")
         _show_list()
         return
     if name is None:
@@ -60,7 +64,9 @@ def reproduce(
     chosen = look_up("--scale", {each: each for each in BOTH}, scale)
     names = [each for each, what in EXPERIMENTS.items() if chosen in what.scales]
     if name != ALL:
-        look_up("experiment", {**EXPERIMENTS, ALL: None}, name)
+        experiment = look_up("experiment", {**EXPERIMENTS, ALL: None}, name)
+        if experiment is not None and experiment.rows is None:
+            refuse_idle(context, "seeds", "jobs", because=f"is for runs, which {name} has none of")
         names = [name]
     screen = console()
     work = Reproduction(

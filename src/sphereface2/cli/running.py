@@ -50,11 +50,12 @@ def train(
     """Train a model: sphereface2 train quickstart head.name=cosface --output runs/cosface"""
     from sphereface2.config import load_config
 
+    folder = output or Path("runs") / name_of(recipe)
     if dry_run:
         if rank() == 0:
             _forecast(recipe, data, overrides or [])
+            _tell_place(folder, overwrite=overwrite)
         return
-    folder = output or Path("runs") / name_of(recipe)
     screen = console()
     with all_ranks() as together:
         with together:
@@ -127,6 +128,19 @@ def _forecast(recipe: str, data: Path | None, overrides: list[str]) -> None:
     out.print(estimate_table(result, title=f"{recipe}: a dry run, nothing is trained"))
     if missing is not None:
         out.print(missing, highlight=False, markup=False, soft_wrap=True)
+
+
+def _tell_place(folder: Path, *, overwrite: bool) -> None:
+    """Where a training would write, and what is in its way there."""
+    from sphereface2.run_folder import refuse_used_folder
+
+    text = f"would be trained in {folder}" + (", what is there replaced" if overwrite else "")
+    if not overwrite:
+        try:
+            refuse_used_folder(folder)
+        except ValueError as error:
+            text = str(error)
+    typer.echo(text)
 
 
 def _tell(screen: "Console", folder: Path, result: "TrainingResult") -> None:

@@ -66,7 +66,7 @@ def sweep(
     )
     _refuse_other_result(folder, wanted)
     if dry_run:
-        tell_plan(wanted, runs)
+        tell_plan(wanted, runs, jobs=jobs)
         return
     from sphereface2.sweeping.display import SweepDisplay
     from sphereface2.sweeping.engine import SweepStopped, run_sweep
@@ -118,7 +118,7 @@ def _refuse_other_result(folder: Path, wanted: "Sweep") -> None:
         )
 
 
-def tell_plan(wanted: "Sweep", runs: Path) -> None:
+def tell_plan(wanted: "Sweep", runs: Path, *, jobs: int | None = None) -> None:
     """How many runs there are, which are done, and what trains each."""
     from sphereface2.sweeping.board import Status
     from sphereface2.sweeping.checking import check_buildable
@@ -128,7 +128,8 @@ def tell_plan(wanted: "Sweep", runs: Path) -> None:
     states = look_up_runs(wanted, runs=runs)
     check_buildable([state.plan for state in states if state.status is not Status.DONE])
     done = sum(state.status is Status.DONE for state in states)
-    typer.echo(f"{len(states)} runs, {done} done already")
+    at_once = "" if jobs is None else f", {jobs} at once"
+    typer.echo(f"{len(states)} runs, {done} done already{at_once}")
     for state in states:
         word = "done" if state.status is Status.DONE else "to do"
         typer.echo(f"{word:5}  {train_command(wanted.recipe, state.plan, runs=runs)}")

@@ -1,15 +1,15 @@
-"""A verification set by one word on the command line: a file, or the name of a made-up set."""
+"""A verification set by one word, on the command line or in a config: a file, or a made-up set."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sphereface2.data import VERIFICATION_SETS
 from sphereface2.data.pair_list import line_fields, text_lines
 from sphereface2.data.verification_sets import VerificationSet
-from sphereface2.tables import build, nearest, option_names
+from sphereface2.tables import build, look_up, nearest, option_names
 
 _PEOPLE = (".rec", ".idx", ".parquet")
 
@@ -22,15 +22,42 @@ def sets_of_word(
     Of people in a folder, .rec or .parquet pairs are drawn. `root` is the folder that the images
     of a list of pairs lie below. `others` are further names that would have been understood.
     """
-    path = Path(word)
-    if has_people(path):
-        return build("set", VERIFICATION_SETS, "drawn", path=word)
-    if not path.is_file():
-        return _named(word, others)
-    if path.suffix == ".bin":
-        return build("set", VERIFICATION_SETS, "bin", path=word)
-    kind = "lfw" if _is_lfw_list(path) else "pairs"
-    return build("set", VERIFICATION_SETS, kind, path=word, root=root)
+    kind, options = _choice_of_word(word, others)
+    if is_pair_list(Path(word)):
+        options["root"] = root
+    return build("set", VERIFICATION_SETS, kind, **options)
+
+
+def set_choice(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The kind and the options of a set that a config names, by its kind or by a word as above."""
+    if name in VERIFICATION_SETS or not (Path(name).exists() or {".", "/"} & set(name)):
+        look_up("evaluation set", VERIFICATION_SETS, name)
+        return name, dict(options)
+    kind, found = _choice_of_word(name)
+    return kind, {**found, **options}
+
+
+def sets_of_choice(name: str, options: Mapping[str, Any]) -> list[VerificationSet]:
+    """The sets that one entry of `evaluation.sets` means."""
+    kind, more = set_choice(name, options)
+    return build("evaluation set", VERIFICATION_SETS, kind, **more)
+
+
+def require_lists_for_root(words: Sequence[str], root: Path | str | None) -> None:
+    """Refuse a --root that is not there, or that none of the sets would use."""
+    if root is None:
+        return
+    if not Path(root).is_dir():
+        raise FileNotFoundError(f"--root: there is no folder {root}")
+    if words and not any(is_pair_list(Path(word)) for word in words):
+        raise ValueError(
+            f"--root is for the images of a list of pairs, and {words[0]} is not one; leave it out"
+        )
+
+
+def is_pair_list(path: Path) -> bool:
+    """Whether a word is a text file of pairs, whose images lie elsewhere."""
+    return path.is_file() and path.suffix != ".bin" and not has_people(path)
 
 
 def has_people(path: Path) -> bool:
@@ -38,10 +65,16 @@ def has_people(path: Path) -> bool:
     return path.is_dir() or (path.is_file() and path.suffix.lower() in _PEOPLE)
 
 
-def _named(word: str, others: Sequence[str]) -> list[VerificationSet]:
+def _choice_of_word(word: str, others: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
+    path = Path(word)
+    if has_people(path):
+        return "drawn", {"path": word}
+    if path.is_file():
+        kind = "bin" if path.suffix == ".bin" else "lfw" if _is_lfw_list(path) else "pairs"
+        return kind, {"path": word}
     alone = [name for name, factory in VERIFICATION_SETS.items() if not _needs_path(factory)]
     if word in alone:
-        return build("set", VERIFICATION_SETS, word)
+        return word, {}
     known = [*alone, *others]
     raise FileNotFoundError(
         f"there is no verification set '{word}'{nearest(word, known)} (give a .bin file, a list of "

@@ -27,14 +27,19 @@ def megaface_challenge(
     *,
     distractors: int | None = None,
     refined: bool = False,
-    noisy_probes: Literal["removed", "centre"] = "removed",
+    noisy_probes: Literal["removed", "centre"] | None = None,
 ) -> MegaFaceResult | None:
     """MegaFace: templatelists/ and, for a model, the crops in facescrub/ and megaface/.
 
     distractors: how many, where `root` has lists of several sizes; the largest by default
     refined: leave out what facescrub_noises.txt and megaface_noises.txt name
-    noisy_probes: "centre" replaces them by their identity's centre, as InsightFace does
+    noisy_probes: if refined, "removed" (the default), or "centre": replaced by their identity's
+    centre, as InsightFace does
     """
+    if noisy_probes is not None and not refined:
+        raise ValueError(
+            "noisy_probes goes with refined=True: without it no probe is known as noisy"
+        )
     team = current_team()
     place = root if root is not None else subject.embeddings
     with team.together():

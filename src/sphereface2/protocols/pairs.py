@@ -11,7 +11,7 @@ import numpy as np
 
 from sphereface2.data.named_pairs import named_pairs, without_ending
 from sphereface2.data.opening import open_images
-from sphereface2.data.set_words import has_people, sets_of_word
+from sphereface2.data.set_words import has_people, require_lists_for_root, sets_of_word
 from sphereface2.data.verification_sets import VerificationSet
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
 from sphereface2.evaluation.pair_scores import PairScores, images_digest, score_pairs, score_set
@@ -26,6 +26,7 @@ def find_sets(words: Sequence[str], *, root: Path | None = None) -> list[Verific
 
     root: where the images of lists of pairs lie
     """
+    require_lists_for_root(words, root)
     start = None if root is None else str(root)
     found = []
     for word in words:

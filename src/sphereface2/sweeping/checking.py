@@ -7,12 +7,11 @@ import torch
 
 from sphereface2.backbones import Backbone, build_backbone
 from sphereface2.config import Choice, RunConfig
-from sphereface2.data import VERIFICATION_SETS
+from sphereface2.data.set_words import sets_of_choice
 from sphereface2.data.source import Source
 from sphereface2.data.training_source import build_training_source
 from sphereface2.heads import build_head
 from sphereface2.sweeping.plan import PlannedRun
-from sphereface2.tables import build
 from sphereface2.training.devices import choose_device, choose_precision
 from sphereface2.training.trainer import Trainer
 
@@ -55,7 +54,7 @@ class _Parts:
 
     def check_set(self, choice: Choice) -> None:
         if repr(choice) not in self.sets:
-            build("evaluation set", VERIFICATION_SETS, choice.name, **choice.options)
+            sets_of_choice(choice.name, choice.options)
             self.sets.add(repr(choice))
 
 

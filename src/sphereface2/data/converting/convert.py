@@ -42,7 +42,7 @@ def convert(
     format: str | None = None,  # noqa: A002 - the word of the command line
     on_bad_image: str = "stop",
     overwrite: bool = False,
-    workers: int = 4,
+    workers: int | None = None,
     watch: Watch = unwatched,
 ) -> Converted:
     """Write the images of `source` as `target`; both forms are told by their names.
@@ -61,6 +61,8 @@ def convert(
         target = target.resolve()  # made beside the real place, on the same disk
     _refuse_each_other(source, target, form)
     if form == "bin" or looks_like_pairs(source):
+        if workers is not None:
+            raise ValueError("--workers is for images; pairs are checked one by one: leave it out")
         return convert_pairs(
             source,
             target,
@@ -80,7 +82,7 @@ def convert(
             refuse_existing(place, overwrite=overwrite)
     facts = work.facts(request)
     if facts is None:
-        bad = _check(images, on_bad_image=policy, workers=workers, watch=watch)
+        bad = _check(images, on_bad_image=policy, workers=workers or 4, watch=watch)
     else:
         bad = facts["bad"]  # found by the run that was interrupted
     job = Job(images, left_out=bad)

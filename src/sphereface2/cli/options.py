@@ -1,0 +1,50 @@
+"""Options that several commands have, and the refusal of options that would change nothing."""
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from sphereface2.machine import usable_cores
+
+Flip = Annotated[
+    bool | None,
+    typer.Option(
+        "--flip/--no-flip",
+        help="Add the mirror image's embedding; as the model's folder says if not given.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Threads that read images, or processes that render; one a core if not given."
+    ),
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Images at once.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+
+
+def readers(workers: int | None) -> int:
+    """How many read images in this process: as many as asked for, or its share of the cores."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return workers or max(1, usable_cores() // ranks)
+
+
+def given_options(context: typer.Context) -> dict[str, Any]:
+    """The values of the options that stand on the command line, by their Python names."""
+    return {
+        name: value
+        for name, value in context.params.items()
+        if (source := context.get_parameter_source(name)) is not None
+        and source.name == "COMMANDLINE"
+    }
+
+
+def refuse_idle(context: typer.Context, *names: str, because: str) -> None:
+    """Refuse those of the named options that are given: they would change nothing, `because`."""
+    given = given_options(context)
+    for name in (name for name in names if name in given):
+        option = next(each for each in context.command.params if each.name == name)
+        words = option.secondary_opts if given[name] is False else option.opts
+        word = words[0] if option.param_type_name == "option" else f"'{given[name]}'"
+        raise ValueError(f"{word} {because}")

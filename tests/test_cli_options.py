@@ -1,0 +1,339 @@
+"""Every option of every command is obeyed or refused: what is given never passes silently."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from sphereface2 import runs
+from sphereface2.backbones import build_backbone
+from sphereface2.backbones.model_folder import Preprocessing, save_model
+from sphereface2.cli import app
+from sphereface2.config import dump_config, load_config
+from sphereface2.data.rendered_ijb import render_ijb
+from sphereface2.evaluation import EvaluationResult, load_scores
+from sphereface2.evaluation.generated_megaface import generate_megaface
+from sphereface2.evaluation.megaface_files import write_list
+from tests.test_protocols import faces, pair_list
+from tests.test_runs import SMALL
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+
+
+def sentence(done: Result) -> str:
+    """What a user reads, of a mistake that ends with code 2."""
+    if isinstance(done.exception, SystemExit):
+        assert done.exit_code == 2, done.output
+        return " ".join(done.stderr.split())
+    assert isinstance(done.exception, ValueError | OSError), done.output
+    return " ".join(str(done.exception).split())
+
+
+def made_run(folder: Path, *, flip: bool) -> None:
+    """What a training leaves, without the training: a config with a set of pairs, and a model."""
+    choice = f"{{name: pairs, path: {folder.parent / 'mine.txt'}, root: {folder.parent / 'crops'}}}"
+    data = f"data={{name: folder, path: {folder.parent / 'crops'}}}"
+    config = runs.resolve(
+        load_config(
+            "quickstart",
+            [*SMALL[3:], data, f"evaluation.sets=[{choice}]", f"evaluation.flip={flip}".lower()],
+        )
+    )
+    save_model(
+        folder / "model",
+        build_backbone(config.backbone.name, seed=3, **config.backbone.options),
+        name=config.backbone.name,
+        options=config.backbone.options,
+        preprocessing=Preprocessing(input_size=32),
+        flip=flip,
+        extra={"head": config.head.model_dump(mode="json")},
+    )
+    (folder / "config.yaml").write_text(dump_config(config))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("options")
+    faces(place / "crops", 12, 4)
+    pair_list(place, place / "mine.txt")
+    made_run(place / "run", flip=True)
+    render_ijb(place / "ijb", people=4)
+    for kind in ("gallery", "probe"):
+        faces(place / "search" / kind, 4, 2)
+    mega = place / "mega"
+    faces(mega / "facescrub", 3, 2)
+    faces(mega / "megaface", 5, 1, seed=9)
+    probes = [f"p{person}/{shot}.png" for person in range(3) for shot in range(2)]
+    lists = mega / "templatelists"
+    write_list(lists / "facescrub_features_list.json", probes, people=[name[:2] for name in probes])
+    write_list(lists / "megaface_features_list.json_5_1", [f"p{n}/0.png" for n in range(5)])
+    generate_megaface(place / "features", scale=0.001, dim=8)
+    names = [p.relative_to(place / "crops").as_posix() for p in place.glob("crops/*/*.png")]
+    np.save(place / "x.npy", np.random.default_rng(0).normal(size=(len(names), 6)).astype("f4"))
+    (place / "x.txt").write_text("".join(f"{name}\n" for name in names))
+    return place
+
+
+@pytest.fixture
+def place(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    for path in made.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# What evaluate may be asked, and which options that leaves without a meaning.
+MODES = {
+    "own sets": ["run"],
+    "sets": ["run", "--on", "mine.txt"],
+    "ijb": ["run", "--protocol", "ijb-c"],
+    "megaface": ["run", "--protocol", "megaface"],
+    "identification": ["run", "--protocol", "identification"],
+    "saved, sets": ["--embeddings", "x.npy", "--on", "mine.txt"],
+    "saved, ijb": ["--embeddings", "x.npy", "--protocol", "ijb-c"],
+    "saved, megaface": ["--embeddings", "features", "--protocol", "megaface"],
+    "saved, identification": ["--embeddings", "x.npy", "--protocol", "identification"],
+}
+SAVED = {mode for mode in MODES if mode.startswith("saved")}
+IJB = {"ijb", "saved, ijb"}
+MEGAFACE = {"megaface", "saved, megaface"}
+IDENTIFICATION = {"identification", "saved, identification"}
+# Option: a fine value, a value that nothing can be made of (None: every value is fine, or typer
+# itself refuses it), and the modes that do not know the option.
+EVALUATE: dict[str, tuple[list[str], list[str] | None, set[str]]] = {
+    "--on": (["mine.txt"], None, {*IJB, *MEGAFACE, *IDENTIFICATION}),
+    "--protocol": (["ijb-c"], ["ijbc"], set()),
+    "--embeddings": (["x.npy"], None, set()),  # makes another mode of it
+    "--root": (["crops"], ["nope"], {"own sets", "saved, sets", "saved, identification"}),
+    "--output": (["out"], ["mine.txt/out"], set()),
+    "--part": (["1:1"], ["1:2"], set(MODES) - IJB),
+    "--norm": (["unit"], ["l2"], set(MODES) - IJB),
+    "--detector-weights": ([], None, set(MODES) - IJB),
+    "--mirrored": ([], None, set(MODES) - SAVED | {"saved, megaface"}),
+    "--distractors": (["5"], ["7"], set(MODES) - MEGAFACE),
+    "--refined": ([], None, set(MODES) - MEGAFACE),
+    "--noisy-probes": (["centre"], None, set(MODES)),  # needs --refined
+    "--pooling": (["max"], ["sum"], set(MODES) - IDENTIFICATION),
+    "--flip": ([], None, SAVED),
+    "--workers": (["2"], None, SAVED),
+    "--batch-size": (["9"], None, SAVED),
+    "--device": (["cpu"], ["gpu"], SAVED),
+}
+ROOTS = {"ijb": "ijb", "megaface": "mega", "identification": "search"}
+
+
+def rooted(mode: str, option: str) -> list[str]:
+    """The words of a mode that lacks nothing but the option in question."""
+    words = list(MODES[mode])
+    kind = mode.removeprefix("saved, ")
+    if option != "--root" and kind in ROOTS and mode not in EVALUATE["--root"][2]:
+        words += ["--root", "features" if mode == "saved, megaface" else ROOTS[kind]]
+    if option != "--root" and mode == "sets":
+        words += ["--root", "crops"]
+    return words
+
+
+REFUSED = [(option, mode) for option, (_, _, modes) in EVALUATE.items() for mode in sorted(modes)]
+OBEYED = [
+    (option, mode)
+    for option, (_, nonsense, modes) in EVALUATE.items()
+    if nonsense is not None
+    for mode in MODES
+    if mode not in modes and option not in MODES[mode]
+]
+
+
+@pytest.mark.parametrize(("option", "mode"), REFUSED)
+def test_evaluate_refuses_an_option_that_would_change_nothing(
+    option: str, mode: str, place: Path
+) -> None:
+    before = set(place.iterdir())
+    said = sentence(run("evaluate", *rooted(mode, option), option, *EVALUATE[option][0]))
+    # Sets after --on are named themselves: '--protocol has its own images; leave out mine.txt'.
+    assert (option if option != "--on" else "leave out mine.txt") in said
+    assert set(place.iterdir()) == before
+
+
+@pytest.mark.parametrize(("option", "mode"), OBEYED)
+def test_evaluate_looks_at_every_other_option(option: str, mode: str, place: Path) -> None:
+    nonsense = EVALUATE[option][1]
+    assert nonsense is not None
+    said = sentence(run("evaluate", *rooted(mode, option), option, *nonsense))
+    assert nonsense[0] in said
+    assert f"{option} is for" not in said
+
+
+# The other commands: option, and every way to give it that must be refused, with the sentence.
+ALWAYS: list[tuple[list[str], str]] = []
+COMMANDS: dict[str, dict[str, list[tuple[list[str], str]]]] = {
+    "train": {
+        "--output": ALWAYS,
+        "--overwrite": ALWAYS,
+        "--data": [(["quickstart", "--data", "."], "--data: the recipe 'quickstart' names no")],
+        "--dry-run": ALWAYS,
+    },
+    "resume": {},
+    "sweep": {
+        "--seeds": ALWAYS,
+        "--output": ALWAYS,
+        "--runs": ALWAYS,
+        "--jobs": ALWAYS,
+        "--dry-run": ALWAYS,
+    },
+    "compare": {"--output": ALWAYS},
+    "calibrate": {
+        "--on": ALWAYS,
+        "--root": [
+            (["run", "--root", "crops"], "--root is for the images of lists named with --on"),
+            (["run", "--on", "crops", "--root", "crops"], "--root is for the images of a list"),
+            (["run", "--on", "mine.txt", "--root", "nope"], "--root: there is no folder nope"),
+        ],
+        "--far": ALWAYS,
+        "--prior": ALWAYS,
+        "--flip": ALWAYS,
+        "--workers": [(["run", "--workers", "-3"], "Invalid value for '--workers'")],
+        "--device": [(["run", "--device", "gpu"], "got 'gpu'")],
+        "--picture": ALWAYS,
+    },
+    "extract": {
+        "--root": [(["run", "crops", "y.npy", "--root", "crops"], "root is for lists")],
+        "--overwrite": ALWAYS,
+        "--flip": ALWAYS,
+        "--workers": [
+            (["run", "crops", "y.npy", "--workers", "-3"], "Invalid value for '--workers'")
+        ],
+        "--batch-size": [
+            (["run", "crops", "y.npy", "--batch-size", "0"], "Invalid value for '--batch-size'")
+        ],
+        "--device": [(["run", "crops", "y.npy", "--device", "gpu"], "got 'gpu'")],
+    },
+    "generate": {
+        "--scale": ALWAYS,
+        "--dim": [(["small-ijb", "new", "--dim", "9"], "--dim is for generated embeddings")],
+        "--seed": ALWAYS,
+    },
+    "align": {
+        "--detector": ALWAYS,
+        "--size": ALWAYS,
+        "--choose": ALWAYS,
+        "--min-face": ALWAYS,
+        "--format": ALWAYS,
+        "--workers": [(["crops", "new", "--workers", "-3"], "Invalid value for '--workers'")],
+        "--yunet-model": [(["crops", "new", "--yunet-model", "x"], "is for --detector yunet")],
+    },
+    "inspect": {
+        "--root": [(["crops", "--root", "crops"], "root is for lists")],
+        "--model": ALWAYS,
+        "--output": ALWAYS,
+        "--workers": [(["crops", "--workers", "-3"], "Invalid value for '--workers'")],
+        "--false-alarms": [
+            (["crops", "--false-alarms", "0.2"], "--false-alarms is for --model"),
+            (
+                ["crops", "--model", "run", "--false-alarms", "0.2", "--threshold", "0"],
+                "--false-alarms and --threshold exclude each other",
+            ),
+        ],
+        "--threshold": [(["crops", "--threshold", "0.2"], "--threshold is for --model")],
+        "--device": [(["crops", "--device", "cpu"], "--device is for --model")],
+        "--json": ALWAYS,
+    },
+    "convert": {
+        "--root": [(["crops", "new.rec", "--root", "crops"], "root is for lists")],
+        "--format": ALWAYS,
+        "--on-bad-image": ALWAYS,
+        "--overwrite": ALWAYS,
+        "--workers": [
+            (["crops", "new.rec", "--workers", "-3"], "Invalid value for '--workers'"),
+            (["mine.txt", "new.bin", "--root", "crops", "--workers", "2"], "--workers is for"),
+        ],
+    },
+    "reproduce": {
+        "--list": [
+            (["--list", "principles"], "'principles' has no meaning beside --list"),
+            (["--list", "--dry-run"], "--dry-run has no meaning beside --list"),
+        ],
+        "--scale": [(["--list", "--scale", "paper"], "--scale has no meaning beside --list")],
+        "--data": [(["principles", "--data", "."], "--data goes with --scale paper")],
+        "--seeds": [(["fig-features-2d", "--seeds", "5"], "--seeds is for runs")],
+        "--jobs": [(["fig-features-2d", "--jobs", "5"], "--jobs is for runs")],
+        "--output": ALWAYS,
+        "--dry-run": ALWAYS,
+    },
+    "recipes": {},
+    "heads": {},
+    "backbones": {},
+}
+
+
+def all_options() -> Iterator[tuple[str, str]]:
+    group = typer.main.get_command(app)
+    for command, parsed in group.commands.items():  # type: ignore[attr-defined]  # it is a group
+        for each in parsed.params:
+            if each.param_type_name == "option" and each.name != "help":
+                yield command, each.opts[0]
+
+
+def test_the_tables_here_know_every_option_of_every_command() -> None:
+    known = {("evaluate", option) for option in EVALUATE}
+    known |= {(command, option) for command, options in COMMANDS.items() for option in options}
+    assert set(all_options()) == known
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "part"),
+    [
+        (command, words, part)
+        for command, options in COMMANDS.items()
+        for refused in options.values()
+        for words, part in refused
+    ],
+)
+def test_other_commands_refuse_what_would_change_nothing(
+    command: str, words: list[str], part: str, place: Path
+) -> None:
+    before = set(place.iterdir())
+    assert part in sentence(run(command, *words))
+    assert set(place.iterdir()) == before
+
+
+def scores(folder: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    _, (each,) = load_scores(folder / "scores.npz")
+    return each.scores
+
+
+def test_a_runs_own_sets_are_scored_as_the_options_say(place: Path) -> None:
+    made_run(place / "mine", flip=True)
+    done = run("evaluate", "mine", "--no-flip", "--output", "plain", "--batch-size", "5")
+    assert done.exit_code == 0, done.output
+    assert "report: plain/report.html" in done.stdout
+    assert not (place / "mine" / "evaluation.json").exists()
+    config = EvaluationResult.load(place / "plain" / "evaluation.json").config
+    assert config["evaluation"]["flip"] is False
+    assert config["evaluation"]["batch_size"] == 5
+    more = ["--workers", "3", "--device", "cpu"]
+    assert run("evaluate", "mine", "evaluation.flip=false", *more).exit_code == 0
+    config = EvaluationResult.load(place / "mine" / "evaluation.json").config
+    assert (config["training"]["workers"], config["device"]) == (3, "cpu")
+    # The very scores that the same images give after --on; with mirror images they are others.
+    words = ["mine", "--on", "mine.txt", "--root", "crops", "--output"]
+    assert run("evaluate", *words, "on", "--no-flip").exit_code == 0
+    np.testing.assert_allclose(scores(place / "plain"), scores(place / "mine"), atol=1e-6)
+    np.testing.assert_allclose(scores(place / "plain"), scores(place / "on"), atol=1e-6)
+    assert run("evaluate", *words, "flipped").exit_code == 0
+    assert np.abs(scores(place / "plain") - scores(place / "flipped")).max() > 1e-3
+
+
+def test_a_dry_run_says_where_the_run_would_go(place: Path) -> None:
+    words = ["train", "quickstart", *SMALL, "--dry-run", "--output"]
+    assert "would be trained in new" in run(*words, "new").stdout
+    assert "run already holds a run" in " ".join(run(*words, "run").stdout.split())
+    assert "trained in run, what is there replaced" in run(*words, "run", "--overwrite").stdout
+    assert (
+        "3 runs, 0 done already, 2 at once"
+        in run("sweep", "quickstart", *SMALL, "--dry-run", "--jobs", "2").stdout
+    )
