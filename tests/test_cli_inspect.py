@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,7 @@ def test_without_a_model(faces: Path, tmp_path: Path) -> None:
         "unreadable.txt",
         "duplicates.csv",
     }
-    assert "bad.jpg\tit is no JPEG" in (out / "unreadable.txt").read_text()
+    assert "bad.jpg\tit is not a JPEG" in (out / "unreadable.txt").read_text()
     rows = table(out / "duplicates.csv")
     assert {row["image"] for row in rows} == {"person0/copy.jpg", "person1/01.jpg"}
     assert {row["across_people"] for row in rows} == {"True"}
@@ -181,3 +182,25 @@ def test_one_person_with_a_model_is_a_mistake_of_one_sentence(model: Path, tmp_p
     result = run(tmp_path / "faces", "--model", model, "--output", tmp_path / "out")
     assert isinstance(result.exception, ValueError)
     assert "all images are of one person" in str(result.exception)
+
+
+def test_files_that_are_not_read_are_counted_and_listed(tmp_path: Path) -> None:
+    folder = tmp_path / "faces"
+    for number in range(4):
+        save(folder / f"person{number % 2}" / f"{number}.jpg", face(number))
+    (folder / "person0" / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    os.mkfifo(folder / "person1" / "x.jpg")
+    out = tmp_path / "out"
+    done = run(folder, "--output", out, "--workers", 1, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["data"]
+    assert (found["images"], found["readable"]) == (5, 4)
+    (note,) = found["notes"]
+    assert "1 image of other kinds" in note
+    assert "is not read: person0/phone.heic; convert it" in note
+    listed = (out / "unreadable.txt").read_text().splitlines()
+    assert len(listed) == 2
+    assert "person1/x.jpg: it is a FIFO or a device, not a regular file" in listed[0]
+    assert listed[1].endswith(
+        "person0/phone.heic\tit is of the kind HEIC, which is not read; convert it to JPEG or PNG"
+    )

@@ -177,6 +177,39 @@ def test_bad_photos_are_listed_with_the_reason_and_the_others_aligned(
     assert counts(again) == (8, 4, 0, 4, 5)
 
 
+def test_photos_of_every_kind_are_aligned_or_listed(tmp_path: Path, stub: type[Stub]) -> None:
+    folder = tmp_path / "in" / "a"
+    for index, (name, ending) in enumerate(
+        [
+            ("1.jfif", ".jpg"),
+            ("2.tiff", ".tiff"),
+            ("3.gif", ".gif"),
+            ("4", ".png"),
+            ("b.c/5", ".jpg"),
+        ]
+    ):
+        path = folder / name
+        write(path.with_name("x" + ending), grey(40 + 40 * index))
+        path.with_name("x" + ending).rename(path)
+    (folder / "6.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    os.mkfifo(folder / "7.jpg")
+    write(tmp_path / "elsewhere" / "8.png", grey(200))
+    (tmp_path / "in" / "linked").symlink_to(tmp_path / "elsewhere")
+    done = align_folder(tmp_path / "in", tmp_path / "out", detector="stub")
+    assert counts(done) == (8, 6, 0, 2, 8)
+    names = ["a/1.jpg", "a/2.jpg", "a/3.jpg", "a/4.jpg", "a/b.c/5.jpg", "linked/8.jpg"]
+    assert crops(tmp_path / "out") == names
+    for index, name in enumerate(names[:5]):
+        # OpenCV writes GIFs with few colours.
+        assert abs(int(read_image(tmp_path / "out" / name)[50, 50, 0]) - 40 - 40 * index) < 20
+    lines = (tmp_path / "out" / "unreadable.txt").read_text().splitlines()
+    reasons = dict(line.split("\t") for line in lines)
+    assert "it is of the kind HEIC, which is not read; convert it" in reasons["a/6.heic"]
+    assert "it is a FIFO or a device" in reasons["a/7.jpg"]
+    again = align_folder(tmp_path / "in", tmp_path / "out", detector="stub")
+    assert counts(again) == (8, 6, 0, 2, 2)
+
+
 def test_a_photo_that_breaks_the_detector_does_not_end_the_work(
     tmp_path: Path, stub: type[Stub], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from tests.data.test_recordio import BODIES, LABELS, im2rec, insightface
 
 BAD = {
     "zero bytes": (b"", "it is empty"),
-    "a text": (b"no picture, but a note\n", "it is no JPEG, PNG, BMP or WebP file"),
+    "a text": (b"no picture, but a note\n", "it is not a JPEG, PNG, BMP, WebP, GIF or TIFF file"),
     "truncated JPEG": (encode(picture())[:-50], "it is cut short"),
     "truncated PNG": (encode(picture(), ".png")[:-50], "it is cut short"),
     "truncated WebP": (encode(picture(), ".webp")[:-10], "it is cut short"),
@@ -27,13 +27,11 @@ BAD = {
         png_of_size(30_000, 30_000),
         "it has 30000 × 30000 pixels, more than 100 million",
     ),
-    "GIF": (
-        saved(Image.fromarray(picture()), "GIF"),
-        "it is a GIF file; convert it to JPEG or PNG",
-    ),
-    "TIFF": (
-        saved(Image.fromarray(picture()), "TIFF"),
-        "it is a TIFF file; convert it to JPEG or PNG",
+    "truncated GIF": (saved(Image.fromarray(picture()), "GIF")[:-40], "it is cut short"),
+    "truncated TIFF": (saved(Image.fromarray(picture()), "TIFF")[:-40], "it is cut short"),
+    "HEIC": (
+        b"\0\0\0\x18ftypheic" + bytes(40),
+        "it is of the kind HEIC, which is not read; convert it to JPEG or PNG",
     ),
 }
 COLOUR = Image.fromarray(np.full((16, 16, 3), (200, 10, 20), np.uint8))
@@ -137,7 +135,7 @@ def test_people_whose_names_are_not_utf8(tmp_path: Path) -> None:
     inside = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     assert message(lambda: ImageFolder(path=str(inside))) == (
         rf"data.path: no images in the folders of {tmp_path}/caf\xe9; expected PERSON/IMAGE with "
-        "one of the endings .jpg, .jpeg, .png, .bmp, .webp"
+        "one of the endings .jpg, .jpeg, .png, .bmp, .webp, .jfif, .jpe, .tif, .tiff, .gif"
     )
 
 
@@ -146,7 +144,7 @@ def test_a_folder_without_images(tmp_path: Path) -> None:
     (tmp_path / "anna" / "notes.txt").touch()
     assert message(lambda: ImageFolder(path=str(tmp_path))) == (
         f"data.path: no images in the folders of {tmp_path}; expected PERSON/IMAGE with one of the "
-        "endings .jpg, .jpeg, .png, .bmp, .webp"
+        "endings .jpg, .jpeg, .png, .bmp, .webp, .jfif, .jpe, .tif, .tiff, .gif"
     )
 
 

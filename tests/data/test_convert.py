@@ -382,6 +382,22 @@ def test_the_property_file_of_another_set_stays(crops: Path, tmp_path: Path) -> 
     assert "is of another .rec" in done.notes[0]
 
 
+def test_other_kinds_are_noted_and_a_fifo_is_left_out(tmp_path: Path) -> None:
+    fill(tmp_path / "crops", count=4)
+    person = next((tmp_path / "crops").iterdir())
+    (person / "phone.heic").touch()
+    (person / "no-ending").write_bytes(picture(77, ending=".tiff"))
+    os.mkfifo(person / "x.jpg")
+    with pytest.raises(ValueError, match=r"x\.jpg: it is a FIFO or a device"):
+        convert(tmp_path / "crops", tmp_path / "out")
+    done = convert(tmp_path / "crops", tmp_path / "out", on_bad_image="skip")
+    assert (done.images, done.skipped) == (5, 1)
+    assert "phone.heic" in done.notes[0]
+    assert (tmp_path / "out" / person.name / "no-ending.tif").read_bytes() == picture(
+        77, ending=".tiff"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -391,7 +407,12 @@ def test_the_property_file_of_another_set_stays(crops: Path, tmp_path: Path) -> 
         (("crops", "nowhere/out.rec"), "there is no folder .*nowhere to write to"),
         (("crops", "out.bin"), "holds no pairs, of which a .bin is made"),
         (("crops", "out.rec", "root"), "root is for lists"),
-        (("crops", "out.csv"), "an ending of .txt"),
+        (("crops", "out.csv"), r"nothing is written with the ending \.csv, did you mean \.tsv\?"),
+        (
+            ("crops", "out.zip"),
+            r"with the ending \.zip; give .* for a folder, or say",
+        ),
+        (("crops", "out.parqet"), r"with the ending \.parqet, did you mean \.parquet\? give"),
         (("crops", "out", "tar"), "unknown format 'tar'"),
         (("crops", "out", "recordoi"), "did you mean 'recordio'"),
         (("crops", "out", "recordio"), "the name of a RecordIO file ends in .rec"),

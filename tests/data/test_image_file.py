@@ -20,10 +20,11 @@ from sphereface2.data.image_file import (
     look,
     printable,
     read_image,
+    start_of,
     suffix_of,
 )
 
-FORMATS = {".jpg": "jpeg", ".png": "png", ".bmp": "bmp", ".webp": "webp"}
+FORMATS = {".jpg": "jpeg", ".png": "png", ".bmp": "bmp", ".webp": "webp", ".tif": "tiff"}
 
 
 def picture(height: int = 20, width: int = 30, *, channels: int = 3) -> NDArray[np.uint8]:
@@ -81,6 +82,11 @@ def test_the_header_says_what_decoding_gives(suffix: str, size: tuple[int, int])
         ("WEBP", {"lossless": True}),
         ("WEBP", {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0\0\0"}),  # the extended form, VP8X
         ("PNG", {"optimize": True}),
+        ("GIF", {"interlace": True}),
+        ("GIF", {"comment": b"an extension before the picture"}),
+        ("TIFF", {"compression": "tiff_lzw"}),
+        ("TIFF", {"compression": "jpeg"}),
+        ("TIFF", {"tiffinfo": {278: 7}}),  # seven rows a strip
     ],
 )
 def test_variants_of_the_formats(kind: str, options: dict[str, object]) -> None:
@@ -148,6 +154,38 @@ def test_a_file_that_is_cut_short_is_refused_at_any_length(suffix: str) -> None:
             look(encoded[:length])
 
 
+def test_of_a_moving_gif_the_first_picture_is_read() -> None:
+    first, second = (Image.new("RGB", (30, 20), colour) for colour in ("red", "blue"))
+    encoded = saved(first, "GIF", save_all=True, append_images=[second])
+    assert look(encoded) == ImageHeader("gif", width=30, height=20)
+    assert decode(encoded, "it")[5, 5].tolist() == [255, 0, 0]
+    for length in [*range(17, 60), len(encoded) // 3]:
+        with pytest.raises(ValueError, match="cut short"):
+            look(encoded[:length])
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_tiff_of_either_byte_order_is_measured_and_bounded(order: str) -> None:
+    entries = [(256, 3, 1, 16), (257, 4, 1, 9), (273, 4, 1, 8), (279, 4, 1, 50)]
+
+    def tiff(pixels: int) -> bytes:
+        mark = {"<": b"II*\0", ">": b"MM\0*"}[order]
+        directory = struct.pack(f"{order}H", len(entries))
+        for tag, kind, count, value in entries:
+            short = struct.pack(f"{order}HH", value, 0)
+            number = short if kind == 3 else struct.pack(f"{order}I", value)
+            directory += struct.pack(f"{order}HHI", tag, kind, count) + number
+        return mark + struct.pack(f"{order}I", 8 + pixels) + bytes(pixels) + directory
+
+    assert look(tiff(50)) == ImageHeader("tiff", width=16, height=9)
+    entries[3] = (279, 4, 1, 5000)
+    with pytest.raises(ValueError, match="cut short"):
+        look(tiff(50))
+    entries[0] = (256, 4, 2**32 - 1, 8)  # as many widths as no file holds
+    with pytest.raises(ValueError, match="cut short"):
+        look(tiff(50))
+
+
 def test_the_end_of_a_preview_is_not_that_of_the_image() -> None:
     preview = encode(picture(10, 10))
     encoded = encode(picture())
@@ -169,10 +207,14 @@ def test_bytes_behind_the_end_do_no_harm(suffix: str) -> None:
     ("content", "reason"),
     [
         (b"", "it is empty"),
-        (b"dear diary", "it is no JPEG, PNG, BMP or WebP file"),
-        (b"GIF89a" + bytes(30), "it is a GIF file; convert it to JPEG or PNG"),
-        (b"II*\0" + bytes(30), "it is a TIFF file; convert it to JPEG or PNG"),
-        (b"\0\0\0\x18ftypheic", "it is a HEIC, AVIF or video file; convert it to JPEG or PNG"),
+        (b"dear diary", "it is not a JPEG, PNG, BMP, WebP, GIF or TIFF file"),
+        (b"\0\0\0\x18ftypmp42", "it is not a JPEG, PNG, BMP, WebP, GIF or TIFF file"),
+        (b"GIF89a" + bytes(30), "its GIF blocks are damaged"),
+        (b"II*\0\x08\0\0\0" + bytes(30), "its TIFF header is damaged"),
+        (
+            b"\0\0\0\x18ftypheic",
+            "it is of the kind HEIC, which is not read; convert it to JPEG or PNG",
+        ),
         (b"\xff\xd8\xff\xe0 cut short", "it is cut short"),
         (b"\xff\xd8\xff\xe0\0\x04xxnot a segment here", "its JPEG segments are damaged"),
         (encode(picture(1, 1), ".png"), "it has 1 × 1 pixels, fewer than 8 a side"),
@@ -226,9 +268,21 @@ def test_missing_and_unreadable_files_are_named(tmp_path: Path) -> None:
         read_image(tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x.jpg"
+    if kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match=r"x\.jpg: it is a FIFO or a device, not a regular file"):
+        read_image(path)
+    assert start_of(path) == b""
+
+
 def test_which_names_are_images() -> None:
-    for name in ("a.jpg", "b.JPEG", "c.Png", "d.bmp", "e.webp"):
+    for name in ("a.jpg", "b.JPEG", "c.Png", "d.bmp", "e.webp", "f.jfif", "g.gif", "h.TIF"):
         assert is_image_file(name)
-    for name in ("a.gif", "b.tif", "c.txt", "jpg", ".hidden.jpg"):
+    for name in ("a.heic", "c.txt", "jpg", ".hidden.jpg"):
         assert not is_image_file(name)
     assert image_file.MIN_SIDE == 8

@@ -211,6 +211,9 @@ def _write(
     from sphereface2.reporting.inspection_pictures import collect_pictures
 
     unreadable = [f"{bad.location}\t{bad.reason}\n" for bad in facts.bad]
+    unreadable += [
+        f"{printable(source.path / name)}\t{why}\n" for name, why in source.unread.items()
+    ]
     duplicates = [
         (number, group.kind, group.across_people, source.person(i), printable(source.name(i)))
         for number, group in enumerate(groups, start=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -57,6 +57,7 @@ class EncodedImages(ABC):
         on_bad_image: OnBadImage = "stop",
         path: Path = Path(),
         notes: Sequence[str] = (),
+        unread: Mapping[str, str] | None = None,
     ) -> None:
         if image_size is not None and image_size < 1:
             raise ValueError(f"data.image_size must be at least 1, got {image_size}")
@@ -70,6 +71,8 @@ class EncodedImages(ABC):
         self.on_bad_image = on_bad_image
         self.notes = tuple(notes)
         """What the user should know about the data, a sentence each."""
+        self.unread = dict(unread or {})
+        """Files beside the images, of kinds that cannot be read, each with the reason."""
         self.bad: tuple[BadImage, ...] = ()
         """The images that cannot be used, as far as they are known."""
         self._is_checked = False

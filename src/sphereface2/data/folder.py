@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.encoded import EncodedImages, OnBadImage
-from sphereface2.data.image_file import (
-    IMAGE_SUFFIXES,
-    is_image_file,
-    printable,
-    read_array,
-    read_file,
-)
+from sphereface2.data.image_file import IMAGE_SUFFIXES, printable, read_array, read_file
+from sphereface2.data.image_walk import find_images, unread_note
 from sphereface2.data.packed_names import PackedNames
 
 
@@ -40,18 +34,22 @@ class ImageFolder(EncodedImages):
         found: list[str] = []
         people: list[str] = []
         labels: list[int] = []
+        unread: dict[str, str] = {}
         for entry in sorted(folder.iterdir()):
             if entry.name.startswith(".") or not entry.is_dir():
                 continue
-            files = _image_files(entry, entry.name)
-            if files:
-                labels += [len(people)] * len(files)
+            images = find_images(entry)
+            if images.names:
+                labels += [len(people)] * len(images.names)
                 people.append(printable(entry.name))
-                found += files
+                found += [f"{entry.name}/{name}" for name in images.names]
+            unread |= {f"{entry.name}/{name}": why for name, why in images.unread.items()}
+        notes = unread_note(folder, unread)
         if not found:
             raise ValueError(
                 f"data.path: no images in the folders of {printable(folder)}; expected "
                 f"PERSON/IMAGE with one of the endings {', '.join(IMAGE_SUFFIXES)}"
+                + "".join(f"; {note}" for note in notes)
             )
         self._files = PackedNames(found)
         super().__init__(
@@ -60,6 +58,8 @@ class ImageFolder(EncodedImages):
             people=people,
             image_size=image_size,
             on_bad_image=on_bad_image,
+            notes=notes,
+            unread=unread,
         )
 
     def image_path(self, index: int) -> Path:
@@ -77,13 +77,3 @@ class ImageFolder(EncodedImages):
 
     def name(self, index: int, /) -> str:
         return self._files[index]
-
-
-def _image_files(folder: Path, person: str) -> list[str]:
-    found = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        below = Path(parent).relative_to(folder).as_posix()
-        within = person if below == "." else f"{person}/{below}"
-        found += [f"{within}/{name}" for name in names if is_image_file(name)]
-    return sorted(found)

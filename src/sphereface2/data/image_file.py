@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import struct
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+IMAGE_SUFFIXES = (
+    ".jpg", ".jpeg", ".png", ".bmp", ".webp", ".jfif", ".jpe", ".tif", ".tiff", ".gif"
+)  # fmt: skip
 
 MIN_SIDE = 8
 """Pixels: a smaller picture shows no face."""
@@ -21,7 +26,11 @@ MAX_PIXELS = 100_000_000
 Encoded = bytes | memoryview
 """The bytes of an image file."""
 
-_SUFFIX_OF = {"jpeg": ".jpg", "png": ".png", "bmp": ".bmp", "webp": ".webp"}
+_SUFFIX_OF = {
+    "jpeg": ".jpg", "png": ".png", "bmp": ".bmp", "webp": ".webp", "gif": ".gif", "tiff": ".tif"
+}  # fmt: skip
+READ_KINDS = frozenset(_SUFFIX_OF)
+_BRANDS = {"heic": "HEIC", "heix": "HEIC", "mif1": "HEIC", "msf1": "HEIC", "avif": "AVIF"}
 _CUT_SHORT = "it is cut short"
 
 # JPEG: 0xFF, a marker, the length of the segment; in a start of frame also height and width.
@@ -35,7 +44,7 @@ class ImageHeader:
     """What an image file says about itself; the size is that before a turn by EXIF."""
 
     format: str
-    """jpeg, png, bmp or webp."""
+    """jpeg, png, bmp, webp, gif or tiff."""
     width: int
     height: int
 
@@ -48,6 +57,30 @@ def is_image_file(name: str) -> bool:
 def suffix_of(image_format: str) -> str:
     """The ending of a file of this format, as `look` names it: '.jpg' for 'jpeg'."""
     return _SUFFIX_OF[image_format]
+
+
+def kind_of(start: bytes) -> str | None:
+    """The kind of image that begins so: one of `READ_KINDS`, another one, or None for no image."""
+    if start.startswith(b"\xff\xd8\xff"):
+        return "jpeg"
+    if start.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "png"
+    if start.startswith(b"RIFF") and start[8:12] == b"WEBP":
+        return "webp"
+    if start.startswith(b"BM"):
+        return "bmp"
+    if start.startswith((b"GIF87a", b"GIF89a")):
+        return "gif"
+    if start.startswith((b"II*\0", b"MM\0*")):
+        return "tiff"
+    if start[4:8] == b"ftyp":  # also that of videos
+        return _BRANDS.get(start[8:12].decode("ascii", "replace"))
+    return None
+
+
+def not_read(kind: str) -> str:
+    """Why an image of a kind that is not among `READ_KINDS` cannot be used."""
+    return f"it is of the kind {kind}, which is not read; convert it to JPEG or PNG"
 
 
 def printable(path: Path | str) -> str:
@@ -64,18 +97,13 @@ def look(encoded: Encoded) -> ImageHeader:
     size = len(encoded)
     if size == 0:
         raise ValueError("it is empty")
-    start = bytes(encoded[:16])
+    kind = kind_of(bytes(encoded[:16]))
+    if kind is None:
+        raise ValueError("it is not a JPEG, PNG, BMP, WebP, GIF or TIFF file")
+    if kind not in READ_KINDS:
+        raise ValueError(not_read(kind))
     try:
-        if start.startswith(b"\xff\xd8\xff"):
-            header = _look_at_jpeg(encoded)
-        elif start.startswith(b"\x89PNG\r\n\x1a\n"):
-            header = _look_at_png(encoded)
-        elif start.startswith(b"RIFF") and start[8:12] == b"WEBP":
-            header = _look_at_webp(encoded)
-        elif start.startswith(b"BM"):
-            header = _look_at_bmp(encoded)
-        else:
-            raise ValueError(_unknown_format(start))
+        header = _LOOKS[kind](encoded)
     except struct.error:
         raise ValueError(_CUT_SHORT) from None
     if min(header.width, header.height) < MIN_SIDE:
@@ -139,13 +167,35 @@ def read_file(path: Path | str) -> bytes:
     # Read first and decode then: cv2.imread gives None for a missing, unreadable or broken file
     # alike, and cannot open every path on every system.
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path for each is slow
+        with _open(path) as file:
             return file.read()
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no image {printable(path)}") from None
     except OSError as error:
         reason = f"cannot open the image {printable(path)}: {error.strerror}"
         raise ValueError(reason) from None
+
+
+def start_of(path: Path | str) -> bytes:
+    """The first bytes of a file; none where it cannot be read."""
+    try:
+        with _open(path) as file:
+            return file.read(16)
+    except OSError:
+        return b""
+
+
+def _open(path: Path | str) -> FileIO:
+    """Open a regular file and nothing else: a FIFO waits for a writer, a device may never end."""
+    file = open(path, "rb", buffering=0, opener=_without_waiting)  # noqa: SIM115 - given away
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "it is a FIFO or a device, not a regular file")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_image(path: Path | str) -> NDArray[np.uint8]:
@@ -217,14 +267,63 @@ def _look_at_webp(encoded: Encoded) -> ImageHeader:
     return ImageHeader("webp", width, height)
 
 
-def _unknown_format(start: bytes) -> str:
-    known = None
-    if start.startswith((b"GIF87a", b"GIF89a")):
-        known = "GIF"
-    elif start.startswith((b"II*\0", b"MM\0*")):
-        known = "TIFF"
-    elif start[4:8] == b"ftyp":
-        known = "HEIC, AVIF or video"
-    if known:
-        return f"it is a {known} file; convert it to JPEG or PNG"
-    return "it is no JPEG, PNG, BMP or WebP file"
+def _look_at_gif(encoded: Encoded) -> ImageHeader:
+    """Walk the blocks to the end of the first picture, which is the one that is read."""
+    width, height, flags = struct.unpack_from("<HHB", encoded, 6)
+    place = 13 + _colour_table(flags)
+    while True:
+        (mark,) = struct.unpack_from("<B", encoded, place)
+        if mark == 0x21:  # an extension: its kind, then blocks
+            place = _after_blocks(encoded, place + 2)
+        elif mark == 0x2C:  # a picture: place, size and flags, the size of its codes, then blocks
+            (flags,) = struct.unpack_from("<B", encoded, place + 9)
+            _after_blocks(encoded, place + 11 + _colour_table(flags))
+            return ImageHeader("gif", width, height)
+        else:
+            raise ValueError("its GIF blocks are damaged")
+
+
+def _colour_table(flags: int) -> int:
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+
+def _after_blocks(encoded: Encoded, place: int) -> int:
+    length = -1
+    while length:
+        (length,) = struct.unpack_from("<B", encoded, place)
+        place += 1 + length
+    return place
+
+
+def _look_at_tiff(encoded: Encoded) -> ImageHeader:
+    """Read the first directory: the size, and where the strips or tiles of the picture end."""
+    order = "<" if bytes(encoded[:2]) == b"II" else ">"
+    (directory,) = struct.unpack_from(f"{order}I", encoded, 4)
+    (count,) = struct.unpack_from(f"{order}H", encoded, directory)
+    tags: dict[int, tuple[int, ...]] = {}
+    for entry in range(directory + 2, directory + 2 + 12 * count, 12):
+        tag, kind, number = struct.unpack_from(f"{order}HHI", encoded, entry)
+        if kind in (3, 4):  # whole numbers of 2 or 4 bytes, here or elsewhere
+            place = entry + 8
+            if number * 2 * (kind - 2) > 4:
+                (place,) = struct.unpack_from(f"{order}I", encoded, place)
+            tags[tag] = struct.unpack_from(f"{order}{number}{'HI'[kind - 3]}", encoded, place)
+    try:
+        (width,), (height,) = tags[256], tags[257]
+        starts = tags.get(273) or tags[324]
+        sizes = tags.get(279) or tags[325]
+    except (KeyError, ValueError):
+        raise ValueError("its TIFF header is damaged") from None
+    if max(start + size for start, size in zip(starts, sizes, strict=False)) > len(encoded):
+        raise ValueError(_CUT_SHORT)
+    return ImageHeader("tiff", width, height)
+
+
+_LOOKS = {
+    "jpeg": _look_at_jpeg,
+    "png": _look_at_png,
+    "bmp": _look_at_bmp,
+    "webp": _look_at_webp,
+    "gif": _look_at_gif,
+    "tiff": _look_at_tiff,
+}

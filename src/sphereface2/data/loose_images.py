@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
 from sphereface2.data.encoded import EncodedImages, OnBadImage
-from sphereface2.data.image_file import IMAGE_SUFFIXES, is_image_file, printable, read_file
+from sphereface2.data.image_file import IMAGE_SUFFIXES, printable, read_file
+from sphereface2.data.image_walk import find_images, unread_note
 from sphereface2.data.packed_names import PackedNames
 
 
@@ -23,11 +23,13 @@ class LooseImages(EncodedImages):
             kind = "is not a folder" if folder.exists() else "does not exist"
             raise FileNotFoundError(f"open_set.data.path: {folder} {kind}; give a folder of images")
         self._folder = str(folder)
-        self._names = PackedNames(_image_names(folder))
+        found = find_images(folder)
+        self._names = PackedNames(found.names)
+        notes = unread_note(folder, found.unread)
         if not len(self._names):
             raise ValueError(
                 f"open_set.data.path: no images below {folder}; expected files with one of the "
-                f"endings {', '.join(IMAGE_SUFFIXES)}"
+                f"endings {', '.join(IMAGE_SUFFIXES)}" + "".join(f"; {note}" for note in notes)
             )
         super().__init__(
             labels=np.full(len(self._names), -1, np.int64),
@@ -35,6 +37,8 @@ class LooseImages(EncodedImages):
             image_size=image_size,
             on_bad_image=on_bad_image,
             path=folder,
+            notes=notes,
+            unread=found.unread,
         )
 
     def encoded(self, index: int, /) -> bytes:
@@ -48,14 +52,3 @@ class LooseImages(EncodedImages):
     def name(self, index: int, /) -> str:
         """The path of one file below the folder."""
         return self._names[index]
-
-
-def _image_names(folder: Path) -> list[str]:
-    """The images below a folder as relative POSIX names."""
-    found = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        images = [name for name in names if is_image_file(name)]
-        below = Path(parent).relative_to(folder).as_posix()
-        found += images if below == "." else [f"{below}/{name}" for name in images]
-    return sorted(found)

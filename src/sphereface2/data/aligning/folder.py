@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -13,7 +12,8 @@ from typing import Any
 from sphereface2.data.aligning.crew import ENCODINGS, Task, Work, align_all
 from sphereface2.data.aligning.journal import AlignJournal, Outcome, write_reports
 from sphereface2.data.full_disk import telling_how_to_go_on
-from sphereface2.data.image_file import IMAGE_SUFFIXES, is_image_file, printable
+from sphereface2.data.image_file import IMAGE_SUFFIXES, printable
+from sphereface2.data.image_walk import find_images
 from sphereface2.data.source import Progress
 from sphereface2.faces import CHOICES
 from sphereface2.faces.second_looks import FIRST_LOOK
@@ -64,10 +64,12 @@ def align_folder(
     _check(source, target, size=size, choose=choose, image_format=image_format, workers=workers)
     work = Work(source, target, detector, dict(options or {}), size, choose, image_format)
     work.build_detector()  # what it lacks is told before anything is written
-    photos = _photos(source)
-    if not photos:
+    found = find_images(source)
+    photos = found.names
+    if not photos and not found.unread:
         raise ValueError(
-            f"no photos in {printable(source)}: no file there ends in {', '.join(IMAGE_SUFFIXES)}"
+            f"no photos in {printable(source)}: no file there begins as an image does or "
+            f"ends in {', '.join(IMAGE_SUFFIXES)}"
         )
     settings = {
         "source": str(source.resolve()),
@@ -90,6 +92,9 @@ def align_folder(
                 done += 1
                 if progress is not None:
                     progress(done, len(photos))
+        for photo, reason in found.unread.items():
+            if photo not in journal.outcomes:
+                journal.add(Outcome(photo, reason=reason))
         outcomes = list(journal.outcomes.values())
         write_reports(target, outcomes)
     return Aligned(
@@ -100,7 +105,7 @@ def align_folder(
         second_look=sum(outcome.look != FIRST_LOOK for outcome in outcomes),
         without_face=sum(outcome.crop is None and outcome.reason is None for outcome in outcomes),
         unreadable=sum(outcome.reason is not None for outcome in outcomes),
-        anew=len(tasks),
+        anew=len(tasks) + len(found.unread),
         seconds=time.perf_counter() - start,
     )
 
@@ -125,18 +130,6 @@ def _check(
         raise ValueError(f"size must be from 16 to {LARGEST_CROP} pixels, got {size}")
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
-
-
-def _photos(source: Path) -> list[str]:
-    """The photos below a folder, in order; hidden files and folders are no business of ours."""
-    found = []
-    root = str(source)
-    for parent, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        below = os.path.relpath(parent, root).replace(os.sep, "/")
-        prefix = "" if below == "." else f"{below}/"
-        found += [f"{prefix}{name}" for name in names if is_image_file(name)]
-    return sorted(found)
 
 
 def _tasks(
@@ -172,7 +165,7 @@ def _is_finished(outcome: Outcome, target: Path) -> bool:
 
 def _free_name(photo: str, taken: set[str | None], ending: str) -> str:
     """The photo's name with the ending of the crops; a.jpg and a.png must not become one file."""
-    candidate = f"{photo.rpartition('.')[0]}.{ending}"
+    candidate = f"{photo.removesuffix(PurePosixPath(photo).suffix)}.{ending}"
     stem, number = photo, 2
     while candidate in taken:
         candidate = f"{stem}.{ending}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +109,19 @@ def convert(
 
 
 def _guess(target: Path) -> str:
-    if target.suffix.lower() in (".csv", ".idx"):
+    ending = target.suffix.lower()
+    if ending in _ENDINGS:
+        return _ENDINGS[ending]
+    # crops.v2 is a folder; crops.zip, crops.csv or crops.parqet would be meant as something else.
+    if re.fullmatch(r"\.[a-z]{2,8}[0-9]?", ending) and not target.is_dir():
+        near = get_close_matches(ending, _ENDINGS, n=1)
+        hint = f", did you mean {near[0]}?" if near else ";"
         raise ValueError(
-            f"{printable(target)}: give the name of a list an ending of .txt, of a RecordIO file "
-            ".rec, or say what it is with --format"
+            f"{printable(target)}: nothing is written with the ending {ending}{hint} give "
+            f"{', '.join(_ENDINGS)}, a name without an ending for a folder, or say what it is with "
+            "--format"
         )
-    return _ENDINGS.get(target.suffix.lower(), "folder")
+    return "folder"
 
 
 def _refuse_each_other(source: Path, target: Path, form: str) -> None:
