@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.image_file import read_image
+from sphereface2.durations import counted
 from sphereface2.faces import MTCNN, Face, YuNet
 from sphereface2.faces.detector import largest
 
@@ -85,11 +86,30 @@ def _three(values: Points, form: str) -> str:
     return " ".join(f"{value:{form}}" for value in values)
 
 
+def marked_photos(folder: Path) -> list[tuple[Path, Points]]:
+    """The photos below a folder, each with its marks."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}; give one of marked photos")
+    photos = sorted(folder.rglob("*.jpg"))
+    if not photos:
+        raise ValueError(f"no photo in {folder} ends in .jpg")
+    bare = [path for path in photos if not path.with_suffix(".txt").is_file()]
+    if bare:
+        raise ValueError(
+            f"there are no marks for {len(bare):,} of {counted(len(photos), 'photo')} in {folder}, "
+            f"such as {bare[0]}: put a .txt of 30 lines x,y beside each"
+        )
+    return [(path, read_marks(path.with_suffix(".txt"))) for path in photos]
+
+
 def read_marks(path: Path) -> Points:
     """The middle of the eye, the tip of the nose and the corner of the mouth."""
-    points = np.loadtxt(path, delimiter=",")
+    try:
+        points = np.array([line.split(",") for line in path.read_text().split()], np.float64)
+    except ValueError:
+        points = np.empty(0)
     if points.shape != (30, 2):
-        raise SystemExit(f"{path} has no 30 lines x,y")
+        raise ValueError(f"{path} does not hold 30 lines x,y")
     return np.array([points[12:18].mean(axis=0), points[21], points[25]])
 
 
@@ -123,6 +143,14 @@ def main() -> None:
     parser.add_argument("photos", type=Path)
     parser.add_argument("--yunet-model", type=Path)
     arguments = parser.parse_args()
+    try:
+        compare(marked_photos(arguments.photos), arguments.yunet_model)
+    except (ValueError, FileNotFoundError) as error:
+        parser.exit(2, f"benchmarks.detectors: {error}\n")
+
+
+def compare(photos: Sequence[tuple[Path, Points]], yunet_model: Path | None) -> None:
+    """Let every detector see every photo, and print the table."""
     cv2.setNumThreads(1)
     detectors: dict[str, Detect] = {
         "mtcnn": MTCNN().detect,
@@ -135,14 +163,13 @@ def main() -> None:
     except ImportError as error:
         print(f"without the package as it is: {error}")
     try:
-        model = arguments.yunet_model
-        detectors["yunet"] = YuNet(model=None if model is None else str(model)).detect
+        chosen = None if yunet_model is None else str(yunet_model)
+        detectors["yunet"] = YuNet(model=chosen).detect
     except ValueError as error:
         print(f"without yunet: {error}")
-    photos = sorted(path for path in arguments.photos.rglob("*.jpg"))
     tallies: dict[tuple[str, str], Tally] = {}
-    for path in photos:
-        image, marks = read_image(path), read_marks(path.with_suffix(".txt"))
+    for path, marks in photos:
+        image = read_image(path)
         kind = "profile" if "profile" in path.parts else "frontal"
         for name, detect in detectors.items():
             start = time.process_time()

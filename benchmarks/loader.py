@@ -40,6 +40,7 @@ from sphereface2.data.record_writer import RecordWriter
 from sphereface2.data.recordio import RecordIO
 from sphereface2.data.source import Source
 from sphereface2.data.synthetic import SyntheticFaces
+from sphereface2.durations import counted
 
 SIZE, BATCH = 112, 125
 EPOCHS, UNCOUNTED = 2, 50  # epochs in a pass, and batches before it and behind it
@@ -66,12 +67,13 @@ def main() -> None:
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = options.crops or _write_crops(Path(temporary) / "crops")
-        crops = ImageFolder(path=str(folder))
+        try:
+            crops = _open(options.crops or _write_crops(Path(temporary) / "crops"))
+        except (ValueError, FileNotFoundError) as error:
+            parser.exit(2, f"benchmarks.loader: {str(error).replace('data.path', '--crops')}\n")
         _write_rec(crops, Path(temporary) / "crops.rec")
         records = RecordIO(path=str(Path(temporary) / "crops.rec"))
-        for source in (crops, records):
-            source.prepare(workers=2)
+        records.prepare(workers=2)
         size = sum(len(crops.encoded(index)) for index in range(len(crops))) / len(crops)
         print(f"{len(crops)} images of {crops.num_classes} people, {size / 1000:.1f} kB each")
         for workers in options.workers:
@@ -252,6 +254,16 @@ def _versions(image: NDArray[np.uint8]) -> Iterator[bytes]:
     for light in np.linspace(0.6, 1.0, COPIES):
         blue_first = np.rint(image[:, :, ::-1] * light).astype(np.uint8)
         yield cv2.imencode(".jpg", blue_first, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
+
+
+def _open(folder: Path) -> ImageFolder:
+    crops = ImageFolder(path=str(folder))
+    crops.prepare(workers=2)
+    if len(crops) < BATCH:
+        raise ValueError(
+            f"{folder} has {counted(len(crops), 'image')}; give {BATCH} or more, which is a batch"
+        )
+    return crops
 
 
 def _write_rec(crops: ImageFolder, path: Path) -> None:
