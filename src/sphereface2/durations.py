@@ -1,6 +1,8 @@
-"""Durations and counts as people say them."""
+"""Durations, counts and the pace of long work, as people say them."""
 
 import math
+import time
+from collections.abc import Callable
 
 # A unit, its seconds, the seconds from which the next one is used, and the unit below it.
 _UNITS = (
@@ -34,3 +36,32 @@ def in_words(seconds: float) -> str:
 def counted(count: int, one: str, more: str | None = None) -> str:
     """A count with its noun: "1 crop", "2,000 crops", "3 people" where `more` is given."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+class Pace:
+    """The pace of a long piece of work, for those who print a line about it now and then."""
+
+    def __init__(
+        self, *, seconds_between_lines: float = 20.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._every, self._clock = seconds_between_lines, clock
+        self._last_line = clock()
+        self._first: tuple[float, int] | None = None
+
+    def line_is_due(self, done: int) -> bool:
+        """Whether it is time for a line; the first call says how much was done before."""
+        now = self._clock()
+        if self._first is None:
+            self._first = now, done
+        if now - self._last_line < self._every:
+            return False
+        self._last_line = now
+        return True
+
+    def rate(self, done: int) -> float:
+        """How much was done a second since the first call; 0 where that is not known yet."""
+        if self._first is None:
+            return 0.0
+        began, first = self._first
+        seconds = self._clock() - began
+        return (done - first) / seconds if seconds > 0 else 0.0

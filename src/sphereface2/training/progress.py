@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sphereface2.durations import Pace
 from sphereface2.training.events import EvaluationRecord, Events, Notice
 
 
@@ -31,8 +33,9 @@ class ProgressDisplay(Events):
         self._bar: Progress | None = None
 
     def started(self, *, step: int, total_steps: int) -> None:
-        self._first_step, self._total = step, total_steps
-        self._began = self._last_line = self._clock()
+        self._total = total_steps
+        self._pace = Pace(seconds_between_lines=self.seconds_between_lines, clock=self._clock)
+        self._pace.line_is_due(step)
         self._accuracy = ""
         if self.console.is_terminal:
             self._bar = Progress(
@@ -54,10 +57,8 @@ class ProgressDisplay(Events):
         if self._bar is not None:
             self._bar.update(self._task, completed=step, numbers=numbers)
             return
-        now = self._clock()
-        if now - self._last_line >= self.seconds_between_lines or step == self._total:
-            self._last_line = now
-            left = (now - self._began) / (step - self._first_step) * (self._total - step)
+        if self._pace.line_is_due(step) or step == self._total:
+            left = (self._total - step) / (self._pace.rate(step) or math.inf)
             self._print(f"step {step}/{self._total}  {numbers}  {_duration(left)} left")
 
     def evaluated(self, record: EvaluationRecord) -> None:
