@@ -20,6 +20,7 @@ from sphereface2.data.bin_set import BinWriter
 from sphereface2.data.converting import targets as convert_targets
 from sphereface2.data.converting.convert import convert
 from sphereface2.data.converting.job import Job
+from sphereface2.data.converting.pairs import looks_like_pairs
 
 PART = 8  # images in a part of a Parquet file
 
@@ -87,7 +88,8 @@ def run(source: Path, target: Path, kill_at: int | None = None, *, over: bool = 
     convert_targets.IMAGES_PER_PART = PART
     events = count_events(kill_at)
     try:
-        done = convert(source, target, workers=1, overwrite=over).written
+        workers = None if looks_like_pairs(source) else 1
+        done = convert(source, target, workers=workers, overwrite=over).written
     except ValueError as error:
         if "already exists" not in str(error):
             raise
