@@ -46,19 +46,20 @@ KEPT = ROOT / ".mutants"
 
 # What is mutated by default, and the tests that are asked.
 STAGES = {
-    "heads": ["tests/heads", "tests/distributed/test_sharding.py"],
-    "evaluation": ["tests/evaluation", "tests/test_cli_judging.py", "tests/test_protocols.py"],
-    "training": ["tests/training", "tests/distributed/test_training.py"],
+    "heads": ["tests/heads"],
+    "evaluation": ["tests/evaluation"],
+    "training": ["tests/training"],
     "data/label_noise.py": ["tests/data/test_label_noise.py"],
     "data/transforms.py": ["tests/data/test_transforms.py"],
     "data/batch_plan.py": ["tests/data/test_loader.py", "tests/data/test_open_set.py"],
 }
-# These start processes of their own, in which nothing is recorded.
-UNSEEN = {
-    "heads/sharding.py": ["tests/distributed/test_sharding.py"],
-    "heads/exchange.py": ["tests/distributed/test_sharding.py"],
-    "training/distributed.py": ["tests/distributed/test_training.py"],
-    "training/agreement.py": ["tests/distributed/test_training.py"],
+# Tested by ranks, in processes of their own: nothing is recorded there, and a mutant takes half a
+# minute. They are mutated only if they are named themselves.
+WITH_RANKS = {
+    "heads/sharding.py": "tests/distributed/test_sharding.py",
+    "heads/exchange.py": "tests/distributed/test_sharding.py",
+    "training/distributed.py": "tests/distributed/test_training.py",
+    "training/agreement.py": "tests/distributed/test_training.py",
 }
 MOST_SECONDS = 40.0
 """Tests beyond so many seconds in all are not asked about one mutant."""
@@ -86,6 +87,7 @@ class Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     console = Console()
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # ends like Ctrl-C
     modules = _modules(options.modules)
     known = read_equivalent(EQUIVALENT)
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
@@ -127,8 +129,11 @@ def _modules(names: Sequence[str]) -> list[str]:
         path = ROOT / PACKAGE / name
         if not path.exists():
             sys.exit(f"there is no {path}; name a folder or file of {PACKAGE}")
-        paths = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-        found += [str(each.relative_to(ROOT / PACKAGE)) for each in paths]
+        if path.is_dir():
+            inside = (str(each.relative_to(ROOT / PACKAGE)) for each in sorted(path.rglob("*.py")))
+            found += [module for module in inside if module not in WITH_RANKS]
+        else:
+            found.append(str(path.relative_to(ROOT / PACKAGE)))
     return found
 
 
@@ -197,7 +202,7 @@ def _forked(work: Callable[[], int], *, timeout: float, log: Path) -> int | None
         code = 70
         try:
             os.setpgid(0, 0)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
@@ -234,10 +239,11 @@ class Recorder:
         self.package = f"{package}/"
         self.calls: Calls = {}
         self._seen: set[Any] = set()
+        self._events = 0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._seen = set()
+        self._seen, self._events = set(), 0
         began = time.perf_counter()
         threading.setprofile(self._note)
         sys.setprofile(self._note)
@@ -260,8 +266,12 @@ class Recorder:
         entry["is_good"] &= not report.failed
 
     def _note(self, frame: FrameType, event: str, argument: object) -> None:
-        if event == "call":
+        self._events += 1
+        if event == "call" and frame.f_code not in self._seen:
             self._seen.add(frame.f_code)
+            self._events = 0
+        elif self._events > 100_000:
+            sys.setprofile(None)  # thousands of rounds of the same: what it calls is known
 
 
 def _record(copy: Path, modules: Sequence[str], progress: Progress, *, again: bool) -> Calls:
@@ -273,6 +283,7 @@ def _record(copy: Path, modules: Sequence[str], progress: Progress, *, again: bo
             for test in tests:
                 path = copy / test
                 files += sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
+    files += sorted({copy / test for module, test in WITH_RANKS.items() if module in modules})
     found: Calls = {}
     task = progress.add_task("recording what each test runs", total=len(files))
     for path in files:
@@ -308,7 +319,7 @@ def _tests_for(mutant: Mutant, calls: Calls) -> list[str]:
             name == wanted or (not mutant.function and name.startswith(wanted))
             for name in entry["functions"]
         )
-        or any(test.startswith(file) for file in UNSEEN.get(mutant.module, []))
+        or test.split("::")[0] == WITH_RANKS.get(mutant.module)
     ]
     found.sort(key=lambda test: calls[test]["seconds"])
     few: list[str] = []
