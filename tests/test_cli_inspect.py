@@ -148,8 +148,11 @@ def test_an_interrupted_embedding_is_gone_on_with(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{faces}", "--model", "{faces}"], "neither a run with a trained model nor a model"),
-        (["{faces}", "--model", "{out}/none"], "there is no folder"),
+        (
+            ["{faces}", "--model", "{faces}"],
+            "holds no model: neither config.json and model.safetensors",
+        ),
+        (["{faces}", "--model", "{out}/none"], "there is no run or model folder"),
         (["{faces}", "--false-alarms", "2"], "between 0 and 1"),
         (["{out}"], "no images in"),
         (["{out}/none"], "there is no file or folder"),

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sphereface2.backbones.model_folder import LoadedModel, load_model
+from sphereface2.backbones.model_folder import IN_RUN, LoadedModel, load_model
 from sphereface2.data.encoded import BadImage
 from sphereface2.data.label_noise import NoisyLabels
 from sphereface2.evaluation.json_result import write_atomically
@@ -16,7 +16,7 @@ from sphereface2.files import Lock, LockedError, file_lock, read_note
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
-MODEL = "model"
+MODEL = IN_RUN
 EVALUATION = "evaluation.json"
 REPORT = "report.html"
 LABEL_NOISE = "label_noise.csv"

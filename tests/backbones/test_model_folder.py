@@ -1,6 +1,7 @@
 """Model folders: saved whole or not at all, loaded as they were, refused with a reason."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from sphereface2.backbones.model_folder import (
     stored_calibration,
     weights_digest,
 )
+from sphereface2.data.transforms import resize
 
 OPTIONS: dict[str, Any] = {"width": 4, "input_size": 16, "embedding_dim": 6}
 
@@ -194,12 +196,37 @@ def test_what_does_not_fit_together_is_not_saved(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_or_file_is_named(folder: Path) -> None:
-    assert refusal(folder / "no") == f"there is no model folder {folder / 'no'}"
+    assert refusal(folder / "no") == f"there is no run or model folder {folder / 'no'}"
     (folder / "config.json").rename(folder / "x")
-    assert refusal(folder) == f"{folder} is no model folder: it holds no config.json"
+    assert refusal(folder) == f"{folder} is not a model folder: it holds no config.json"
     (folder / "x").rename(folder / "config.json")
     (folder / "model.safetensors").unlink()
-    assert refusal(folder) == f"{folder} is no model folder: it holds no model.safetensors"
+    assert refusal(folder) == f"{folder} is not a model folder: it holds no model.safetensors"
+
+
+def test_a_run_folder_means_the_model_in_it(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("seed: 0\n")
+    assert refusal(run) == (
+        f"{run} holds no model: neither config.json and model.safetensors, as a model folder does, "
+        "nor model/, as a finished run does"
+    )
+    folder.rename(run / "model")
+    assert load_model(run).config == load_model(run / "model").config
+    (run / "model" / "model.safetensors").unlink()
+    assert "model is not a model folder: it holds no model.safetensors" in refusal(run)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027])
+def test_both_files_are_as_readable_as_the_umask_says(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        save(tmp_path / "model")
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
+    assert modes == {0o666 & ~umask}
 
 
 def change(*keys: str, to: object) -> Callable[[dict[str, Any]], None]:
@@ -226,13 +253,20 @@ def change(*keys: str, to: object) -> Callable[[dict[str, Any]], None]:
         (change("backbone", "name", to="sfnet5"), "unknown backbone 'sfnet5'; did you mean 'sfnet"),
         (change("backbone", "options", "widht", to=4), "has no option 'widht'; did you mean"),
         (change("backbone", "options", "width", to="x"), "backbone.width: must be a whole number"),
-        (change("backbone", "options", "width", to=0), "backbone.width must be at least 1, got 0"),
+        *(
+            (
+                change("backbone", "options", option, to=size),
+                f"config.json: backbone.{option} must lie between {least} and 65536, got {size}",
+            )
+            for option, least in (("width", 1), ("input_size", 16), ("embedding_dim", 1))
+            for size in (-1, 0, 10**6, 10**9, 10**30)
+        ),
         (
             change("backbone", "options", "width", to=5),
             "the tensor stages.0.0.weight has shape (4,",
         ),
         (
-            change("backbone", "options", "width", to=10**6),
+            change("backbone", "options", "width", to=65_536),
             "the tensor stages.0.0.weight has shape",
         ),
         (change("backbone", "name", to="sfnet10"), "does not fit the backbone sfnet10 of config"),
@@ -294,17 +328,38 @@ def test_pixels_go_from_minus_one_to_one_channels_first() -> None:
     assert torch.equal(swapped, tensor.flip(1))
 
 
+def test_arrays_and_single_images_are_taken_as_well() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 3), np.uint8)
+    preprocessing = Preprocessing(input_size=4)
+    expected = preprocessing.to_tensor(torch.from_numpy(images))
+    assert torch.equal(preprocessing.to_tensor(images), expected)
+    assert torch.equal(preprocessing.to_tensor(images[1]), expected[1:])
+    # As OpenCV's BGR is turned around, and as Pillow hands its pixels out.
+    assert torch.equal(preprocessing.to_tensor(images[..., ::-1]), expected.flip(1))
+    images.flags.writeable = False
+    assert torch.equal(preprocessing.to_tensor(images), expected)
+
+
+def test_images_of_another_size_are_scaled_as_everywhere() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, 9, 6, 3), np.uint8)
+    preprocessing = Preprocessing(input_size=4)
+    expected = preprocessing.to_tensor(np.stack([resize(image, 4) for image in images]))
+    assert torch.equal(preprocessing.to_tensor(images), expected)
+    assert torch.equal(preprocessing.to_tensor(torch.from_numpy(images)), expected)
+
+
 @pytest.mark.parametrize(
-    "images",
+    ("images", "got"),
     [
-        torch.zeros(1, 4, 4, 3),
-        torch.zeros(1, 3, 4, 4, dtype=torch.uint8),
-        torch.zeros(4, 4, 3, dtype=torch.uint8),
-        torch.zeros(1, 5, 5, 3, dtype=torch.uint8),
+        (torch.zeros(1, 4, 4, 3), r"float32 of the shape \(1, 4, 4, 3\)"),
+        (torch.zeros(1, 3, 4, 4, dtype=torch.uint8), r"uint8 of the shape \(1, 3, 4, 4\)"),
+        (np.zeros((1, 4, 4, 3)), r"float64 of the shape \(1, 4, 4, 3\)"),
+        (np.zeros((1, 0, 4, 3), np.uint8), r"uint8 of the shape \(1, 0, 4, 3\)"),
+        (np.zeros((4, 4), np.uint8), r"uint8 of the shape \(4, 4\)"),
     ],
 )
-def test_images_of_another_form_are_refused(images: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match=r"images must be uint8 of shape \(B, 4, 4, 3\), got"):
+def test_images_of_another_form_are_refused(images: Any, got: str) -> None:
+    with pytest.raises(ValueError, match=f"images must be uint8 of the shape .*, got {got}"):
         Preprocessing(input_size=4).to_tensor(images)
 
 

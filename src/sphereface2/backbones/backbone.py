@@ -2,6 +2,9 @@
 
 from torch import Tensor, nn
 
+LARGEST = 65_536
+"""No side or width of a network is near it; the sizes of tensors stay within 64 bits."""
+
 
 class Backbone(nn.Module):
     """Maps (B, 3, S, S) in [-1, 1] to (B, D); the embeddings are not normalised.
@@ -13,10 +16,10 @@ class Backbone(nn.Module):
 
     def __init__(self, *, width: int, input_size: int, embedding_dim: int) -> None:
         super().__init__()
-        require("width", width, at_least=1)
+        _check("width", width, at_least=1)
         # Every network here halves the image four times.
-        require("input_size", input_size, at_least=16)
-        require("embedding_dim", embedding_dim, at_least=1)
+        _check("input_size", input_size, at_least=16)
+        _check("embedding_dim", embedding_dim, at_least=1)
         self.input_size = input_size
         self.embedding_dim = embedding_dim
 
@@ -43,10 +46,12 @@ def summed_embeddings(backbone: nn.Module, inputs: Tensor, *, flip: bool) -> Ten
     return embeddings + backbone(inputs.flip(3)).float() if flip else embeddings
 
 
-def require(option: str, value: int, *, at_least: int) -> None:
-    """Refuse an option that is too small."""
-    if value < at_least:
-        raise ValueError(f"backbone.{option} must be at least {at_least}, got {value}")
+def _check(option: str, value: int, *, at_least: int) -> None:
+    """Refuse an option that is too small, or so large that torch cannot count the numbers."""
+    if not at_least <= value <= LARGEST:
+        raise ValueError(
+            f"backbone.{option} must lie between {at_least} and {LARGEST}, got {value}"
+        )
 
 
 def halved(size: int, times: int) -> int:

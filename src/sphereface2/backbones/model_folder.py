@@ -28,6 +28,8 @@ VERSION = 1
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 _BATCH = 256  # images that `LoadedModel.embed` takes through the network at once
+IN_RUN = "model"
+"""Where a run folder has its model folder."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +49,29 @@ class Preprocessing:
         if not self.scale > 0:
             raise ValueError(f"preprocessing.scale must be above 0, got {self.scale}")
 
-    def to_tensor(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, S, S, 3) uint8 RGB to (B, 3, S, S) float in the model's range, on the same device."""
-        expected = (self.input_size, self.input_size, 3)
-        if images.dtype != torch.uint8 or images.ndim != 4 or tuple(images.shape[1:]) != expected:
+    def to_tensor(self, images: torch.Tensor | npt.NDArray[np.uint8]) -> torch.Tensor:
+        """uint8 RGB to (B, 3, S, S) float in the model's range, on the same device.
+
+        An array or a tensor of one image (height, width, 3) or of several (B, height, width, 3);
+        images of another size are scaled to the model's.
+        """
+        if isinstance(images, np.ndarray) and images.dtype == np.uint8:
+            # torch takes neither negative strides (BGR turned around) nor read-only memory.
+            images = torch.from_numpy(np.require(images, requirements=["C", "W"]))
+        shape = tuple(images.shape)
+        if images.dtype != torch.uint8 or len(shape) not in (3, 4) or shape[-1] != 3 or 0 in shape:
             raise ValueError(
-                f"images must be uint8 of shape (B, {self.input_size}, {self.input_size}, 3), "
-                f"got {images.dtype} of shape {tuple(images.shape)}"
+                "images must be uint8 of the shape (height, width, 3) or (B, height, width, 3), "
+                f"got {str(images.dtype).removeprefix('torch.')} of the shape {shape}"
             )
+        assert isinstance(images, torch.Tensor)
+        batch = images if images.ndim == 4 else images[None]
+        if tuple(batch.shape[1:3]) != (self.input_size, self.input_size):
+            scaled = [resize(image, self.input_size) for image in batch.cpu().numpy()]
+            batch = torch.from_numpy(np.stack(scaled)).to(images.device)
         if self.channels == "BGR":
-            images = images.flip(3)
-        return (images.permute(0, 3, 1, 2).float() - self.mean) / self.scale
+            batch = batch.flip(3)
+        return (batch.permute(0, 3, 1, 2).float() - self.mean) / self.scale
 
 
 @dataclass(frozen=True)
@@ -146,6 +160,8 @@ def save_model(
         writing.mkdir()
         save_file(state, writing / WEIGHTS)
         (writing / CONFIG).write_text(text, encoding="utf-8")
+        # safetensors keeps its files to their owner; a model is as readable as any other file.
+        shutil.copymode(writing / CONFIG, writing / WEIGHTS)
         if folder.exists():
             folder.rename(replaced)
         try:
@@ -161,14 +177,30 @@ def save_model(
             shutil.rmtree(replaced, ignore_errors=True)
 
 
-def load_model(folder: Path | str) -> LoadedModel:
-    """The model in a folder that `save_model` wrote; a ValueError says what is wrong with it."""
-    folder = Path(folder)
+def find_model(path: Path | str) -> Path:
+    """The model folder that a path means: itself, or the one of a finished run."""
+    folder = Path(path)
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no model folder {folder}")
+        raise FileNotFoundError(f"there is no run or model folder {folder}")
+    if not any((folder / file).is_file() for file in (CONFIG, WEIGHTS)):
+        if not (folder / IN_RUN).is_dir():
+            raise FileNotFoundError(
+                f"{folder} holds no model: neither {CONFIG} and {WEIGHTS}, as a model folder does, "
+                f"nor {IN_RUN}/, as a finished run does"
+            )
+        folder = folder / IN_RUN
     for file in (CONFIG, WEIGHTS):
         if not (folder / file).is_file():
-            raise FileNotFoundError(f"{folder} is no model folder: it holds no {file}")
+            raise FileNotFoundError(f"{folder} is not a model folder: it holds no {file}")
+    return folder
+
+
+def load_model(path: Path | str) -> LoadedModel:
+    """The model in a folder that `save_model` wrote, or in a run folder that holds one.
+
+    A ValueError or FileNotFoundError says what is wrong with it.
+    """
+    folder = find_model(path)
     path = folder / CONFIG
     config = _read_config(path)
     try:

@@ -77,9 +77,10 @@ def inspect(
     # Before the long pass over the images: what is wrong here is wrong in a second.
     loaded = None
     if model is not None:
-        from sphereface2.backbones.model_folder import load_model
+        from sphereface2.backbones.model_folder import find_model, load_model
 
-        loaded = load_model(_model_folder(model))
+        model = find_model(model)
+        loaded = load_model(model)
     source = open_images(data, root=root)
     folder = output or Path("inspection") / (data.resolve().stem or "data")
     require_writable(folder)
@@ -98,7 +99,7 @@ def inspect(
             facts,
             folder,
             model=loaded,
-            key=embedding_key(_model_folder(model), facts.digest[facts.readable]),
+            key=embedding_key(model, facts.digest[facts.readable]),
             workers=threads,
             device=device,
             false_alarms=false_alarms,
@@ -114,20 +115,6 @@ def inspect(
     )
     _write(folder, source, facts, inspected, groups, root=root)
     _print(inspected, folder, as_json=json)
-
-
-def _model_folder(given: Path) -> Path:
-    """The model folder itself, or the one in a run folder."""
-    if not given.is_dir():
-        raise FileNotFoundError(f"--model: there is no folder {given}; give a run or model folder")
-    inner = given / "model"
-    folder = inner if inner.is_dir() else given
-    if not (folder / "model.safetensors").is_file():
-        raise FileNotFoundError(
-            f"--model: {given} is neither a run with a trained model nor a model folder "
-            "(no model.safetensors)"
-        )
-    return folder
 
 
 def _judge_labels(

@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sphereface2.backbones.model_folder import WEIGHTS, LoadedModel, load_model, weights_digest
+from sphereface2.backbones.model_folder import (
+    IN_RUN,
+    WEIGHTS,
+    LoadedModel,
+    find_model,
+    load_model,
+    weights_digest,
+)
 from sphereface2.data.source import Images, Progress, Source
 from sphereface2.evaluation.extraction import Extraction
 from sphereface2.evaluation.json_result import write_atomically
@@ -51,18 +58,7 @@ class Faces:
 
 def is_model(path: Path) -> bool:
     """Whether a path is a model folder, or a run folder that holds one."""
-    return any((folder / WEIGHTS).is_file() for folder in (path, path / "model"))
-
-
-def find_model(path: Path) -> Path:
-    """The model folder that a path means: itself, or the one of a run."""
-    if not path.is_dir():
-        raise FileNotFoundError(f"there is no run or model folder {path}")
-    if (path / WEIGHTS).is_file():
-        return path
-    if (path / "model").is_dir():
-        return path / "model"
-    raise FileNotFoundError(f"{path} holds no model: give a run folder or a model folder")
+    return any((folder / WEIGHTS).is_file() for folder in (path, path / IN_RUN))
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +78,7 @@ class Embedder:
     def name(self) -> str:
         """The name of the run or the model folder."""
         folder = self.folder.resolve()
-        return folder.parent.name if folder.name == "model" else folder.name
+        return folder.parent.name if folder.name == IN_RUN else folder.name
 
     @property
     def label(self) -> str:

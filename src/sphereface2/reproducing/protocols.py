@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from sphereface2.backbones.model_folder import weights_digest
+from sphereface2.backbones.model_folder import find_model, weights_digest
 from sphereface2.data.rendered_ijb import MADE
 from sphereface2.evaluation.generated import TRUTH
 from sphereface2.evaluation.ijb import IjbResult
@@ -21,7 +21,7 @@ from sphereface2.evaluation.roc_over_seeds import MethodRoc
 from sphereface2.evaluation.sweep_result import SeedRun, SweepResult, SweepRow
 from sphereface2.files import file_lock
 from sphereface2.protocols import PROTOCOLS, Subject, open_embedder
-from sphereface2.protocols.extracting import Watch, find_model, unwatched
+from sphereface2.protocols.extracting import Watch, unwatched
 from sphereface2.protocols.roots import is_made, require_root
 from sphereface2.reporting.published import IJB_B, IJB_C, MEGAFACE, PublishedTable
 from sphereface2.tables import look_up
