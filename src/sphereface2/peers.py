@@ -5,6 +5,7 @@
 OPTION_ALIASES: dict[str, tuple[str, ...]] = {
     "alpha": ("balance",),
     "lam": ("balance",),
+    "lanbuda": ("balance",),
     "r": ("radius", "scale"),
     "s": ("scale", "radius"),
     "gamma": ("scale",),

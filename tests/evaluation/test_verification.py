@@ -60,6 +60,17 @@ def test_scores_are_cosines_whatever_the_norms() -> None:
     np.testing.assert_allclose(again.scores, result.scores, atol=1e-5)
 
 
+def test_pairs_are_scored_as_simple_is_published_where_asked() -> None:
+    embeddings = people(0) * np.random.default_rng(1).uniform(0.5, 2, (120, 1)).astype(np.float32)
+    pairs, same, folds = pair_list()
+    result = score_pairs("plain", embeddings, pairs, same, folds, angular_bias=0.3)
+    for (left, right), score in zip(pairs, result.scores, strict=True):
+        a, b = embeddings[left].astype(float), embeddings[right].astype(float)
+        expected = a @ b - 0.3 * np.linalg.norm(a) * np.linalg.norm(b)
+        assert score == pytest.approx(expected, abs=1e-9)
+    assert 0.0 <= measure(result, model="m").accuracy <= 1.0
+
+
 def test_huge_and_tiny_float32_embeddings_neither_overflow_nor_vanish() -> None:
     embeddings = people(0)
     expected = score_pairs("plain", embeddings, *pair_list()).scores

@@ -129,11 +129,11 @@ def cosface(head: Any, x: Tensor, y: Tensor) -> Any:
     )
 
 
-def arc(c: Tensor, margin: Tensor | float) -> Any:
-    """cos(θ+m), and c - m·sin(π-m) past θ + m = π."""
+def arc(c: Tensor, margin: Tensor | float, past_pi: str = "falling") -> Any:
+    """cos(θ+m); past θ + m = π it is c - m·sin(π-m), goes on as it is, or stays at -1."""
     m = torch.as_tensor(margin, dtype=c.dtype)
-    if float(torch.arccos(c.detach())) + float(m.detach()) > math.pi:
-        return c - m * torch.sin(math.pi - m)
+    if past_pi != "cosine" and float(torch.arccos(c.detach())) + float(m.detach()) > math.pi:
+        return c - m * torch.sin(math.pi - m) if past_pi == "falling" else c * 0.0 - 1.0
     return torch.cos(torch.arccos(c) + m)
 
 
@@ -143,7 +143,7 @@ def arcface(head: Any, x: Tensor, y: Tensor) -> Any:
         head,
         x,
         y,
-        lambda c, n: head.scale * with_gradient(head, g(arc(c, head.margin), t), c),
+        lambda c, n: head.scale * with_gradient(head, g(arc(c, head.margin, head.past_pi), t), c),
         lambda c, n: head.scale * with_gradient(head, g(c, t), c),
     )
 
@@ -185,7 +185,13 @@ def magface(head: Any, x: Tensor, y: Tensor) -> Any:
     def target(c: Tensor, n: int) -> Any:
         slope = (head.margin_high - head.margin_low) / (head.norm_high - head.norm_low)
         margin = slope * (length(n) - head.norm_low) + head.margin_low
-        return head.scale * with_gradient(head, arc(c, margin), c)
+        if not head.easy_margin:
+            return head.scale * with_gradient(head, arc(c, margin), c)
+        return (
+            head.scale * with_gradient(head, torch.cos(torch.arccos(c) + margin), c)
+            if c > 0
+            else head.scale * c
+        )
 
     known = [n for n in range(len(x)) if y[n] >= 0]
     loss = cross_entropy(head, x, y, target, lambda c, n: head.scale * c)
@@ -261,7 +267,10 @@ def triplet(head: Any, x: Tensor, y: Tensor) -> Any:
 def simple(head: Any, x: Tensor, y: Tensor) -> Any:
     """Against the batch itself and `head.memory_x` as it stands before the head's forward."""
     filled = head.memory_y > -2
-    others = torch.cat([x, head.memory_x[filled].to(x.dtype)])
+    if head.normalize:
+        x = torch.stack([v / v.norm() for v in x])
+    batch = x.detach() if head.detach_batch else x
+    others = torch.cat([batch, head.memory_x[filled].to(x.dtype)])
     other_y = torch.cat([y, head.memory_y[filled]])
     positive, negative = [], []
     for i in range(len(x)):

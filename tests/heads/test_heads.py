@@ -39,9 +39,18 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("cosface", {"sharpness": 3.0}),
     ("cosface", {"sharpness": 3.0, "gradient": "straight-through"}),
     ("arcface", {"sharpness": 3.0}),
-    ("arcface", {"margin": 1.5}),
+    *(
+        ("arcface", {"margin": 1.5, "past_pi": past_pi, "gradient": gradient})
+        for past_pi in ("falling", "cosine", "flat")
+        for gradient in ("exact", "straight-through")
+    ),
+    ("magface", {"easy_margin": False}),
+    ("magface", {"margin_low": 1.2, "margin_high": 2.5}),
+    ("magface", {"margin_low": 1.2, "margin_high": 2.5, "easy_margin": False}),
     ("simple", {"margin": 0.5, "radius": 3.0, "balance": 0.3, "memory": 5, "bias_start": -0.5}),
     ("simple", {"memory": 0}),
+    ("simple", {"detach_batch": False, "balance": 0.3, "bias_start": -0.5}),
+    ("simple", {"normalize": True, "balance": 0.3, "bias_start": -0.5}),
     ("contrastive", {"margin": 1.6}),
 ]  # fmt: skip
 
@@ -255,6 +264,56 @@ def test_softmax_heads_say_that_they_leave_out_unknown_samples() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make("sphereface2-c", {})(x, y)
+
+
+@pytest.mark.parametrize("name", ["sphereface2-c", "cosface", "arcface"])
+@pytest.mark.parametrize("gradient", ["exact", "straight-through"])
+@pytest.mark.parametrize("label", [0, 1], ids=["target", "negative"])
+def test_a_sharpness_below_one_is_finite_at_cosine_minus_one(
+    name: str, gradient: str, label: int
+) -> None:
+    """((c+1)/2)^t has an infinite slope there, and 0·∞ is no number."""
+    head = make(name, {"sharpness": 0.5, "gradient": gradient})
+    with torch.no_grad():
+        head.weight.copy_(torch.eye(5, 6))
+    x = -torch.eye(1, 6, dtype=torch.float64).requires_grad_()
+    loss = head(x, torch.tensor([label]))
+    assert loss.isfinite()
+    assert all(grad.isfinite().all() for grad in gradients(loss, head, x))
+
+
+def test_adaface_clips_the_lengths_that_it_reads() -> None:
+    head = make("adaface", {})
+    x, y = batch()
+    x = torch.nn.functional.normalize(x)
+    x *= torch.tensor([1e-5, 3.0, 60.0, 99.0, 130.0, 400.0, 1e4], dtype=x.dtype)[:, None]
+    x[-1], y[-1] = x[0], 0
+    clipped = x.norm(dim=1).clamp(0.001, 100.0)
+    loss = head(x, y)
+    torch.testing.assert_close(loss, NAIVE["adaface"](head, x, y), rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(head.mean_norm, 20 + 0.01 * (clipped.mean() - 20))
+    torch.testing.assert_close(head.norm_deviation, 100 + 0.01 * (clipped.std() - 100))
+
+
+def test_a_negative_as_far_as_the_positive_is_not_semi_hard() -> None:
+    """Anchor e0, positive e1, negatives e2 (just as far) and -e0 (farther)."""
+    x = torch.eye(4, 6, dtype=torch.float64)
+    x[3] = -x[0]
+    loss = make("triplet", {"margin": 0.2})(x, torch.tensor([0, 0, 1, 2]))
+    # From e0 the farther negative is taken: 2 - 4 + 0.2 < 0. From e1 all are as far as e0: 0.2.
+    torch.testing.assert_close(loss, torch.tensor(0.1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("memory", [0, 1, 3, 5, 8])
+def test_the_memory_of_simple_holds_the_latest_embeddings(memory: int) -> None:
+    head = make("simple", {"memory": memory})
+    seen: list[float] = []
+    for rows in (5, 2, 7, 1, 4):
+        x = torch.arange(len(seen), len(seen) + rows, dtype=torch.float64)[:, None].expand(-1, 6)
+        seen += x[:, 0].tolist()
+        head(x + 1, torch.arange(rows) % 5)
+        filled = head.memory_x[head.memory_y > -2][:, 0] - 1
+        assert sorted(filled.tolist()) == (seen[-memory:] if memory else [])
 
 
 def test_a_loss_is_differentiated_once() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from sphereface2.heads import SphereFace2, SphereFace2A, SphereFace2M, build_head
+from sphereface2.heads import SphereFace2, SphereFace2A, SphereFace2M, build_head, head_options
 
 # K = 8631 (VGGFace2), λ = 0.7, t = 3 unless it says otherwise
 PUBLISHED = [
@@ -86,6 +86,15 @@ def test_margin_schedule_is_a_line_between_its_points() -> None:
     assert seen == pytest.approx([0.0, 0.0, 0.05, 0.1, 0.2, 0.2])
 
 
+def test_a_margin_schedule_bends_at_each_of_its_points() -> None:
+    head = SphereFace2(4, 10, margin_schedule=[(2, 0.1), (10, 0.3), (20, 0.2)])
+    seen = []
+    for epoch in (0, 2, 6, 10, 15, 20, 30):
+        head.advance(epoch)
+        seen.append(head.margin)
+    assert seen == pytest.approx([0.1, 0.1, 0.2, 0.3, 0.25, 0.2, 0.2])
+
+
 def test_bias_starts_for_the_first_margin_of_a_schedule() -> None:
     scheduled = SphereFace2(4, 100, margin=0.3, margin_schedule=[(1, 0.1), (2, 0.3)])
     plain = SphereFace2(4, 100, margin=0.1)
@@ -112,6 +121,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("sphereface2-c", {"radius": "wide"}, r"head\.radius: .*valid number.*'wide'"),
     ("sphereface2-c", {"bias": "some"}, r"head\.bias: .*'shared', 'per-class' or 'none'"),
     ("sphereface2-c", {"r": 3, "radius": 4}, "mean the same option"),
+    ("sphereface2-c", {"margin_type": "A"}, "the head for margin_type=A is 'sphereface2-a'"),
+    ("sphereface2-c", {"margin_type": "X"}, "unknown head 'sphereface2-x'"),
+    ("cosface", {"margin_type": "C"}, "no option 'margin_type'"),
     ("sphreface2-c", {}, r"unknown head 'sphreface2-c'; did you mean 'sphereface2-c'\? \(known:"),
 ]
 
@@ -135,3 +147,24 @@ def test_the_peers_names_mean_the_same() -> None:
     assert (lam.balance, lam.radius) == (0.6, 32.0)
     assert build_head("cosface", 8, 10, s=30, m=0.4).scale == 30.0
     assert build_head("arcface", 8, 10, r=40).scale == 40.0
+
+
+def test_wespeakers_words_and_form() -> None:
+    """Its loss has no 1/r and its bias starts at 0: loss_weight = radius and bias_start = 0."""
+    theirs = {"scale": 32.0, "margin": 0.2, "t": 3, "lanbuda": 0.7, "margin_type": "C"}
+    head: Any = build_head("sphereface2-c", 6, 5, loss_weight=32.0, bias_start=0.0, **theirs)
+    head.double()
+    x = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y = torch.tensor([0, 3, 3, 1])
+    total = torch.zeros((), dtype=torch.float64)
+    for row, label in zip(x, y, strict=True):
+        for i, weight in enumerate(head.weight):
+            c = row @ weight / (row.norm() * weight.norm())
+            score = 2 * ((c + 1) / 2) ** 3 - 1
+            if i == label:
+                total = total + 0.7 * torch.log(1 + torch.exp(-(32 * (score - 0.2) + head.bias)))
+            else:
+                total = total + 0.3 * torch.log(1 + torch.exp(32 * (score + 0.2) + head.bias))
+    assert head.bias.item() == 0.0
+    torch.testing.assert_close(head(x, y), total / 4)
+    assert head_options("sphereface2-c", theirs)["balance"] == 0.7

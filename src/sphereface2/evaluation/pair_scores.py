@@ -40,6 +40,7 @@ class PairScores:
     """The scored pairs of one set: all that `measure` needs, before any of it is thinned.
 
     pairs: (n, 2) image numbers; same: (n,) one person; folds: (n,); scores: (n,) cosines
+        (or what `score_pairs` was asked for)
     sources: (n,) the set that each pair comes from (differs from `name` once sets are pooled)
     positions: (n,) the number of each pair in that set's list
     people: (n, 2) who the two images of each pair show, where that is known
@@ -75,9 +76,11 @@ def score_pairs(
     people: npt.ArrayLike | None = None,
     images: str = "",
     attributes: Attributes | None = None,
+    angular_bias: float | None = None,
 ) -> PairScores:
     """The cosine of the two embeddings of each pair; (N, D) embeddings need not be unit vectors.
 
+    With an `angular_bias` b it is x·x' - b‖x‖‖x'‖ instead, as SimPLE's authors score pairs.
     `people` (N,) is the person of each image: with it, intervals count people and not pairs.
     """
     pair_numbers = np.asarray(pairs, dtype=np.int64)
@@ -88,15 +91,19 @@ def score_pairs(
     unknown = (pair_numbers.min(axis=1) < 0) | (pair_numbers.max(axis=1) >= len(embeddings))
     _refuse(name, "pairs", unknown, f"name an image beyond the {len(embeddings)} there")
     persons = _people_of_pairs(name, people, pair_numbers, kinds, images=len(embeddings))
-    cosines = np.empty(len(kinds), dtype=np.float64)
+    scores = np.empty(len(kinds), dtype=np.float64)
     for start in range(0, len(kinds), _CHUNK):
         part = slice(start, start + _CHUNK)
         left, right = pair_numbers[part].T
         dots = np.einsum("nd,nd->n", embeddings[left], embeddings[right], dtype=np.float64)
-        cosines[part] = dots / (norms[left] * norms[right])
+        lengths = norms[left] * norms[right]
+        if angular_bias is None:
+            scores[part] = np.clip(dots / lengths, -1.0, 1.0)  # rounding may step over
+        else:
+            scores[part] = dots - angular_bias * lengths
     return PairScores(
         name=name,
-        scores=np.clip(cosines, -1.0, 1.0),  # rounding may step over
+        scores=scores,
         pairs=pair_numbers,
         same=kinds,
         folds=fold_numbers,

@@ -40,13 +40,31 @@ HEADS: dict[str, Callable[..., Head]] = {
 
 def build_head(name: str, dim: int, num_classes: int, **options: Any) -> Head:
     """The head called `name`, for embeddings of `dim` numbers and `num_classes` people."""
+    options = _own_options(name, options)
     return build("head", HEADS, name, dim, num_classes, aliases=OPTION_ALIASES, **options)
 
 
 def head_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """All options of a head under our own names, defaults filled in."""
     factory = look_up("head", HEADS, name)
+    options = _own_options(name, options)
     return resolve_options("head", name, factory, options, aliases=OPTION_ALIASES)
+
+
+def _own_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options less wespeaker's `margin_type`, which is part of the names of our heads."""
+    family, _, own_type = name.rpartition("-")
+    if family != "sphereface2" or "margin_type" not in options:
+        return options
+    options = dict(options)
+    wanted = f"{family}-{options.pop('margin_type')}".lower()
+    if wanted != name:
+        look_up("head", HEADS, wanted)
+        raise ValueError(
+            f"head '{name}' has the margin type {own_type.upper()}; the head for "
+            f"margin_type={wanted[-1].upper()} is '{wanted}'"
+        )
+    return options
 
 
 __all__ = [

@@ -13,6 +13,15 @@ GradientMode = Literal["exact", "straight-through"]
 `straight-through`: d logit / d cosine is the scale alone, as published checkpoints were trained.
 """
 
+PastPi = Literal["falling", "cosine", "flat"]
+"""What an ArcFace margin gives once θ + m passes π, where cos(θ + m) would rise again.
+
+`falling`: c - m sin(π - m), which steps down at π and keeps falling in θ (TFace, CurricularFace,
+    MagFace and InsightFace's older code).
+`cosine`: cos(θ + m) as it is, so that the worst samples seem better again (InsightFace today).
+`flat`: -1 (OpenSphere).
+"""
+
 
 def adjust(cosine: Tensor, sharpness: float) -> Tensor:
     """Similarity adjustment g(c) = 2((c+1)/2)^t - 1, increasing in c, from [-1,1] onto [-1,1]."""
@@ -52,11 +61,13 @@ def sine(cosine: Tensor) -> Tensor:
     return (1.0 - cosine * cosine).clamp_min(1e-7).sqrt()
 
 
-def add_angle(cosine: Tensor, margin: Tensor | float) -> Tensor:
-    """cos(θ + m) while θ + m ≤ π, and c - m sin(π - m) beyond, so that it keeps falling in θ."""
+def add_angle(cosine: Tensor, margin: Tensor | float, past_pi: PastPi = "falling") -> Tensor:
+    """cos(θ + m) while θ + m ≤ π, and what `past_pi` says beyond."""
     margin = torch.as_tensor(margin, dtype=cosine.dtype, device=cosine.device)
     turned = cosine * margin.cos() - sine(cosine) * margin.sin()
-    beyond = cosine - margin * (math.pi - margin).sin()
+    if past_pi == "cosine":
+        return turned
+    beyond = cosine - margin * (math.pi - margin).sin() if past_pi == "falling" else -1.0
     return torch.where(cosine > (math.pi - margin).cos(), turned, beyond)
 
 

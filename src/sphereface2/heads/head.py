@@ -34,7 +34,17 @@ class Head(nn.Module):
         self.num_classes = num_classes
         self.exchange: ShardExchange | None = shard_exchange(num_classes)
         self.collect_statistics = False
+        self.warns_of_unknown = True
         self._statistics: dict[str, Tensor] = {}
+
+    @property
+    def note_on_unknown(self) -> str | None:
+        """What a user should know of samples of no known class (label -1): None where they count.
+
+        A head that leaves them out warns of it once; set `warns_of_unknown` to False to say it
+        some other way.
+        """
+        return None
 
     def advance(self, epoch: float) -> None:
         """Tell the head how far training is; margin schedules follow it."""

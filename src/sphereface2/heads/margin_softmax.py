@@ -9,6 +9,7 @@ from sphereface2.heads.checks import require_positive
 from sphereface2.heads.contract import Rows
 from sphereface2.heads.cosine import (
     GradientMode,
+    PastPi,
     add_angle,
     adjust,
     adjust_for_gradient,
@@ -114,10 +115,12 @@ class CosFace(MarginSoftmax):
 
 
 class ArcFace(MarginSoftmax):
-    """ArcFace: s·cos(θ + m) on the target, and s(c - m sin(π - m)) once θ + m passes π.
+    """ArcFace: s·cos(θ + m) on the target.
 
-    gradient="exact" differentiates cos(θ + m); "straight-through" takes the slope s, as
-    InsightFace does.
+    gradient="exact" differentiates cos(θ + m), as TFace and CurricularFace do;
+    "straight-through" takes the slope s, as InsightFace and OpenSphere do. Past θ + m = π,
+    `past_pi` says what is taken (see `cosine.PastPi`): InsightFace's form is
+    gradient="straight-through", past_pi="cosine", and OpenSphere's has past_pi="flat".
     """
 
     def __init__(
@@ -128,6 +131,7 @@ class ArcFace(MarginSoftmax):
         scale: float = 64.0,
         margin: float = 0.5,
         sharpness: float = 1.0,
+        past_pi: PastPi = "falling",
         gradient: GradientMode = "exact",
         margin_schedule: list[tuple[float, float]] | None = None,
     ) -> None:
@@ -140,10 +144,11 @@ class ArcFace(MarginSoftmax):
             gradient=gradient,
             margin_schedule=margin_schedule,
         )
+        self.past_pi: PastPi = past_pi
 
     def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
         if self.gradient == "straight-through":
-            with_margin = adjust(add_angle(cosine_b.detach(), self.margin), self.sharpness)
-            return self.scale * straight_through(with_margin, cosine_b)
-        with_margin = add_angle(cosine_b, self.margin)
+            turned = add_angle(cosine_b.detach(), self.margin, self.past_pi)
+            return self.scale * straight_through(adjust(turned, self.sharpness), cosine_b)
+        with_margin = add_angle(cosine_b, self.margin, self.past_pi)
         return self.scale * adjust_for_gradient(with_margin, self.sharpness, "exact")

@@ -56,7 +56,15 @@ class ProxyHead(Head):
             self.bias = nn.Parameter(torch.full(shape[bias], float(bias_start)))
         self.sample_rate = 1.0
         self.fused: FusedSGD | None = None
-        self._told_unknown = False
+
+    @property
+    def note_on_unknown(self) -> str | None:
+        if isinstance(self.reduction(), Binary):
+            return None
+        return (
+            f"{type(self).__name__} is a softmax head: it leaves out samples of no known class "
+            "(label -1); the sphereface2 heads learn from them as negatives"
+        )
 
     def reduction(self) -> Binary | Softmax:
         return Softmax()
@@ -92,8 +100,9 @@ class ProxyHead(Head):
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """The mean loss of the batch; a label of -1 marks a sample of no known class."""
         self.check_batch(embeddings, labels)
-        if isinstance(self.reduction(), Softmax):
-            self._tell_unknown(labels)
+        if self.warns_of_unknown and self.note_on_unknown and bool((labels < 0).any()):
+            self.warns_of_unknown = False
+            warnings.warn(self.note_on_unknown, stacklevel=2)
         statistics: dict[str, Tensor] = {}
         loss: Tensor = _ProxyLoss.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
             embeddings, self.weight, self.bias, labels, self, torch.is_grad_enabled(), statistics
@@ -103,15 +112,6 @@ class ProxyHead(Head):
                 statistics["bias"] = self.bias.detach().clone()
             self._statistics = statistics
         return loss
-
-    def _tell_unknown(self, labels: Tensor) -> None:
-        if not self._told_unknown and bool((labels < 0).any()):
-            self._told_unknown = True
-            warnings.warn(
-                f"{type(self).__name__} is a softmax head: it leaves out samples of no known class "
-                "(label -1); the sphereface2 heads learn from them as negatives",
-                stacklevel=3,
-            )
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, num_classes={self.num_classes}"

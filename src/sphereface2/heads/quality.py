@@ -18,6 +18,9 @@ class MagFace(NormFace):
     m(a) runs from `margin_low` at a = `norm_low` to `margin_high` at a = `norm_high`; a is clamped
     in between, and λ_g·(1/a + a/u_a²), `norm_weight` being λ_g, rewards a long embedding. The
     gradient reaches the length through the margin and through that term.
+
+    With `easy_margin` a sample with cos θ ≤ 0 has no margin, as in the authors' training;
+    without it every sample has one, and past θ + m = π it is c - m sin(π - m).
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class MagFace(NormFace):
         margin_low: float = 0.45,
         margin_high: float = 0.8,
         norm_weight: float = 35.0,
+        easy_margin: bool = True,
         gradient: GradientMode = "exact",
     ) -> None:
         super().__init__(dim, num_classes, scale=scale)
@@ -46,6 +50,7 @@ class MagFace(NormFace):
         self.norm_low, self.norm_high = float(norm_low), float(norm_high)
         self.margin_low, self.margin_high = float(margin_low), float(margin_high)
         self.norm_weight = float(norm_weight)
+        self.easy_margin = easy_margin
         self.gradient: GradientMode = gradient
 
     def margin_of(self, norm_b: Tensor) -> Tensor:
@@ -55,9 +60,16 @@ class MagFace(NormFace):
 
     def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
         if self.gradient == "straight-through":
-            with_margin = add_angle(cosine_b.detach(), self.margin_of(rows.norm.detach()))
+            with_margin = self._turn(cosine_b.detach(), rows.norm.detach())
             return self.scale * straight_through(with_margin, cosine_b)
-        return self.scale * add_angle(cosine_b, self.margin_of(rows.norm))
+        return self.scale * self._turn(cosine_b, rows.norm)
+
+    def _turn(self, cosine_b: Tensor, norm_b: Tensor) -> Tensor:
+        """The target's cosine once its margin is added to the angle."""
+        margin_b = self.margin_of(norm_b)
+        if not self.easy_margin:
+            return add_angle(cosine_b, margin_b)
+        return torch.where(cosine_b > 0.0, add_angle(cosine_b, margin_b, "cosine"), cosine_b)
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         loss = super().forward(embeddings, labels)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from sphereface2.heads.checks import require, require_positive, require_share
-from sphereface2.heads.pairs import PairHead, pair_masks
+from sphereface2.heads.pairs import PairHead, pair_masks, unit_rows
 
 
 class SimPLE(PairHead):
@@ -16,13 +16,18 @@ class SimPLE(PairHead):
     The authors fill the memory with a momentum encoder. Here it holds the embeddings of the latest
     batches as the network made them, detached: a head owns nothing of the network, so it cannot
     run a second copy of it. With the small steps late in training the two differ little; with a
-    very large memory or learning rate the older entries are out of date.
+    very large memory or learning rate the older entries are out of date. Their published training
+    also splits off the length of an embedding as a softplus of its first number, with α = .001,
+    r = 2, loss_weight = 500 and a memory of 524,288; the defaults here are those of their class.
 
     Args:
         balance: α, weight of the positive pairs.
         radius: r, divides positive and multiplies negative logits.
         angular_bias: b_θ, subtracted from the cosine.
         memory: how many recent embeddings are kept beside the batch.
+        normalize: True takes unit embeddings, so that the score is cos θ - b_θ.
+        detach_batch: whether the second image of a pair within the batch is detached, as those of
+            the memory always are. False lets both learn, which doubles the gradient of such pairs.
     """
 
     memory_x: Tensor
@@ -41,6 +46,8 @@ class SimPLE(PairHead):
         bias_start: float = -10.0,
         loss_weight: float = 1000.0,
         memory: int = 4096,
+        normalize: bool = False,
+        detach_batch: bool = True,
         images_per_person: int = 2,
         margin_schedule: list[tuple[float, float]] | None = None,
     ) -> None:
@@ -59,6 +66,8 @@ class SimPLE(PairHead):
         self.radius = float(radius)
         self.angular_bias = float(angular_bias)
         self.loss_weight = float(loss_weight)
+        self.normalize = normalize
+        self.detach_batch = detach_batch
         self.bias = nn.Parameter(torch.tensor(float(bias_start)))
         self.register_buffer("memory_x", torch.zeros(memory, dim))
         self.register_buffer("memory_y", torch.full((memory,), -2, dtype=torch.int64))
@@ -69,8 +78,12 @@ class SimPLE(PairHead):
         with torch.autocast(embeddings.device.type, enabled=False):
             embeddings, labels = self.whole_batch(embeddings, labels)
             rows = embeddings.to(self.bias.dtype)
+            if self.normalize:
+                rows = unit_rows(rows)
             filled = self.memory_y > -2
-            others = torch.cat([rows, self.memory_x[filled].to(rows.dtype)])
+            # detached: the authors compare the batch with a bank that holds the batch itself too
+            batch = rows.detach() if self.detach_batch else rows
+            others = torch.cat([batch, self.memory_x[filled].to(rows.dtype)])
             same, different = pair_masks(labels, torch.cat([labels, self.memory_y[filled]]))
             same[:, : len(labels)].fill_diagonal_(False)
             score = rows @ others.T - self.angular_bias * _lengths(rows, others)
