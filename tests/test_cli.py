@@ -117,6 +117,16 @@ def test_lists_name_everything(tmp_path: Path) -> None:
         done = run(command, cwd=tmp_path)
         assert done.returncode == 0
         assert all(name in done.stdout for name in names)
+        assert "None" not in done.stdout
+
+
+def test_the_list_of_heads_shows_the_margin_of_each_type(tmp_path: Path) -> None:
+    rows = run("heads", cwd=tmp_path).stdout.split("sphereface2-")[1:]
+    assert [row[0] + "=" + row.split(" margin=")[1].split(",")[0] for row in rows] == [
+        "c=0.4",
+        "a=0.5",
+        "m=1.7",
+    ]
 
 
 def test_help_names_the_commands(tmp_path: Path) -> None:

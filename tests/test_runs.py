@@ -387,13 +387,16 @@ class TestOpenSet:
     )
 
     # One head of each kind; tests/heads has all of them see label -1.
-    @pytest.mark.filterwarnings("ignore:.* is a softmax head:UserWarning")
     @pytest.mark.parametrize("name", ["sphereface2-c", "arcface", "triplet", "simple", "deepid2"])
     def test_a_head_of_each_kind_trains_with_strangers(self, name: str, tmp_path: Path) -> None:
         result = runs.train(small(f"head.name={name}", *self.STRANGERS, *NO_SETS), tmp_path)
         # 48 images of known people, 12 a step.
         assert (result.steps, result.interrupted) == (8, False)
         assert all(math.isfinite(line["loss"]) for line in lines(tmp_path, "train"))
+        # A softmax head says once, as a notice and not as a warning, that it leaves them out.
+        said = [line["text"] for line in lines(tmp_path, "notice") if line["topic"] == "open_set"]
+        assert len(said) == (name in ("arcface", "deepid2"))
+        assert all("leaves out samples of no known class" in text for text in said)
 
     def test_the_classes_are_those_of_the_known(self, tmp_path: Path) -> None:
         source = build_training_source(runs.resolve(small(*self.STRANGERS)))

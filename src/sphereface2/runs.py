@@ -21,7 +21,7 @@ from sphereface2.config import Choice, RunConfig, config_from_mapping, dump_conf
 from sphereface2.data import SOURCES, VERIFICATION_SETS
 from sphereface2.data.label_noise import NoisyLabels
 from sphereface2.data.set_words import set_choice
-from sphereface2.data.source import Source, bad_images, notes_on
+from sphereface2.data.source import bad_images, notes_on
 from sphereface2.data.training_source import (
     STRANGERS,
     build_people,
@@ -360,7 +360,7 @@ def _run(trainer: Trainer, config: RunConfig, folder: Path, *, resume: bool) -> 
                 keep_manifest(folder, noisy)
             list_bad_images(folder, bad_images(source))
     try:
-        result = trainer.run(resume=resume, notices=_notices(source, noisy, folder))
+        result = trainer.run(resume=resume, notices=_notices(trainer, noisy, folder))
     finally:
         # Images may turn out to be unreadable only when they are decoded.
         if team.is_first:
@@ -368,9 +368,13 @@ def _run(trainer: Trainer, config: RunConfig, folder: Path, *, resume: bool) -> 
     return _finish(trainer, config, folder, result)
 
 
-def _notices(source: Source, noisy: NoisyLabels | None, folder: Path) -> list[Notice]:
+def _notices(trainer: Trainer, noisy: NoisyLabels | None, folder: Path) -> list[Notice]:
     """What is to be known of the images before the training starts."""
+    source, head = trainer.source, trainer.head
     found = [Notice("data", note) for note in notes_on(source)]
+    if trainer.config.open_set is not None and head.note_on_unknown is not None:
+        head.warns_of_unknown = False
+        found.append(Notice("open_set", head.note_on_unknown))
     if noisy is not None:
         wrong = noisy.realised_rate
         text = f"label noise: {wrong:.2%} of the labels are wrong, listed in {folder / LABEL_NOISE}"

@@ -29,10 +29,17 @@ def _print_options(kind: str, table: Mapping[str, Callable[..., object]]) -> Non
 
     from sphereface2.tables import option_names
 
+    def default(factory: Callable[..., object], key: str) -> str:
+        value = inspect.signature(factory).parameters[key].default
+        if value is None:  # a default that differs between classes with one signature
+            value = getattr(factory, f"default_{key}", None)
+        if value is None:
+            return "null"
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
     rows = []
     for name, factory in table.items():
-        parameters = inspect.signature(factory).parameters
-        options = [f"{key}={parameters[key].default}" for key in option_names(factory)]
+        options = [f"{key}={default(factory, key)}" for key in option_names(factory)]
         rows.append((name, ", ".join(options) or "no options"))
     _print_table(kind, rows)
 
