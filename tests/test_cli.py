@@ -56,6 +56,12 @@ MISTAKES = [
     (["train", "broken.yaml"], "broken.yaml"),
     (["train", "own-faces"], "data.path has no value yet; give it as data.path=VALUE"),
     (["train", "own-faces", "data.path=nowhere"], "nowhere"),
+    (["train", "own-faces", "data.path=123"], "data.path: 123 does not exist"),
+    (
+        ["train", "own-faces", "data.path=alone"],
+        "data.path: alone has images of one person only; training needs at least two people, each "
+        "in a folder of their own",
+    ),
     (["resume", "nowhere"], "nowhere is no run folder"),
     (["evaluate", "nowhere"], "nowhere is no run folder"),
 ]
@@ -66,6 +72,8 @@ def test_a_mistake_gets_one_sentence_and_exit_code_two(
     words: list[str], part: str, tmp_path: Path
 ) -> None:
     (tmp_path / "broken.yaml").write_text("head: [unclosed\n")
+    (tmp_path / "alone" / "anna").mkdir(parents=True)
+    (tmp_path / "alone" / "anna" / "1.png").write_bytes(b"never decoded")
     done = run(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""

@@ -44,12 +44,15 @@ def test_the_plan_is_told_without_running(recipe: str) -> None:
     assert len(lines) == 8
     assert lines[1].startswith(
         "to do  sphereface2 train tiny.yaml head.margin=0.2 head.sharpness=1 seed=1 "
-        "--output runs/sphereface2-c-"
+        "--output out/runs/sphereface2-c-"
     )
     assert not Path("out").exists()
     pretend_all_done(recipe, "out/runs")
     told = run(recipe, *GRID, "--seeds", "0,1,7", "--output", "out", "--dry-run")
     assert told.stdout.startswith("12 runs, 8 done already\ndone   sphereface2 train")
+    # What is called done is where the plan says that it is.
+    _, *lines = told.stdout.splitlines()
+    assert sum(Path(line.split()[-1], "config.yaml").exists() for line in lines) == 8
 
 
 def test_a_sweep_leaves_its_table_in_four_forms(recipe: str) -> None:

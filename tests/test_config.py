@@ -385,6 +385,22 @@ def test_a_byte_order_mark_is_no_mistake(file: Path) -> None:
 # YAML
 
 
+@pytest.mark.parametrize("text", ["123", "2024_01", "1e5", "007", "true", "0.50", ".inf", "no"])
+def test_a_path_may_look_like_a_number(file: Path, text: str) -> None:
+    for override in (f"data.path={text}", f"data={{name: folder, path: {text}}}"):
+        assert load_config(file, [override]).data.options == {"path": text}
+    sets = f"evaluation.sets=[{{name: pairs, path: {text}, root: {text}, title: {text}}}]"
+    options = {"path": text, "root": text, "title": text}
+    assert load_config(file, [sets]).evaluation.sets[0].options == options
+    write(file.parent, text, MINIMAL)
+    assert load_config(write(file.parent, "mine.yaml", f"base: {text}\n")) == load_config(file)
+
+
+def test_a_path_may_be_quoted_or_left_out(file: Path) -> None:
+    assert load_config(file, ["data.path='12'"]).data.options == {"path": "12"}
+    assert load_config(file, ["data.root=null"]).data.options == {"root": None}
+
+
 def test_anchors_and_aliases_work(file: Path) -> None:
     with file.open("a") as lines:
         lines.write("evaluation: {sets: [&own {name: pairs, path: p}, *own, *own]}\n")

@@ -269,7 +269,7 @@ def test_a_mistake_under_torchrun_is_one_sentence(tmp_path: Path) -> None:
     arguments = ["train", "quickstart", *LONGER, "training.batch_size=15"]
     done = finish(2, *arguments, "--output", str(tmp_path / "run"))
     assert done.returncode != 0
-    sentence = "sphereface2: training.batch_size=15 is no multiple of 2 ranks"
+    sentence = "sphereface2: training.batch_size=15 is not a multiple of 2 ranks; take 14 or 16"
     assert done.stderr.count(sentence) == 1
     assert "exitcode  : 2" in done.stderr
     assert "ValueError" not in done.stderr  # torchrun has a traceback of its own

@@ -15,7 +15,7 @@ from sphereface2.sweeping.board import Status
 from sphereface2.sweeping.checking import check_buildable
 from sphereface2.sweeping.engine import look_up_runs, run_sweep
 from sphereface2.sweeping.grid import Setting, Sweep
-from sphereface2.sweeping.plan import plan_sweep, train_command
+from sphereface2.sweeping.plan import by_hand, plan_sweep, train_command
 from tests.sweeping.tiny import pretend_done, tiny_sweep, write_recipe
 
 
@@ -33,14 +33,13 @@ def test_a_run_is_named_after_its_resolved_config(recipe: Path) -> None:
     words = shlex.split(train_command(str(recipe), run, runs=Path("sweeps/tiny/runs")))
     assert words[:2] == ["sphereface2", "train"]
     assert resolve(load_config(words[2], words[3:5])) == config
-    assert words[5:] == ["--output", f"runs/{run.name}"]
+    assert words[5:] == ["--output", f"sweeps/tiny/runs/{run.name}"]
 
 
 @pytest.mark.parametrize("store", ["runs", "./runs", "sweeps/../runs"])
-def test_the_command_by_hand_does_not_write_into_the_store(recipe: Path, store: str) -> None:
-    run = plan_sweep(tiny_sweep(recipe, "head.margin=0.2"))[0]
-    command = train_command(str(recipe), run, runs=Path(store))
-    assert command.endswith(f"--output runs-by-hand/{run.name}")
+def test_runs_by_hand_do_not_go_into_the_store(store: str) -> None:
+    assert by_hand(Path(store)) == Path("runs-by-hand")
+    assert by_hand(Path("sweeps/tiny/runs")) == Path("runs")
 
 
 def test_spelling_out_a_default_is_the_same_run(recipe: Path) -> None:

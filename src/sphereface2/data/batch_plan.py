@@ -83,12 +83,19 @@ class BatchPlan:
         return shuffled
 
 
+def multiples_near(size: int, unit: int) -> str:
+    """The multiples of `unit` on both sides of `size`, to advise another batch size: 63 or 66."""
+    below, above = size // unit * unit, -(-size // unit) * unit
+    return f"{below} or {above}" if below else str(above)
+
+
 def require_whole_groups(batch_size: int, images_per_person: int) -> None:
     """Refuse a batch that cannot be filled with groups of one person each."""
     if batch_size % images_per_person:
         raise ValueError(
-            f"training.batch_size={batch_size} is no multiple of the {images_per_person} "
-            "images a person that the head needs in a batch"
+            f"training.batch_size={batch_size} is not a multiple of the {images_per_person} images "
+            "per person that the head needs in a batch; take "
+            f"{multiples_near(batch_size, images_per_person)}"
         )
 
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from sphereface2.data.batch_memory import BatchMemory
-from sphereface2.data.batch_plan import Plan
+from sphereface2.data.batch_plan import Plan, multiples_near
 from sphereface2.data.batch_reader import BatchReader
 from sphereface2.data.readers import Readers
 from sphereface2.data.reading_processes import (
@@ -64,7 +64,7 @@ class Loader:
         if plan.batch_size % share[1]:
             raise ValueError(
                 f"training.batch_size={plan.batch_size} cannot be shared out evenly to {share[1]} "
-                "ranks; take a multiple of their number"
+                f"ranks; take {multiples_near(plan.batch_size, share[1])}"
             )
         if worker_kind == "processes" and not CAN_SHARE:
             raise ValueError(

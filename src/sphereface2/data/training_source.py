@@ -24,6 +24,7 @@ def build_people(config: RunConfig) -> Source:
 def build_training_source(config: RunConfig) -> Source:
     """The images that are trained on, with the labels that the head is told."""
     source = build_people(config)
+    _require_two_people(source, config.data)
     noise, open_set = config.label_noise, config.open_set
     if noise is not None:
         seed = config.seed if noise.seed is None else noise.seed
@@ -39,6 +40,16 @@ def noise_of(source: Source) -> NoisyLabels | None:
     """The noise in the labels of a training source, if there is any."""
     labelled = source.source if isinstance(source, WithStrangers) else source
     return labelled if isinstance(labelled, NoisyLabels) else None
+
+
+def _require_two_people(source: Source, data: Choice) -> None:
+    """A loss learns to tell people apart."""
+    if source.num_classes < 2:
+        found = "images of one person only" if source.num_classes else "no image with a label"
+        raise ValueError(
+            f"data.path: {data.options['path']} has {found}; training needs at least two people"
+            + (", each in a folder of their own" if data.name == "folder" else "")
+        )
 
 
 def _refuse_acquaintances(people: Choice, strangers: Choice) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sphereface2.peers import other_words
-from sphereface2.recipes.yaml_text import parse_mapping, parse_yaml, read_yaml_file
+from sphereface2.recipes.yaml_text import TEXTS, parse_mapping, parse_yaml, read_yaml_file
 from sphereface2.tables import nearest
 
 
@@ -159,6 +159,8 @@ def _parse_overrides(overrides: Iterable[str]) -> list[dict[str, Any]]:
                 f"an override looks like section.key=value, such as training.epochs=5; got '{text}'"
             )
         value = parse_yaml(written, origin=f"override '{text}'")
+        if keys[-1] in TEXTS and isinstance(value, int | float):
+            value = written.strip()
         parsed.append((keys, value))
     # Names first, so that head.margin=0.3 head.name=cosface means what it says in either order.
     parsed.sort(key=lambda item: (len(item[0]), item[0][-1] != "name"))

@@ -14,6 +14,10 @@ _MOST_VALUES = 10_000  # an alias counts as everything that it stands for
 _MOST_LEVELS = 50
 
 
+# Keys whose values are texts whatever they look like: a folder may be called 123 or 2024_01.
+TEXTS = ("base", "path", "root", "title")
+
+
 def read_yaml_file(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; a ValueError names the place of whatever is wrong with it."""
     try:
@@ -148,7 +152,11 @@ class _Loader(yaml.SafeLoader):
                     key_node.start_mark,
                 )
             lines[key] = key_node.start_mark.line + 1
-        return super().construct_mapping(node, deep=deep)
+        mapping = super().construct_mapping(node, deep=deep)
+        for key_node, value_node in node.value:
+            if key_node.value in TEXTS and isinstance(mapping[key_node.value], int | float):
+                mapping[key_node.value] = value_node.value
+        return mapping
 
 
 class _Dumper(yaml.SafeDumper):

@@ -23,7 +23,7 @@ from sphereface2.sweeping.crew import (
     was_stopped,
 )
 from sphereface2.sweeping.grid import Sweep
-from sphereface2.sweeping.plan import plan_sweep, train_command
+from sphereface2.sweeping.plan import by_hand, plan_sweep, train_command
 from sphereface2.sweeping.position import Position, read_position
 from sphereface2.sweeping.store import (
     finished,
@@ -203,7 +203,7 @@ def _result(sweep: Sweep, states: list[RunState], *, runs: Path) -> SweepResult:
                 label=setting.label,
                 method=first.config.head.name,
                 overrides=setting.overrides,
-                command=train_command(sweep.recipe, first, runs=runs),
+                command=train_command(sweep.recipe, first, runs=by_hand(runs)),
                 config=first.config_yaml,
                 runs=tuple(_seed_run(state) for state in own if state.error or state.evaluation),
                 published=setting.published,

@@ -49,12 +49,16 @@ def run_name(config: RunConfig) -> str:
 
 
 def train_command(recipe: str, run: PlannedRun, *, runs: Path) -> str:
-    """What trains this run by hand, beside the store `runs`, where the sweep has it already."""
+    """What trains this run by hand, in the folder of runs `runs`."""
     overrides = [*run.setting.overrides, f"seed={run.seed}"]
-    beside = Path("runs" if runs.resolve() != Path("runs").resolve() else "runs-by-hand")
     return shlex.join(
-        ["sphereface2", "train", recipe, *overrides, "--output", str(beside / run.name)]
+        ["sphereface2", "train", recipe, *overrides, "--output", str(runs / run.name)]
     )
+
+
+def by_hand(store: Path) -> Path:
+    """A folder for runs that are trained by hand once the sweep has them in its store."""
+    return Path("runs" if store.resolve() != Path("runs").resolve() else "runs-by-hand")
 
 
 def _plan(recipe: str, setting: Setting, seed: int) -> PlannedRun:

@@ -14,6 +14,7 @@ from torch import nn
 
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.config import RunConfig
+from sphereface2.data.batch_plan import multiples_near
 from sphereface2.data.loader import Batch, Loader
 from sphereface2.data.open_set import plan_batches
 from sphereface2.data.source import Source, bad_images
@@ -72,10 +73,15 @@ class Trainer:
         training = config.training
         self.config = config
         self.team = team = current_team()
-        if training.batch_size % (team.world * training.accumulate):
+        parts = team.world * training.accumulate
+        if training.batch_size % parts:
+            shares = f"{team.world} ranks"
+            if training.accumulate > 1:
+                shares += f" times {training.accumulate} micro-batches (training.accumulate)"
+            fitting = multiples_near(training.batch_size, math.lcm(parts, head.images_per_person))
             raise ValueError(
-                f"training.batch_size={training.batch_size} is no multiple of {team.world} ranks "
-                f"times {training.accumulate} micro-batches (training.accumulate)"
+                f"training.batch_size={training.batch_size} is not a multiple of {shares}; take "
+                f"{fitting}"
             )
         if head.exchange is None and not team.is_alone:
             raise ValueError(
