@@ -18,7 +18,11 @@ PUBLISHED: dict[str, dict[str, float]] = {
     "circle": {"scale": 256.0, "margin": 0.25},
     "magface": {
         "scale": 64.0, "norm_low": 10.0, "norm_high": 110.0, "margin_low": 0.45,
-        "margin_high": 0.8, "norm_weight": 35.0,
+        "margin_high": 0.8, "norm_weight": 35.0, "easy_margin": True,
+    },
+    "simple": {
+        "balance": 0.0001, "radius": 1.0, "margin": 0.0, "angular_bias": 0.3, "bias_start": -10.0,
+        "loss_weight": 1000.0, "normalize": False, "detach_batch": True,
     },
     "adaface": {"scale": 64.0, "margin": 0.4, "concentration": 0.333, "ema": 0.01},
     "contrastive": {"margin": 1.0},
