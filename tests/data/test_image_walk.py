@@ -64,6 +64,8 @@ def test_links_to_folders_are_followed_and_end(folder: Path, tmp_path: Path) -> 
     (folder / "both").symlink_to(tmp_path / "left")
     linked = [name for name in find_images(folder).names if name.endswith(".png")]
     assert linked == ["anna/album/a.png", "both/to/r.png", "otto/a.png"]
+    (folder / "all").symlink_to(folder)
+    assert ImageFolder(path=str(folder)).people == ["anna", "both", "otto"]
 
 
 @pytest.mark.parametrize("source", [ImageFolder, LooseImages])

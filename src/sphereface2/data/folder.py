@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sphereface2.data.encoded import EncodedImages, OnBadImage
 from sphereface2.data.image_file import IMAGE_SUFFIXES, printable, read_array, read_file
-from sphereface2.data.image_walk import find_images, unread_note
+from sphereface2.data.image_walk import find_images, leads_back, unread_note
 from sphereface2.data.packed_names import PackedNames
 
 
@@ -36,7 +36,7 @@ class ImageFolder(EncodedImages):
         labels: list[int] = []
         unread: dict[str, str] = {}
         for entry in sorted(folder.iterdir()):
-            if entry.name.startswith(".") or not entry.is_dir():
+            if entry.name.startswith(".") or not entry.is_dir() or leads_back(str(entry)):
                 continue
             images = find_images(entry)
             if images.names:

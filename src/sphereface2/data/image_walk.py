@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from sphereface2.data.image_file import (
-    IMAGE_SUFFIXES,
     READ_KINDS,
+    is_image_file,
     kind_of,
     not_read,
     printable,
@@ -54,12 +54,15 @@ def find_images(folder: Path) -> FoundImages:
     root = str(folder)
     for parent, folders, files in os.walk(root, followlinks=True):
         folders[:] = [
-            name for name in folders if not name.startswith(".") and not _leads_back(parent, name)
+            name
+            for name in folders
+            if not name.startswith(".") and not leads_back(f"{parent}/{name}")
         ]
         below = os.path.relpath(parent, root).replace(os.sep, "/")
         prefix = "" if below == "." else f"{below}/"
         for name in files:
-            if name.startswith("."):
+            if is_image_file(name):
+                found.names.append(f"{prefix}{name}")
                 continue
             kind = _kind(parent, name)
             if kind in READ_KINDS:
@@ -68,6 +71,15 @@ def find_images(folder: Path) -> FoundImages:
                 found.unread[f"{prefix}{name}"] = not_read(kind)
     found.names.sort()
     return found
+
+
+def leads_back(folder: str) -> bool:
+    """Whether a folder is a link to one that holds it, in which a walk would never end."""
+    if not os.path.islink(folder):  # noqa: PTH114 - a Path for each folder is slow
+        return False
+    here = Path(folder).absolute()
+    target = here.resolve()
+    return any(above.resolve() == target for above in here.parents)
 
 
 def unread_note(folder: Path, unread: Iterable[str]) -> list[str]:
@@ -83,21 +95,11 @@ def unread_note(folder: Path, unread: Iterable[str]) -> list[str]:
 
 
 def _kind(parent: str, name: str) -> str | None:
+    """The kind of a file whose ending is not that of an image which is read."""
     suffix = PurePosixPath(name).suffix.lower()
-    if suffix in IMAGE_SUFFIXES:
-        return "jpeg"  # or another that is read: the file itself says which
+    if suffix in _NOT_IMAGES or name.startswith("."):
+        return None
     if suffix in _OTHER_KINDS:
         return _OTHER_KINDS[suffix]
-    if suffix in _NOT_IMAGES:
-        return None
     kind = kind_of(start_of(f"{parent}/{name}"))
     return None if kind == "bmp" else kind  # "BM" alone is the start of many a word
-
-
-def _leads_back(parent: str, name: str) -> bool:
-    path = os.path.join(parent, name)  # noqa: PTH118 - a Path for each folder is slow
-    if not os.path.islink(path):  # noqa: PTH114
-        return False
-    here = Path(path).absolute()
-    target = here.resolve()
-    return any(above.resolve() == target for above in here.parents)
