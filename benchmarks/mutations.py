@@ -21,8 +21,10 @@ _OPPOSITES = [
     ("zeros_like", "ones_like"),
 ]  # fmt: skip
 _OPPOSITE = {name: other for pair in _OPPOSITES for name, other in (pair, pair[::-1])}
-# Guards that change nothing in a right program, and what this system does anyway.
-_UNSEEN_KEYWORDS = {"strict", "encoding", "newline", "stacklevel", "check", "exist_ok"}
+# Guards that change nothing in a right program, what this system does anyway, speed and looks.
+_UNSEEN_KEYWORDS = {
+    "strict", "encoding", "newline", "stacklevel", "exist_ok", "non_blocking", "indent",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class _Finder(ast.NodeVisitor):
 
     def visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.JoinedStr | ast.Assert | ast.Import | ast.ImportFrom):
+            return
+        if isinstance(node, ast.keyword) and node.arg in _UNSEEN_KEYWORDS:
             return
         if isinstance(node, ast.Raise):
             if "NotImplementedError" not in ast.unparse(node):

@@ -201,6 +201,29 @@ def test_a_replicate_measures_the_pairs_repeated_as_often_as_its_people(
         assert drawn.accuracy[0, column] == pytest.approx(0.5 * sum(kind_rates))
 
 
+def test_replicates_without_one_kind_of_pairs_are_left_out() -> None:
+    """Three people, of whom one has the only genuine pair: most draws lack somebody."""
+    who = np.array([[0, 0], [1, 2]])
+    scores, same = np.array([0.9, 0.1]), np.array([True, False])
+    right = np.array([[True], [False]])
+    (drawn,) = replicate([(scores, right)], same, who, targets=[0.5], replicates=200)
+    # Each of the three must be drawn, which 6 of 27 draws do.
+    assert 20 < len(drawn.auc) < 70
+    assert (drawn.auc == 1.0).all()
+    assert (drawn.eer == 0.0).all()
+    assert (drawn.tar == 1.0).all()
+    assert (drawn.accuracy == 0.5).all()
+
+
+def test_the_mix_of_both_kinds_stays_that_of_the_set() -> None:
+    """One genuine pair in four: whoever is drawn, it has a quarter of the say in the accuracy."""
+    scores, same, who = drawn_pairs(0, people=12, each=60)
+    kept = np.sort(np.concatenate([np.flatnonzero(same)[:20], np.flatnonzero(~same)]))
+    scores, same, who = scores[kept], same[kept], who[kept]
+    (drawn,) = replicate([(scores, same[:, None])], same, who, replicates=20)
+    assert drawn.accuracy == pytest.approx(np.full((len(drawn.accuracy), 1), 0.25))
+
+
 def test_the_same_seed_gives_the_same_replicates_however_they_are_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

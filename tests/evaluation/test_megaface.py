@@ -118,6 +118,10 @@ def test_a_table_on_disk_gives_the_same_and_lives_as_json(tmp_path: Path) -> Non
     assert MegaFaceResult.from_json(result.to_json()) == result
     assert told[-1] == (300, 300)
     assert result.rank_1[-1].name == "rank 1, 300 distractors"
+    names = [measure.name for measure in result.measures]
+    assert names[0].startswith("rank 1, 10 ")
+    assert names[-1].endswith("=0.0001")
+    assert len(set(names)) == len(names) == len(result.rank_1) + len(result.tpr)
 
 
 def test_bad_input_gets_a_sentence() -> None:

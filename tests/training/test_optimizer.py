@@ -97,3 +97,15 @@ def test_class_weights_that_the_head_moves_are_left_to_it() -> None:
     assert id(head.weight) not in owned
     assert id(head.bias) in owned
     assert build_fused_sgd(head, OptimizerConfig()) is None
+
+
+def test_the_settings_reach_both_optimisers() -> None:
+    head = build_head("cosface", 8, 5)
+    fused = build_fused_sgd(head, OptimizerConfig(learning_rate=0.7, momentum=0.6, fused_head=True))
+    assert fused is not None
+    assert (fused.param_groups[0]["lr"], fused.param_groups[0]["momentum"]) == (0.7, 0.6)
+    for nesterov in (True, False):
+        config = OptimizerConfig(learning_rate=0.7, momentum=0.6, nesterov=nesterov)
+        for group in build_optimizer(TinyNet(), head, config).param_groups:
+            assert (group["lr"], group["momentum"]) == (0.7, 0.6)
+            assert group["nesterov"] is nesterov
