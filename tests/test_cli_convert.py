@@ -1,10 +1,8 @@
 """`sphereface2 convert` as a user meets it."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -64,31 +62,39 @@ def test_a_mistake_gets_one_sentence_and_exit_code_two(
     assert done.stderr.count("\n") == 1
 
 
+STOPPED_AT_THE_FIFTH_IMAGE = """
+import signal, sys
+from sphereface2.cli import main
+from sphereface2.data import folder
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the background of a shell ignores it
+read, reads = folder.read_file, iter(range(100))
+
+def read_file(path):
+    if next(reads) == 4:
+        signal.raise_signal(signal.SIGINT)
+    return read(path)
+
+folder.read_file = read_file
+sys.argv = ["sphereface2", "convert", "crops", "out", "--workers", "1"]
+main()
+"""
+
+
 def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
     fill(tmp_path / "crops")
-    # A FIFO in place of one image: reading it waits until somebody stops it.
-    image = tmp_path / "crops" / "zoë" / "01.png"
-    content = image.read_bytes()
-    image.unlink()
-    os.mkfifo(image)
-    words = [sys.executable, "-m", "sphereface2", "convert", "crops", "out", "--workers", "1"]
-    with subprocess.Popen(
-        words,
+    stopped = subprocess.run(
+        [sys.executable, "-c", STOPPED_AT_THE_FIFTH_IMAGE],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
-        # Where SIGINT is ignored (in the background of a shell) the child has to hear it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline() == "checking 40 images\n"
-        time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        said = process.stderr.read()
-    assert process.returncode == 130
-    assert said.splitlines() == ["stopped; the same command goes on"]
-    image.unlink()
-    image.write_bytes(content)
+        check=False,
+    )
+    assert stopped.returncode == 130
+    assert stopped.stderr.splitlines() == [
+        "checking 40 images",
+        "stopped; the same command goes on",
+    ]
     assert run("convert", "crops", "out", cwd=tmp_path).returncode == 0
     assert contents(tmp_path / "out") == contents(tmp_path / "crops")
