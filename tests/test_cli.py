@@ -1,13 +1,16 @@
 """The command line as a user meets it: what it prints, and where, and how it ends."""
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from sphereface2 import __version__
 from sphereface2.backbones import build_backbone
 from sphereface2.backbones.model_folder import Preprocessing, save_model
 from sphereface2.cli import app
@@ -119,12 +122,23 @@ def test_an_output_that_cannot_be_written_is_noticed_before_the_work(
 
 def test_lists_name_everything(tmp_path: Path) -> None:
     from sphereface2.backbones import BACKBONES
+    from sphereface2.data import SOURCES, VERIFICATION_SETS
     from sphereface2.heads import HEADS
+    from sphereface2.tables import option_names
 
-    for command, names in (("heads", HEADS), ("backbones", BACKBONES)):
+    tables: dict[str, Mapping[str, Callable[..., object]]] = {
+        "heads": HEADS,
+        "backbones": BACKBONES,
+        "sources": SOURCES,
+        "sets": VERIFICATION_SETS,
+    }
+    for command, table in tables.items():
         done = run(command, cwd=tmp_path)
         assert done.returncode == 0
-        assert all(name in done.stdout for name in names)
+        words = done.stdout.split()
+        assert set(table) <= set(words)
+        options = {key for factory in table.values() for key in option_names(factory)}
+        assert options <= {re.split("[=,]", word)[0] for word in words}
         assert "None" not in done.stdout
 
 
@@ -135,6 +149,25 @@ def test_the_list_of_heads_shows_the_margin_of_each_type(tmp_path: Path) -> None
         "a=0.5",
         "m=1.7",
     ]
+
+
+def test_one_entry_of_a_list_is_explained() -> None:
+    shown = CliRunner().invoke(app, ["sets", "drawn"]).stdout
+    assert shown.startswith("Pairs of the people in a folder")
+    assert "Images of nobody\nknown (label -1) stay out." in shown
+    assert "Options: path (must be given), root=null, pairs=6000, seed=0, title=null\n" in shown
+    # Its options come from SphereFace2, and so does what is said of them.
+    shown = CliRunner().invoke(app, ["heads", "sphereface2-m"]).stdout
+    assert shown.startswith("SphereFace2 with the multiplicative margin")
+    assert shown.count("sharpness: t of the similarity adjustment g") == 1
+    assert "margin=1.7" in shown
+    wrong = CliRunner().invoke(app, ["sources", "foldr"])
+    assert "unknown source 'foldr'; did you mean 'folder'?" in str(wrong.exception)
+
+
+def test_the_version_is_shown() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"sphereface2 {__version__}\n")
 
 
 def test_help_names_the_commands(tmp_path: Path) -> None:

@@ -36,9 +36,11 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_list_has_every_name_and_its_place() -> None:
+def test_the_list_has_every_name_its_place_and_its_claim() -> None:
     told = run("--list")
     assert told.exit_code == 0
+    words = " ".join(told.stdout.split())
+    assert all(each.claim in words for each in EXPERIMENTS.values())
     for name, each in EXPERIMENTS.items():
         line = next(line for line in told.stdout.splitlines() if line.startswith(f"{name} "))
         assert each.where in line

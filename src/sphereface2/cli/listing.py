@@ -1,6 +1,9 @@
-"""Commands that list what there is: recipes, heads, backbones."""
+"""Commands that list what there is: recipes, heads, backbones, sources, sets."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
+
+import typer
 
 
 def recipes() -> None:
@@ -10,38 +13,78 @@ def recipes() -> None:
     _print_table("recipe", [(recipe.name, recipe.summary) for recipe in known()])
 
 
-def heads() -> None:
+Name = Annotated[str | None, typer.Argument(help="One of them, to explain it in full.")]
+
+
+def heads(name: Name = None) -> None:
     """List the heads (losses) with their options and defaults."""
     from sphereface2.heads import HEADS
 
-    _print_options("head", HEADS)
+    _print_choices("head", HEADS, name)
 
 
-def backbones() -> None:
+def backbones(name: Name = None) -> None:
     """List the backbones (networks) with their options and defaults."""
     from sphereface2.backbones import BACKBONES
 
-    _print_options("backbone", BACKBONES)
+    _print_choices("backbone", BACKBONES, name)
 
 
-def _print_options(kind: str, table: Mapping[str, Callable[..., object]]) -> None:
+def sources(name: Name = None) -> None:
+    """List the sources of training images (data.name) with their options and defaults."""
+    from sphereface2.data import SOURCES
+
+    _print_choices("source", SOURCES, name)
+
+
+def sets(name: Name = None) -> None:
+    """List the kinds of verification sets (evaluation.sets) with their options and defaults."""
+    from sphereface2.data import VERIFICATION_SETS
+
+    _print_choices("set", VERIFICATION_SETS, name)
+
+
+def _print_choices(kind: str, table: Mapping[str, Callable[..., object]], name: str | None) -> None:
+    """All entries of a table with a phrase and their options, or all about one entry."""
+    import inspect
+
+    from sphereface2.tables import look_up
+
+    if name is not None:
+        factory = look_up(kind, table, name)
+        text = inspect.getdoc(factory) or ""
+        # Options that a class takes over are explained where they come from.
+        for base in inspect.getmro(factory)[1:] if inspect.isclass(factory) else ():
+            if "Args:" not in text:
+                _, found, explained = (inspect.getdoc(base) or "").partition("\n\nArgs:")
+                text += found + explained
+        typer.echo(f"{text}\n\nOptions: {', '.join(_options(factory)) or 'none'}")
+        return
+    rows = []
+    for each, factory in table.items():
+        phrase = " ".join((inspect.getdoc(factory) or "").partition("\n\n")[0].split())
+        rows.append((each, f"{phrase.rstrip(':')}\n{', '.join(_options(factory)) or 'no options'}"))
+    _print_table(kind, rows)
+    typer.echo(f"\nmore on one: sphereface2 {kind}s NAME")
+
+
+def _options(factory: Callable[..., object]) -> list[str]:
+    """Every option with its default, as a config would have it."""
     import inspect
 
     from sphereface2.tables import option_names
 
-    def default(factory: Callable[..., object], key: str) -> str:
+    def shown(key: str) -> str:
         value = inspect.signature(factory).parameters[key].default
+        if value is inspect.Parameter.empty:
+            return f"{key} (must be given)"
         if value is None:  # a default that differs between classes with one signature
             value = getattr(factory, f"default_{key}", None)
         if value is None:
-            return "null"
-        return str(value).lower() if isinstance(value, bool) else str(value)
+            return f"{key}=null"
+        return f"{key}={str(value).lower() if isinstance(value, bool) else value}"
 
-    rows = []
-    for name, factory in table.items():
-        options = [f"{key}={default(factory, key)}" for key in option_names(factory)]
-        rows.append((name, ", ".join(options) or "no options"))
-    _print_table(kind, rows)
+    return [shown(key) for key in option_names(factory)]
 
 
 def _print_table(kind: str, rows: Sequence[tuple[str, str]]) -> None:

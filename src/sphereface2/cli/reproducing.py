@@ -21,7 +21,7 @@ def reproduce(
         str | None, typer.Argument(help="A table or figure, see --list; or 'all'.")
     ] = None,
     show_list: Annotated[
-        bool, typer.Option("--list", help="Show every name and its place in the paper.")
+        bool, typer.Option("--list", help="Show every name, its place in the paper and its claim.")
     ] = False,
     scale: Annotated[
         str,
@@ -106,14 +106,15 @@ def reproduce(
 def _show_list() -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from sphereface2.reproducing.catalogue import EXPERIMENTS
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "place", "what"):
-        table.add_column(column, no_wrap=column != "what")
+    for column in ("name", "place", "what, and what the paper says of it"):
+        table.add_column(column, no_wrap=column == "name", min_width=8)
     for each in EXPERIMENTS.values():
-        table.add_row(each.name, each.where, each.title)
+        table.add_row(each.name, each.where, Text.assemble(each.title, "\n", (each.claim, "dim")))
     screen = Console()
     screen.print(table)
     screen.print("\nnext: sphereface2 reproduce NAME, or 'all'", highlight=False)

@@ -37,7 +37,7 @@ class _Pair:
 def lfw_pairs(
     *, path: str, root: str | None = None, title: str | None = None, suffix: str | None = None
 ) -> list[VerificationSet]:
-    """The pairs of a file in the form of LFW's pairs.txt as the one verification set in it.
+    """The pairs of a list in the form of LFW's pairs.txt, as one verification set.
 
     The images are `root`/NAME/NAME_0001.jpg, of photos or of aligned crops alike; `root` is the
     folder of the file if not given. Their ending is found, or else is `suffix`. The first line

@@ -40,7 +40,7 @@ class ImageFiles:
 def pair_list(
     *, path: str, root: str | None = None, title: str | None = None
 ) -> list[VerificationSet]:
-    """The pairs of one list as the one verification set in it.
+    """The pairs of a list with `path1 path2 0|1` in each line, as one verification set.
 
     Each line is `path1 path2 0|1` (1: the same person), parted by tabs, or by blanks where no
     path has one; empty lines and lines that begin with # are passed over. Image paths are

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sphereface2.data.image_file import Encoded, printable
+from sphereface2.machine import install_command
 
 ROWS_PER_GROUP = 64
 """Whoever asks for one image reads a row group: 64 crops are about half a megabyte."""
@@ -25,7 +26,7 @@ def require_pyarrow() -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise ValueError("Parquet files need pyarrow: pip install 'sphereface2[parquet]'") from None
+        raise ValueError(f"Parquet files need pyarrow: {install_command('parquet')}") from None
     return pyarrow
 
 

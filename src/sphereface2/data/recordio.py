@@ -37,7 +37,7 @@ _EXACT = 1 << 24
 
 
 class RecordIO(EncodedImages):
-    """The images of a .rec file, in the order of the file, labelled anew from 0 to K - 1.
+    """The images of a .rec file, in the order of the file, labelled from 0 to K - 1.
 
     With an .idx of the same name beside it, the records are those that it lists; without one
     they are found by reading through the file. Images are parts of the memory-mapped file, so

