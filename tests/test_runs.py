@@ -1,13 +1,17 @@
 """Whole runs on a handful of rendered people: train with every head, stop, resume, evaluate."""
 
+import fcntl
 import json
 import math
 import os
 import re
+import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +21,11 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from sphereface2 import run_folder, runs
 from sphereface2.backbones.model_folder import load_model
+from sphereface2.cli import app
 from sphereface2.config import RunConfig, dump_config, load_config
 from sphereface2.data.bin_set import write_bin
 from sphereface2.data.loader import Batch
@@ -28,6 +34,7 @@ from sphereface2.evaluation.results import RAW_PIXELS, UNTRAINED, EvaluationResu
 from sphereface2.files import LockedError
 from sphereface2.heads import HEADS
 from sphereface2.scoring import build_sets, score_sets, unwatched
+from sphereface2.training.checkpoint import has_checkpoint
 from sphereface2.training.stopping import DivergedError
 from sphereface2.training.trainer import Trainer
 from tests.evaluation.test_embed import Meeting
@@ -88,6 +95,7 @@ def test_a_run_leaves_everything_that_is_needed_to_judge_and_repeat_it(
         run_folder.LABEL_NOISE,
         run_folder.BAD_IMAGES,
         run_folder.CALIBRATION,
+        run_folder.CHANGES,
     }
     assert {path.name for path in finished.iterdir()} == set(run_folder.PRODUCTS) - only_if_asked
     result = EvaluationResult.load(finished / run_folder.EVALUATION)
@@ -200,22 +208,274 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-def train_elsewhere(folder: Path, *overrides: str) -> "subprocess.Popen[str]":
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    """A finished run that a test may change."""
+    return Path(shutil.copytree(finished, tmp_path / "copied"))
+
+
+def stopped_run(folder: Path, *overrides: str) -> Path:
+    """A run that was stopped after four of its six steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(4, patch)
+        assert runs.train(small(*NO_SETS, *overrides), folder).interrupted
+    return folder
+
+
+def state(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def same_model(one: Path, other: Path) -> bool:
+    first, second = (load_model(run / "model").backbone.state_dict() for run in (one, other))
+    return all(torch.equal(first[key], second[key]) for key in first)
+
+
+class TestFinished:
+    def test_it_is_left_as_it_is(self, copied: Path) -> None:
+        model = copied / "model" / "config.json"
+        model.write_text(json.dumps({**json.loads(model.read_text()), "calibration": {"a": 1}}))
+        before = state(copied)
+        result = runs.resume(copied, watch=lambda title: pytest.fail(title))
+        assert (result.steps, result.interrupted, result.was_finished) == (6, False, True)
+        assert state(copied) == before
+        said = CliRunner().invoke(app, ["resume", str(copied)])
+        assert said.exit_code == 0
+        assert f"{copied} is finished: 6 steps in " in said.output
+        assert f"sphereface2 resume {copied} training.epochs=4\n" in said.output
+        assert f"next: sphereface2 evaluate {copied}\n" in said.output
+        assert state(copied) == before
+
+    def test_a_model_that_was_not_exported_any_more_is(self, finished: Path, copied: Path) -> None:
+        shutil.rmtree(copied / "model")
+        assert not runs.resume(copied).was_finished
+        assert same_model(copied, finished)
+
+    def test_it_is_made_longer_and_what_was_found_before_goes(self, copied: Path) -> None:
+        (copied / run_folder.EVALUATION).touch()
+        result = runs.resume(copied, overrides=["training.epochs=3"])
+        assert (result.steps, result.was_finished) == (9, False)
+        assert not (copied / run_folder.EVALUATION).exists()
+        assert load_config(copied).training.epochs == 3
+        (change,) = run_folder.read_changes(copied)
+        assert (change["step"], change["key"]) == (6, "training.epochs")
+        assert (change["old"], change["new"]) == (2, 3)
+        assert runs.resume(copied).was_finished
+
+    def test_what_would_change_nothing_is_refused(self, copied: Path) -> None:
+        before = state(copied)
+        with pytest.raises(
+            ValueError, match=r"all its 6 steps, .*learning_rate=0.01 would change no"
+        ):
+            runs.resume(copied, overrides=["optimizer.learning_rate=0.01"])
+        assert state(copied) == before
+        assert runs.resume(copied, overrides=["training.workers=1"]).was_finished
+        assert load_config(copied).training.workers == 1
+
+    def test_without_sets_the_next_command_names_one(self, tmp_path: Path) -> None:
+        runs.train(small(*NO_SETS), tmp_path / "run")
+        said = CliRunner().invoke(app, ["resume", str(tmp_path / "run")])
+        assert f"next: sphereface2 evaluate {tmp_path / 'run'} --on SET\n" in said.output
+
+
+class TestChanges:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "seed=1",
+            "head.margin=0.2",
+            "backbone.width=4",
+            "data.people=13",
+            "data.seed=5",
+            "training.batch_size=8",
+            "training.flip=false",
+            "optimizer.fused_head=true",
+        ],
+    )
+    def test_what_may_not_change_is_named_with_both_values(
+        self, change: str, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        folder = tmp_path_factory.getbasetemp() / "changes"
+        if not folder.exists():
+            stopped_run(folder)
+        before = state(folder)
+        key, _, value = change.partition("=")
+        with pytest.raises(
+            ValueError, match=f"^{key} was .* and cannot become {value}: .*"
+        ) as said:
+            runs.resume(folder, overrides=[change])
+        assert f"sphereface2 train {folder} '{change}' --output NEW" in str(said.value)
+        assert state(folder) == before
+
+    def test_an_edited_config_follows_the_same_rule(self, tmp_path: Path) -> None:
+        folder = stopped_run(tmp_path / "run")
+        config = folder / run_folder.CONFIG
+        text = config.read_text()
+        config.write_text(text.replace("margin: 0.3", "margin: 0.2"))
+        with pytest.raises(ValueError, match=r"^head\.margin was 0\.3 .* and cannot become 0\.2"):
+            runs.resume(folder)
+        config.write_text(text.replace("learning_rate: 0.1", "learning_rate: 0.05"))
+        assert runs.resume(folder).steps == 6
+        (change,) = run_folder.read_changes(folder)
+        assert (change["step"], change["key"], change["new"]) == (
+            4,
+            "optimizer.learning_rate",
+            0.05,
+        )
+        (notice,) = lines(folder, "notice")
+        assert notice["text"] == "changed: optimizer.learning_rate 0.1 -> 0.05"
+
+    def test_a_change_is_kept_once_though_the_run_is_stopped_before_a_checkpoint(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = stopped_run(tmp_path / "run")
+
+        def die(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "_train_step", die)
+            with pytest.raises(KeyboardInterrupt):
+                runs.resume(folder, overrides=["training.epochs=3"])
+        runs.resume(folder)
+        assert [change["new"] for change in run_folder.read_changes(folder)] == [3]
+
+    def test_data_may_move_but_must_be_the_same(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Paths are kept absolute, whichever way they were given."""
+        for person in ("anna", "bert", "cleo", "dora"):
+            write_crops(tmp_path / "crops" / person, 5)
+        write_crops(tmp_path / "strangers", 3)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        own = [
+            *SMALL[3:],
+            *NO_SETS,
+            "data={name: folder, path: crops}",
+            "open_set={share: 0.5, data: {name: folder, path: ~/strangers}}",
+            "training.batch_size=4",
+        ]
+        straight, moved = tmp_path / "straight", tmp_path / "moved"
+        runs.train(load_config("quickstart", own), straight)
+        config = load_config(straight)
+        assert config.data.options["path"] == str(tmp_path / "crops")
+        assert config.open_set is not None
+        assert config.open_set.data.options["path"] == str(tmp_path / "strangers")
+        with monkeypatch.context() as patch:
+            stop_at(4, patch)
+            runs.train(load_config("quickstart", own), moved)
+        (tmp_path / "crops").rename(tmp_path / "elsewhere")
+        (tmp_path / "elsewhere" / "bert" / "9.png").write_bytes(
+            (tmp_path / "elsewhere" / "bert" / "1.png").read_bytes()
+        )
+        monkeypatch.chdir("/")
+        with pytest.raises(FileNotFoundError, match="crops"):
+            runs.resume(moved)
+        where = [f"data.path={tmp_path / 'elsewhere'}"]
+        with pytest.raises(ValueError, match=r"elsewhere cannot be what .*images was 23 and is 24"):
+            runs.resume(moved, overrides=where)
+        (tmp_path / "elsewhere" / "bert" / "9.png").unlink()
+        assert not runs.resume(moved, overrides=where).interrupted
+        assert same_model(moved, straight)
+
+    def test_the_command_after_a_nan_works(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        check = Trainer._check_finite
+
+        def diverging(self: Trainer, quantity: str, value: float, rate: float) -> None:
+            check(self, quantity, math.nan if self.step >= 4 and rate > 0.02 else value, rate)
+
+        monkeypatch.setattr(Trainer, "_check_finite", diverging)
+        folder = tmp_path / "run"
+        constant = ["schedule.name=constant", "schedule.warmup=0", "optimizer.learning_rate=0.03"]
+        with pytest.raises(DivergedError, match=r"at step 5 .*last good checkpoint") as said:
+            runs.train(small(*NO_SETS, *constant), folder)
+        found = re.search(
+            r"sphereface2 (resume \S+ optimizer\.learning_rate=\S+) ", str(said.value)
+        )
+        assert found is not None
+        done = CliRunner().invoke(app, found[1].split())
+        assert done.exit_code == 0, done.output
+        rates = {line["step"]: line["learning_rate"] for line in lines(folder, "train")}
+        assert (rates[2], rates[6]) == (0.03, 0.015)
+        (change,) = run_folder.read_changes(folder)
+        assert (change["step"], change["old"], change["new"]) == (3, 0.03, 0.015)
+
+    def test_a_run_folder_may_be_called_like_a_recipe(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        stopped_run(Path("quickstart"))
+        assert runs.resume(Path("quickstart")).steps == 6
+
+
+def train_elsewhere(
+    folder: Path, *overrides: str, terminal: int | None = None
+) -> "subprocess.Popen[str]":
+    """A training in a process of its own, at a terminal if one is given."""
     words = ["-m", "sphereface2", "train", "quickstart", *SMALL, *NO_SETS, *overrides]
+
+    def begin() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have ignored it
+        if terminal is not None:
+            fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
     return subprocess.Popen(
         [sys.executable, *words, "--output", str(folder)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stderr=subprocess.PIPE,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=subprocess.PIPE if terminal is None else terminal,
         text=True,
+        start_new_session=True,
+        preexec_fn=begin,
     )
 
 
-def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
+def wait_for(path: Path, process: "subprocess.Popen[str]", *, screen: int | None = None) -> None:
+    """Until a process has made a file; what it writes to a screen is read meanwhile."""
     deadline = time.monotonic() + 300
     while not path.exists():
+        if screen is not None and select.select([screen], [], [], 0)[0]:
+            os.read(screen, 65536)
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline, f"{path} never came"
         time.sleep(0.001)
+
+
+class TestSignals:
+    """A real process in a session of its own, and the exit code that a shell would see."""
+
+    LONG = ("training.epochs=2000", "training.checkpoint_every=2000", "schedule.warmup=0")
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_the_exit_code_says_which_it_was(self, number: int, tmp_path: Path) -> None:
+        with train_elsewhere(tmp_path / "run", *self.LONG) as process:
+            try:
+                wait_for(tmp_path / "run" / run_folder.METRICS, process)
+                process.send_signal(number)
+                _, errors = process.communicate(timeout=300)
+            finally:
+                process.kill()
+        assert process.returncode == 128 + number
+        assert f"go on with: sphereface2 resume {tmp_path / 'run'}" in errors
+        assert has_checkpoint(tmp_path / "run" / "checkpoints" / "last")
+        assert not (tmp_path / "run" / run_folder.LOCK).exists()
+
+    def test_a_terminal_that_closes_leaves_a_checkpoint(self, tmp_path: Path) -> None:
+        ours, its = os.openpty()
+        with train_elsewhere(tmp_path / "run", *self.LONG, terminal=its) as process:
+            try:
+                os.close(its)
+                wait_for(tmp_path / "run" / run_folder.METRICS, process, screen=ours)
+                os.close(ours)
+                process.wait(timeout=300)
+            finally:
+                process.kill()
+        assert process.returncode == 128 + signal.SIGHUP
+        assert has_checkpoint(tmp_path / "run" / "checkpoints" / "last")
 
 
 class TestLock:
@@ -276,6 +536,22 @@ class TestFolders:
         with pytest.raises(ValueError, match=r"already holds a run .*--overwrite"):
             runs.train(small("head.name=cosface", *NO_SETS), finished)
         assert {path.name: path.stat().st_mtime_ns for path in finished.iterdir()} == before
+
+    def test_overwrite_leaves_alone_what_no_run_wrote(self, finished: Path, tmp_path: Path) -> None:
+        foreign = tmp_path / "foreign"
+        (foreign / "model").mkdir(parents=True)
+        (foreign / "model" / "weights.bin").write_text("mine")
+        for config in ("a: 1\n", (finished / run_folder.CONFIG).read_text()):
+            (foreign / run_folder.CONFIG).write_text(config)
+            with pytest.raises(
+                ValueError, match=r"but not as a run of sphereface2: --overwrite re"
+            ):
+                runs.train(small(*NO_SETS), foreign, overwrite=True)
+            assert (foreign / "model" / "weights.bin").read_text() == "mine"
+        (foreign / "checkpoints").mkdir()
+        with pytest.raises(ValueError, match=r"model/weights\.bin is not the run's own"):
+            runs.train(small(*NO_SETS), foreign, overwrite=True)
+        assert (foreign / "model" / "weights.bin").read_text() == "mine"
 
     def test_overwrite_removes_only_what_a_run_writes(self, tmp_path: Path) -> None:
         runs.train(small(*NO_SETS), tmp_path)

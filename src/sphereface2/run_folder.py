@@ -4,18 +4,26 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sphereface2.backbones.model_folder import IN_RUN, LoadedModel, load_model
+from sphereface2.backbones.model_folder import CONFIG as MODEL_CONFIG
+from sphereface2.backbones.model_folder import IN_RUN, WEIGHTS, LoadedModel, load_model
+from sphereface2.config import RunConfig, dump_config, load_config
 from sphereface2.data.encoded import BadImage
 from sphereface2.data.label_noise import NoisyLabels
 from sphereface2.evaluation.json_result import write_atomically
 from sphereface2.evaluation.pair_scores import SCORES
 from sphereface2.files import Lock, LockedError, file_lock, read_note
+from sphereface2.training.checkpoint import Change
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
+CHANGES = "changes.jsonl"
+CHECKPOINTS = "checkpoints"
+TENSORBOARD = "tensorboard"
 MODEL = IN_RUN
 EVALUATION = "evaluation.json"
 REPORT = "report.html"
@@ -27,8 +35,9 @@ LOCK = "run.lock"
 PRODUCTS = (
     CONFIG,
     METRICS,
-    "checkpoints",
-    "tensorboard",
+    CHANGES,
+    CHECKPOINTS,
+    TENSORBOARD,
     MODEL,
     EVALUATION,
     SCORES,
@@ -69,6 +78,75 @@ def refuse_used_folder(folder: Path) -> None:
         )
 
 
+def refuse_foreign_folder(folder: Path) -> None:
+    """A ValueError where --overwrite would remove what no run of ours has written."""
+    found = [product for product in PRODUCTS if (folder / product).exists()]
+    if not found:
+        return
+    is_ours = (folder / CHECKPOINTS).is_dir() or (folder / METRICS).is_file()
+    try:
+        run_config(folder)
+    except (ValueError, OSError):
+        is_ours = False
+    if not is_ours:
+        raise ValueError(
+            f"{folder} holds {', '.join(found)}, but not as a run of sphereface2: --overwrite "
+            "removes runs only; choose another --output"
+        )
+    own = {
+        CHECKPOINTS: ("last*", "best*"),
+        TENSORBOARD: ("events.out.tfevents.*",),
+        MODEL: (WEIGHTS, MODEL_CONFIG),
+    }
+    for name, patterns in own.items():
+        for path in sorted((folder / name).glob("*")):
+            if not any(path.match(pattern) for pattern in patterns):
+                raise ValueError(
+                    f"{path} is not the run's own: --overwrite would remove it; move it, or choose "
+                    "another --output"
+                )
+
+
+def run_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config of a run; its folder may be called like a recipe."""
+    return load_config(require_run(folder) / CONFIG, overrides)
+
+
+def change_config(folder: Path, config: RunConfig, changes: Sequence[Change], *, step: int) -> None:
+    """Write the config that a run is resumed with, and when and at which step it changed."""
+    if not changes:
+        return
+    write_atomically(folder / CONFIG, dump_config(config))
+    history = read_changes(folder)
+    # A run that was killed before its next checkpoint finds the same changes again.
+    known = [(entry.get("step"), entry.get("key"), entry.get("new")) for entry in history]
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    for change in changes:
+        if (step, change.key, change.new) not in known:
+            history.append({"time": now, "step": step, **asdict(change)})
+    write_atomically(folder / CHANGES, "".join(f"{json.dumps(entry)}\n" for entry in history))
+
+
+def read_changes(folder: Path) -> list[dict[str, Any]]:
+    """What was changed when the run was resumed: time, step, key, old and new."""
+    return _read_lines(folder / CHANGES)
+
+
+def is_exported(folder: Path, *, steps: int) -> bool:
+    """Whether the model of a training of so many steps is there, whole."""
+    try:
+        config = json.loads((folder / MODEL / MODEL_CONFIG).read_bytes())
+        return (folder / MODEL / WEIGHTS).is_file() and config["extra"]["steps"] == steps
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def remove_judgements(folder: Path) -> None:
+    """Remove what was found about a model that is about to be replaced."""
+    for name in (EVALUATION, SCORES, REPORT, CALIBRATION):
+        (folder / name).unlink(missing_ok=True)
+
+
 def require_run(folder: Path) -> Path:
     """The folder itself, if a run is in it."""
     if not (folder / CONFIG).is_file():
@@ -98,7 +176,10 @@ def load_run_model(folder: Path) -> LoadedModel:
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl."""
-    path = folder / METRICS
+    return _read_lines(folder / METRICS)
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -1,11 +1,11 @@
 """A run from its config to its report: the one place where all stages meet.
 
 A run folder holds config.yaml (resolved: it can start the same run again), metrics.jsonl,
-checkpoints/, model/ (what training exports), evaluation.json, scores.npz and report.html; where
-labels were made wrong label_noise.csv, and where images were passed over bad_images.txt.
+changes.jsonl (where a resumed run was changed), checkpoints/, model/ (what training exports),
+evaluation.json, scores.npz and report.html; where labels were made wrong label_noise.csv, and
+where images were passed over bad_images.txt.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from torch import nn
 
 from sphereface2.backbones import Backbone, backbone_options, build_backbone
 from sphereface2.backbones.model_folder import Preprocessing, save_model
-from sphereface2.config import Choice, RunConfig, config_from_mapping, dump_config, load_config
+from sphereface2.config import Choice, RunConfig, config_from_mapping, dump_config
 from sphereface2.data import SOURCES, VERIFICATION_SETS
 from sphereface2.data.label_noise import NoisyLabels
 from sphereface2.data.set_words import set_choice
@@ -47,21 +47,27 @@ from sphereface2.files import Lock, require_writable
 from sphereface2.heads import Head, build_head, head_options
 from sphereface2.heads.sharding import class_shards
 from sphereface2.reporting.pictures import ReportPictures, hardest_pairs, people_sheet
-from sphereface2.reporting.report import write_report
+from sphereface2.reporting.report import CHANGED, write_report
 from sphereface2.run_folder import (
     BAD_IMAGES,
+    CHECKPOINTS,
     CONFIG,
     EVALUATION,
     LABEL_NOISE,
     MODEL,
     REPORT,
+    change_config,
+    is_exported,
     keep_manifest,
     list_bad_images,
     load_run_model,
     read_history,
+    refuse_foreign_folder,
     refuse_used_folder,
+    remove_judgements,
     remove_products,
     require_run,
+    run_config,
     run_lock,
 )
 from sphereface2.scoring import (
@@ -73,7 +79,15 @@ from sphereface2.scoring import (
     unwatched,
 )
 from sphereface2.tables import look_up, resolve_options
-from sphereface2.training.checkpoint import has_checkpoint, load_tensors
+from sphereface2.training.checkpoint import (
+    Change,
+    Checkpoint,
+    changed_settings,
+    config_settings,
+    has_checkpoint,
+    load_checkpoint,
+    load_tensors,
+)
 from sphereface2.training.devices import choose_device
 from sphereface2.training.distributed import current_team
 from sphereface2.training.events import Events, Notice
@@ -109,14 +123,16 @@ def train(
             require_writable(folder)
     with _owned(folder):
         with team.together():
-            if team.is_first and not overwrite:
-                refuse_used_folder(folder)
+            if team.is_first:
+                (refuse_foreign_folder if overwrite else refuse_used_folder)(folder)
             trainer = _build_trainer(config, folder, events=events, watch=watch)
         team.require_same(_identity(trainer))
         with team.together():
             if team.is_first:
                 if overwrite:
                     remove_products(folder)
+                # First, so that whatever has our config is known as a run of ours.
+                (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
                 write_atomically(folder / CONFIG, dump_config(config))
         return _run(trainer, config, folder, resume=False)
 
@@ -124,11 +140,16 @@ def train(
 def resume(
     folder: Path,
     *,
+    overrides: Sequence[str] = (),
     events: Events | None = None,
     watch: Watch = unwatched,
     lock: Lock | None = None,
 ) -> TrainingResult:
-    """Go on with a run from its last checkpoint, or from its start if it has none yet.
+    """Continue a run from its last checkpoint, or from its start if it has none yet.
+
+    `overrides`, or an edited config.yaml, may change where and how it computes, its length and
+    its optimiser; changes.jsonl keeps what was changed. A finished run that is not made longer is
+    left as it is.
 
     lock: the folder's, where the caller holds it already
     """
@@ -137,11 +158,71 @@ def resume(
         require_run(folder)
     with _owned(folder, lock):
         with team.together():
-            config = load_config(folder)
-            trainer = _build_trainer(config, folder, events=events, watch=watch)
+            config = resolve(run_config(folder, overrides))
+            last = folder / CHECKPOINTS / "last"
+            checkpoint = load_checkpoint(last) if has_checkpoint(last) else None
+            before = (
+                config_settings(resolve(run_config(folder)))
+                if checkpoint is None
+                else checkpoint.settings
+            )
+            changes = changed_settings(before, config_settings(config), run=folder)
+        if checkpoint is not None and _is_over(folder, checkpoint, changes):
+            return _left_as_it_is(folder, config, checkpoint, changes)
+        with team.together():
+            trainer = _build_trainer(
+                config, folder, events=events, watch=watch, checkpoint=checkpoint
+            )
         team.require_same(_identity(trainer))
-        is_begun = team.from_first(lambda: has_checkpoint(trainer.last_path))
-        return _run(trainer, config, folder, resume=is_begun)
+        step = 0 if checkpoint is None else checkpoint.step
+        with team.together():
+            if team.is_first:
+                change_config(folder, config, changes, step=step)
+        return _run(trainer, config, folder, resume=checkpoint is not None, changes=changes)
+
+
+def _is_over(folder: Path, checkpoint: Checkpoint, changes: Sequence[Change]) -> bool:
+    """Whether nothing is left to do: trained, evaluated, exported, and not to be longer."""
+    is_longer = any(change.changes_length for change in changes)
+    is_done = checkpoint.finished and not is_longer
+    return current_team().from_first(lambda: is_done and is_exported(folder, steps=checkpoint.step))
+
+
+def _left_as_it_is(
+    folder: Path, config: RunConfig, checkpoint: Checkpoint, changes: Sequence[Change]
+) -> TrainingResult:
+    team = current_team()
+    with team.together():
+        for change in changes:
+            if change.changes_steps:
+                raise ValueError(
+                    f"{folder} has done all its {checkpoint.step} steps, so that {change.key}="
+                    f"{change.new} would change nothing; make it longer as well, with "
+                    f"{longer(config)}"
+                )
+        if team.is_first:
+            change_config(folder, config, changes, step=checkpoint.step)
+    best, last = (folder / CHECKPOINTS / name for name in ("best", "last"))
+    return TrainingResult(
+        steps=checkpoint.step,
+        total_steps=checkpoint.step,
+        interrupted=False,
+        best_metric=checkpoint.best_metric,
+        best_step=checkpoint.best_step,
+        last_checkpoint=last,
+        best_checkpoint=last if checkpoint.best_step is None else best,
+        seconds=checkpoint.seconds,
+        was_finished=True,
+    )
+
+
+def longer(config: RunConfig) -> str:
+    """The override that doubles the length of a run."""
+    training = config.training
+    if training.steps is not None:
+        return f"training.steps={2 * training.steps}"
+    assert training.epochs is not None
+    return f"training.epochs={2 * training.epochs}"
 
 
 @contextmanager
@@ -167,7 +248,7 @@ def evaluate(
     `overrides` may change the evaluation and the device, as `evaluation.sets.0.people=50`.
     `output` is where the result goes, by default into the run's own folder.
     """
-    config = load_config(require_run(folder), overrides)
+    config = run_config(folder, overrides)
     place = folder if output is None else output
     require_writable(place)
     sets = build_sets(config, watch=watch)
@@ -202,7 +283,7 @@ def measure(folder: Path, *, watch: Watch = unwatched) -> EvaluationResult:
     Without the baselines, the intervals and the report, which the many runs of a sweep do not
     need.
     """
-    config = load_config(require_run(folder))
+    config = run_config(folder)
     sets = build_sets(config, watch=watch)
     return _measure(folder, config, sets, in_full=False, output=folder, watch=watch)
 
@@ -294,9 +375,17 @@ def _build_head(config: RunConfig, *, dim: int, num_classes: int) -> Head:
 
 
 def _build_trainer(
-    config: RunConfig, folder: Path, *, events: Events | None, watch: Watch
+    config: RunConfig,
+    folder: Path,
+    *,
+    events: Events | None,
+    watch: Watch,
+    checkpoint: Checkpoint | None = None,
 ) -> Trainer:
-    """Everything a training needs; what is wrong with the config is found here, first."""
+    """Everything a training needs; what is wrong with the config is found here, first.
+
+    checkpoint: the last one, where the training is to continue from it
+    """
     source = build_training_source(config)
     backbone = build_backbone(config.backbone.name, seed=config.seed, **config.backbone.options)
     head = _build_head(config, dim=backbone.embedding_dim, num_classes=source.num_classes)
@@ -306,6 +395,8 @@ def _build_trainer(
     trainer = Trainer(
         backbone, head, source, config, run_folder=folder, evaluate=evaluation, events=events
     )
+    if checkpoint is not None:
+        trainer.require_own(checkpoint)
     with watch("preparing the training images") as progress:
         source.prepare(workers=config.training.workers, progress=progress)
     if evaluation is not None and trainer.team.is_first:
@@ -319,8 +410,6 @@ def _identity(trainer: Trainer) -> dict[str, Any]:
     return {
         **trainer.settings,
         **versions,
-        "training.accumulate": trainer.config.training.accumulate,
-        "what stands in the labels": hashlib.sha256(trainer.source.labels.tobytes()).hexdigest(),
         "the run folder's name": trainer.last_path.parent.parent.name,
     }
 
@@ -350,7 +439,14 @@ def _untrained(config: RunConfig) -> Backbone:
 # -- training and what remains of it ---------------------------------------------------------------
 
 
-def _run(trainer: Trainer, config: RunConfig, folder: Path, *, resume: bool) -> TrainingResult:
+def _run(
+    trainer: Trainer,
+    config: RunConfig,
+    folder: Path,
+    *,
+    resume: bool,
+    changes: Sequence[Change] = (),
+) -> TrainingResult:
     """Train, and keep beside the run what was done to its images."""
     source, team = trainer.source, trainer.team
     noisy = noise_of(source)
@@ -360,7 +456,11 @@ def _run(trainer: Trainer, config: RunConfig, folder: Path, *, resume: bool) -> 
                 keep_manifest(folder, noisy)
             list_bad_images(folder, bad_images(source))
     try:
-        result = trainer.run(resume=resume, notices=_notices(trainer, noisy, folder))
+        notices = [
+            *(Notice(CHANGED, f"changed: {change}") for change in changes),
+            *_notices(trainer, noisy, folder),
+        ]
+        result = trainer.run(resume=resume, notices=notices)
     finally:
         # Images may turn out to be unreadable only when they are decoded.
         if team.is_first:
@@ -400,6 +500,7 @@ def _finish(
 
 
 def _export(trainer: Trainer, config: RunConfig, folder: Path, result: TrainingResult) -> None:
+    remove_judgements(folder)
     backbone = trainer.backbone
     tensors = {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
     load_tensors(result.best_checkpoint, tensors, part="backbone.")

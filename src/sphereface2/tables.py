@@ -6,16 +6,26 @@ of its signature, so they stand in one place only.
 """
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from sphereface2.peers import SYNONYMS, other_words
 
 T = TypeVar("T")
+
+
+def _absolute(path: str) -> str:
+    """The path from the root on; links stay links, and ~nobody stays as it is."""
+    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - Path's differ there
+
+
+DataPath = Annotated[str, AfterValidator(_absolute)]
+"""An option that is a path: absolute in a run's config, so that the run works from anywhere."""
 
 
 def near(word: str, known: Iterable[str]) -> list[str]:
@@ -117,7 +127,8 @@ def resolve_options(
             )
         given[ours], words[ours] = value, key
     # The types stand on __init__ for a class, on the function itself otherwise.
-    hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    built = factory.__init__ if inspect.isclass(factory) else factory
+    hints = get_type_hints(built, include_extras=True)
     parameters = inspect.signature(factory).parameters
     resolved: dict[str, Any] = {}
     for key in known:

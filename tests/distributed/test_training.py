@@ -167,8 +167,8 @@ def test_a_mistake_on_one_rank_is_told_once_and_ends_all(folder: Path, world: in
         "ValueError: the ranks disagree: margin is 0.4 on rank 0 and 0.5 on rank 1; start",
         "nothing",
         "nothing",
-        "belongs to a run with head.name=sphereface2-c, here it is cosface",
-        "belongs to a run with number of classes=7, here it is 8",
+        "head.name was sphereface2-c when ",
+        "the number of classes was 7 and is 8; give its own images",
         f"last is damaged: its file __{world - 1}_0.distcp is not the one that was saved",
         f"last is damaged: its file __{world - 1}_0.distcp of",
     ]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -255,20 +256,33 @@ def test_a_checkpoint_from_a_stranger_runs_no_code(tmp_path: Path) -> None:
 
 
 def test_settings_that_change_the_numbers_must_agree(tmp_path: Path) -> None:
-    settings = run_settings(make_config(), images=45, classes=5)
-    path = tmp_path / "last"
+    people = np.arange(45) % 5
+    settings = run_settings(make_config(), classes=5, labels=people)
+    path = tmp_path / "run" / "checkpoints" / "last"
     save(path, **settings)
     found = load_checkpoint(path)
     check_settings(found, settings, path)
     free = make_config(workers=0, log_every=7, evaluate_every=2, checkpoint_every_steps=5)
-    check_settings(found, run_settings(free, images=45, classes=5), path)
-    for config, images, classes, sentence in [
-        (make_config(batch_size=4), 45, 5, "training.batch_size=8, here it is 4"),
-        (make_config(seed=1), 45, 5, "seed=0, here it is 1"),
-        (make_config(optimizer={"learning_rate": 0.2}), 45, 5, "learning_rate=0.1, here"),
-        (make_config(head="cosface"), 45, 5, "head.name=sphereface2-c, here it is cosface"),
-        (make_config(), 46, 5, "number of images=45, here it is 46"),
-        (make_config(), 45, 6, "number of classes=5, here it is 6"),
+    check_settings(found, run_settings(free, classes=5, labels=people), path)
+    fused = {"optimizer": {"fused_head": True}}
+    for config, labels, classes, sentence in [
+        (
+            make_config(batch_size=4),
+            people,
+            5,
+            r"training\.batch_size was 8 .* become 4: it is part",
+        ),
+        (make_config(seed=1), people, 5, r"seed was 0 .* become 1: all random choices"),
+        (
+            make_config(**fused),
+            people,
+            5,
+            r"optimizer\.fused_head was false .* become true: the sav",
+        ),
+        (make_config(head="cosface"), people, 5, r"'head\.name=cosface' --output NEW$"),
+        (make_config(), np.arange(46) % 5, 5, "the number of images was 45 and is 46"),
+        (make_config(), people, 6, "the number of classes was 5 and is 6"),
+        (make_config(), people[::-1], 5, "the digest of the labels was"),
     ]:
         with pytest.raises(ValueError, match=sentence):
-            check_settings(found, run_settings(config, images=images, classes=classes), path)
+            check_settings(found, run_settings(config, classes=classes, labels=labels), path)

@@ -73,9 +73,9 @@ def main() -> None:
     """Run the command line and turn a user's mistakes into one sentence."""
     try:
         app(prog_name="sphereface2")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("sphereface2: stopped", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(getattr(stop, "exit_code", 130))  # another signal than Ctrl-C says which
     except BrokenPipeError:
         # The reader of a pipe went away (`sphereface2 recipes | head`): nothing to tell anyone.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -89,7 +89,7 @@ def reproduce(
         except SweepStopped as stop:
             text = f"{stop}; go on with the same command: {work.command(name)}"
             screen.print(text, highlight=False, markup=False, soft_wrap=True)
-            raise typer.Exit(130) from None
+            raise typer.Exit(stop.exit_code) from None
         _show(made)
         rows = made.table.rows if made.table is not None else ()
         failed += [run for row in rows for run in row.runs if run.error]

@@ -73,14 +73,20 @@ def train(
     _tell(screen, folder, result)
 
 
-def resume(run: RunFolder) -> None:
-    """Go on with a run that was interrupted, from its last checkpoint."""
+def resume(run: RunFolder, overrides: Overrides = None) -> None:
+    """Continue a run from its last checkpoint: sphereface2 resume runs/first training.epochs=40
+
+    May change: paths of data, workers, device, precision, length, optimizer, schedule, clip_norm,
+    intervals and evaluation sets.
+    """
     screen = console()
     with all_ranks():
         from sphereface2 import runs
         from sphereface2.training.progress import ProgressDisplay
 
-        result = runs.resume(run, events=ProgressDisplay(screen), watch=Watch(screen))
+        result = runs.resume(
+            run, overrides=overrides or (), events=ProgressDisplay(screen), watch=Watch(screen)
+        )
     _tell(screen, run, result)
 
 
@@ -145,15 +151,28 @@ def _tell_place(folder: Path, *, overwrite: bool) -> None:
 
 def _tell(screen: "Console", folder: Path, result: "TrainingResult") -> None:
     """Say how the training ended and what to do next."""
+    from sphereface2.run_folder import run_config
+    from sphereface2.runs import longer
+    from sphereface2.training.stopping import exit_code
+
     if result.interrupted:
         text = (
             f"stopped at step {result.steps} of {result.total_steps}; "
             f"go on with: sphereface2 resume {folder}"
         )
         screen.print(text, highlight=False, soft_wrap=True)
-        raise typer.Exit(130)
+        raise typer.Exit(exit_code(result.stopped_by))
+    config = run_config(folder)
+    judge = f"sphereface2 evaluate {folder}" + ("" if config.evaluation.sets else " --on SET")
+    if result.was_finished:
+        text = (
+            f"{folder} is finished: {result.steps} steps in {in_words(result.seconds)}; "
+            f"to train it longer: sphereface2 resume {folder} {longer(config)}"
+        )
+        screen.print(f"{text}\nnext: {judge}", highlight=False, soft_wrap=True)
+        return
     text = f"trained {result.steps} steps in {in_words(result.seconds)}"
     if result.best_metric is not None:
         text += f"; best accuracy {result.best_metric:.2%} at step {result.best_step}"
     screen.print(f"{text}\nmodel: {folder / 'model'}", highlight=False, soft_wrap=True)
-    screen.print(f"next: sphereface2 evaluate {folder}", highlight=False, soft_wrap=True)
+    screen.print(f"next: {judge}", highlight=False, soft_wrap=True)

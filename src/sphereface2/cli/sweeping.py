@@ -79,7 +79,7 @@ def sweep(
     except SweepStopped as stop:
         text = f"{stop}; go on with the same command: {wanted.command}"
         screen.print(text, highlight=False, markup=False, soft_wrap=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(stop.exit_code) from None
     _keep(folder, result)
     failed = [(row, run) for row in result.rows for run in row.runs if run.error]
     if failed:

@@ -15,6 +15,7 @@ from sphereface2.data.image_file import decode
 from sphereface2.data.plain_pickle import NotPlainError, StrangeNameError, load_plain
 from sphereface2.data.source import Progress
 from sphereface2.data.verification_sets import VerificationSet, ten_folds
+from sphereface2.tables import DataPath
 
 
 class BinImages:
@@ -43,7 +44,7 @@ class BinImages:
         """Nothing to do: images are decoded as they are asked for."""
 
 
-def bin_set(*, path: str, title: str | None = None) -> list[VerificationSet]:
+def bin_set(*, path: DataPath, title: str | None = None) -> list[VerificationSet]:
     """The one verification set of a .bin file, as InsightFace ships lfw.bin, agedb_30.bin, ...
 
     The file is a pickle of (2n encoded images, n answers); images 2i and 2i+1 are pair i. It is

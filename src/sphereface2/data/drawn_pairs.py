@@ -12,6 +12,7 @@ from sphereface2.data.encoded import EncodedImages
 from sphereface2.data.opening import open_images
 from sphereface2.data.source import Progress
 from sphereface2.data.verification_sets import FOLDS, VerificationSet
+from sphereface2.tables import DataPath
 
 _IMAGES = 40  # of one person that genuine pairs are drawn from: 780 pairs are plenty
 
@@ -43,8 +44,8 @@ class _Faces:
 
 def drawn_pairs(
     *,
-    path: str,
-    root: str | None = None,
+    path: DataPath,
+    root: DataPath | None = None,
     pairs: int = 6000,
     seed: int = 0,
     title: str | None = None,

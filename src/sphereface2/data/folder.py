@@ -11,6 +11,7 @@ from sphereface2.data.encoded import EncodedImages, OnBadImage
 from sphereface2.data.image_file import IMAGE_SUFFIXES, printable, read_array, read_file
 from sphereface2.data.image_walk import find_images, leads_back, unread_note
 from sphereface2.data.packed_names import PackedNames
+from sphereface2.tables import DataPath
 
 
 class ImageFolder(EncodedImages):
@@ -21,7 +22,7 @@ class ImageFolder(EncodedImages):
     """
 
     def __init__(
-        self, *, path: str, image_size: int | None = None, on_bad_image: OnBadImage = "stop"
+        self, *, path: DataPath, image_size: int | None = None, on_bad_image: OnBadImage = "stop"
     ) -> None:
         folder = Path(path)
         if not folder.is_dir():

@@ -14,6 +14,7 @@ from sphereface2.data.class_labels import classes_of_texts
 from sphereface2.data.encoded import EncodedImages, OnBadImage, file_name
 from sphereface2.data.image_file import is_image_file, printable, read_array, read_file
 from sphereface2.data.packed_names import PackedNames
+from sphereface2.tables import DataPath
 
 LIST_SUFFIXES = (".txt", ".lst", ".csv", ".tsv")
 
@@ -36,8 +37,8 @@ class ImageList(EncodedImages):
     def __init__(
         self,
         *,
-        path: str,
-        root: str | None = None,
+        path: DataPath,
+        root: DataPath | None = None,
         image_size: int | None = None,
         on_bad_image: OnBadImage = "stop",
     ) -> None:

@@ -18,6 +18,7 @@ from sphereface2.data.pair_list import (
     text_lines,
 )
 from sphereface2.data.verification_sets import VerificationSet, ten_folds
+from sphereface2.tables import DataPath
 
 _Image = tuple[str, int]
 """A person's name and the number of the image."""
@@ -35,7 +36,11 @@ class _Pair:
 
 
 def lfw_pairs(
-    *, path: str, root: str | None = None, title: str | None = None, suffix: str | None = None
+    *,
+    path: DataPath,
+    root: DataPath | None = None,
+    title: str | None = None,
+    suffix: str | None = None,
 ) -> list[VerificationSet]:
     """The pairs of a list in the form of LFW's pairs.txt, as one verification set.
 

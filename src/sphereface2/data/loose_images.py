@@ -10,13 +10,14 @@ from sphereface2.data.encoded import EncodedImages, OnBadImage
 from sphereface2.data.image_file import IMAGE_SUFFIXES, printable, read_file
 from sphereface2.data.image_walk import find_images, unread_note
 from sphereface2.data.packed_names import PackedNames
+from sphereface2.tables import DataPath
 
 
 class LooseImages(EncodedImages):
     """All images at any depth below `path`, in the order of their names, with label -1."""
 
     def __init__(
-        self, *, path: str, image_size: int | None = None, on_bad_image: OnBadImage = "stop"
+        self, *, path: DataPath, image_size: int | None = None, on_bad_image: OnBadImage = "stop"
     ) -> None:
         folder = Path(path)
         if not folder.is_dir():

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sphereface2.data.image_file import printable, read_file, read_image
 from sphereface2.data.source import Progress
 from sphereface2.data.verification_sets import VerificationSet, ten_folds
+from sphereface2.tables import DataPath
 
 
 class ImageFiles:
@@ -38,7 +39,7 @@ class ImageFiles:
 
 
 def pair_list(
-    *, path: str, root: str | None = None, title: str | None = None
+    *, path: DataPath, root: DataPath | None = None, title: str | None = None
 ) -> list[VerificationSet]:
     """The pairs of a list with `path1 path2 0|1` in each line, as one verification set.
 

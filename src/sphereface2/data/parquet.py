@@ -17,6 +17,7 @@ from sphereface2.data.class_labels import classes_of_numbers, classes_of_texts, 
 from sphereface2.data.encoded import EncodedImages, OnBadImage, file_name
 from sphereface2.data.image_file import Encoded, look, printable, suffix_of
 from sphereface2.data.parquet_writer import ParquetWriter, require_pyarrow
+from sphereface2.tables import DataPath
 
 __all__ = ["ParquetImages", "ParquetWriter"]
 
@@ -39,7 +40,7 @@ class ParquetImages(EncodedImages):
     def __init__(
         self,
         *,
-        path: str,
+        path: DataPath,
         image_size: int | None = None,
         on_bad_image: OnBadImage = "stop",
         memory_gb: float = 4.0,

@@ -26,6 +26,7 @@ from sphereface2.data.record_frames import (
 )
 from sphereface2.data.record_writer import RecordWriter
 from sphereface2.data.source import Progress
+from sphereface2.tables import DataPath
 
 __all__ = ["RecordIO", "RecordWriter"]
 
@@ -46,7 +47,7 @@ class RecordIO(EncodedImages):
     """
 
     def __init__(
-        self, *, path: str, image_size: int | None = None, on_bad_image: OnBadImage = "stop"
+        self, *, path: DataPath, image_size: int | None = None, on_bad_image: OnBadImage = "stop"
     ) -> None:
         self._file = Path(path)
         self._index_file = self._file.with_suffix(".idx")

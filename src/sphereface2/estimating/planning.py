@@ -11,8 +11,8 @@ from sphereface2.config import REQUIRED, RunConfig, config_from_mapping
 from sphereface2.public_data.known_data import KNOWN_DATA, KnownData, known_data_of
 from sphereface2.recipes import read_run
 
-NOT_GIVEN = "(not given yet)"
-"""Stands in a draft where the recipe has ???."""
+NOT_GIVEN = "/(not given yet)"
+"""Stands in a draft where the recipe has ???; absolute, so that it stays as it is."""
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,9 @@ DEFINITIONS = (
 )
 
 
+CHANGED = "changed"
+"""The topic of notices that say what a resumed run was changed in."""
+
 BAND_NOTE = " The band is the 95 % interval, from where four impostor pairs stand behind it."
 
 
@@ -166,6 +169,13 @@ def render_report(
         no_contact_sheet=pictures.no_contact_sheet,
         definitions=DEFINITIONS,
         config_yaml=config_yaml,
+        changes=list(
+            dict.fromkeys(
+                f"at step {line.get('step')}, {line.get('text')}"
+                for line in history
+                if line.get("topic") == CHANGED
+            )
+        ),
         versions=list(evaluation.versions.items()),
     )
 

@@ -21,10 +21,11 @@ from sphereface2.data.training_source import build_people
 from sphereface2.evaluation.embed import embed
 from sphereface2.evaluation.learned_features import LearnedFeatures, plain_rows
 from sphereface2.files import file_lock
-from sphereface2.run_folder import CONFIG, load_run_model
+from sphereface2.run_folder import CONFIG, load_run_model, run_config
 from sphereface2.scoring import Watch, unwatched
 from sphereface2.training.checkpoint import load_tensors
 from sphereface2.training.result import TrainingResult
+from sphereface2.training.stopping import StoppedError
 
 SEEDS = {2: 1875, 3: 2740}
 """For each dimension a seed whose six class weights start well apart: by 49° and 70° or more."""
@@ -96,12 +97,13 @@ def _bias_start(dim: int, people: int, radius: float) -> float:
 
 def _trained(config: RunConfig, folder: Path, watch: Watch) -> TrainingResult:
     config = runs.resolve(config)
-    if (folder / CONFIG).is_file() and load_config(folder) == config:
+    if (folder / CONFIG).is_file() and run_config(folder) == config:
         result = runs.resume(folder, watch=watch)
     else:
         result = runs.train(config, folder, overwrite=True, watch=watch)
     if result.interrupted:
-        raise KeyboardInterrupt  # the trainer has kept it until its checkpoint was written
+        # The trainer has kept it until its checkpoint was written.
+        raise StoppedError("stopped", number=result.stopped_by)
     return result
 
 

@@ -104,7 +104,7 @@ class Crew:
 
 def was_stopped(code: int) -> bool:
     """Whether a worker ended because it was asked to."""
-    return code in (STOPPED, -signal.SIGINT, -signal.SIGTERM)
+    return code in (STOPPED, -signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP)
 
 
 def last_words(child: Child) -> str:

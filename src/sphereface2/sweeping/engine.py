@@ -32,16 +32,16 @@ from sphereface2.sweeping.store import (
     write_config,
 )
 from sphereface2.sweeping.worker import TAKEN
-from sphereface2.training.stopping import stop_signals
+from sphereface2.training.stopping import StoppedError, stop_signals
 
 _PAUSE = 0.1  # seconds between two looks at the workers
 
 
-class SweepStopped(KeyboardInterrupt):
+class SweepStopped(StoppedError):
     """A sweep was asked to stop: its runs have their checkpoints, and it can go on."""
 
-    def __init__(self, *, done: int, total: int) -> None:
-        super().__init__(f"stopped with {done} of {total} runs done")
+    def __init__(self, *, done: int, total: int, number: int | None = None) -> None:
+        super().__init__(f"stopped with {done} of {total} runs done", number=number)
         self.done = done
         self.total = total
 
@@ -52,8 +52,8 @@ def run_sweep(
     """Train and measure all runs that are not done yet; the result of all.
 
     What is wrong with a setting is a ValueError before the first run starts. A run that fails has
-    an `error` in the result and does not stop the others. Ctrl-C and SIGTERM stop the workers with
-    a checkpoint and raise SweepStopped; the same call again goes on.
+    an `error` in the result and does not stop the others. A signal stops the workers with a
+    checkpoint and raises SweepStopped; the same call again goes on.
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
@@ -105,7 +105,7 @@ class _Shift:
         next_tick = 0.0
         was_told = False
         try:
-            with stop_signals(self._stop):
+            with stop_signals(self._stop) as caught:
                 while self.crew.children or (self.queue and not self.stop_requested):
                     for child in self.crew.ended():
                         self._settle(child)
@@ -123,7 +123,8 @@ class _Shift:
             self.crew.kill()
         if self.board.count(Status.WAITING, Status.ELSEWHERE, Status.STOPPED):
             total = len(self.board.states)
-            raise SweepStopped(done=self.board.count(Status.DONE), total=total)
+            done = self.board.count(Status.DONE)
+            raise SweepStopped(done=done, total=total, number=caught.number)
 
     def _stop(self) -> None:
         self.stop_requested = True

@@ -41,15 +41,14 @@ def main(words: list[str]) -> int:
 def _work(folder: Path) -> int:
     # Only now: torch takes its time, and a signal meanwhile must find its handler.
     from sphereface2 import runs
-    from sphereface2.config import load_config
     from sphereface2.files import LockedError
-    from sphereface2.run_folder import require_run, run_lock
+    from sphereface2.run_folder import require_run, run_config, run_lock
     from sphereface2.sweeping.position import PositionNote
     from sphereface2.sweeping.store import finished
 
     try:
         with run_lock(require_run(folder)) as lock:
-            if finished(folder, load_config(folder)) is not None:
+            if finished(folder, run_config(folder)) is not None:
                 return 0
             if runs.resume(folder, events=PositionNote(lock), lock=lock).interrupted:
                 return STOPPED

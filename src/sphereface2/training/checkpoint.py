@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sphereface2.config import RunConfig
@@ -26,18 +28,40 @@ _FORMAT = "sphereface2 checkpoint 3"
 _FACTS = "checkpoint.json"
 _INDEX = ".metadata"  # torch.distributed.checkpoint's own name
 
-# What may differ when a run goes on: where and how it computes, not what.
-_FREE = ("device", "evaluation")
-_FREE_TRAINING = (
-    "accumulate",
-    "workers",
-    "worker_kind",
-    "evaluate_every",
-    "checkpoint_every",
-    "checkpoint_every_steps",
-    "log_every",
-    "tensorboard",
+# What may change when a run is resumed, as keys or beginnings of keys: where and how it computes...
+_FREE = (
+    "data.on_bad_image",
+    "data.path",
+    "data.root",
+    "device",
+    "evaluation.",
+    "open_set.data.on_bad_image",
+    "open_set.data.path",
+    "open_set.data.root",
+    "training.accumulate",
+    "training.checkpoint_every",
+    "training.evaluate_every",
+    "training.log_every",
+    "training.tensorboard",
+    "training.worker",
 )
+# ... and what the steps to come are like.
+_LENGTH = ("training.epochs", "training.steps")
+_LATER = (*_LENGTH, "optimizer.", "precision", "schedule.", "training.clip_norm")
+# All else may not change, nor may these; the reasons.
+_FIXED = {
+    "backbone.": "the saved weights are of that network",
+    "data.": "the steps so far have seen those images",
+    "evaluation.set_aside": "the steps so far have seen the others' images",
+    "head.": "the saved class weights were learned by that loss",
+    "label_noise": "the steps so far have seen those labels",
+    "open_set": "the steps so far have seen those images",
+    "optimizer.fused_head": "the saved momentum is in its order",
+    "seed": "all random choices of the steps so far come from it",
+    "training.": "it is part of what a step is",
+}
+# What is known of the images besides the config, in the order in which it is compared.
+_IMAGES = ("number of classes", "number of images", "digest of the labels")
 
 
 @dataclass(frozen=True)
@@ -50,8 +74,10 @@ class Checkpoint:
 
     step: int
     settings: dict[str, Any]
-    """What determines the run, as `run_settings` gives it."""
+    """The run's config and what its images are, as `run_settings` gives it."""
     scaler: dict[str, Any]
+    finished: bool = False
+    """Whether this is the end of the training, evaluated where that was asked for."""
     best_metric: float | None = None
     best_step: int | None = None
     evaluated_step: int = 0
@@ -200,23 +226,76 @@ def _check_fit(
         raise ValueError(f"{fits_not}: {name} is of shape {saved}, not {wanted}")
 
 
-def run_settings(config: RunConfig, *, images: int, classes: int) -> dict[str, Any]:
-    """What determines the numbers of a run, as dotted keys: other settings make another run."""
-    values = config.model_dump(mode="json", exclude=set(_FREE))
-    for key in _FREE_TRAINING:
-        values["training"].pop(key)
-    return {**_dotted(values), "number of images": images, "number of classes": classes}
+def run_settings(config: RunConfig, *, classes: int, labels: NDArray[np.int64]) -> dict[str, Any]:
+    """The config as dotted keys, and what is known of the images."""
+    digest = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
+    images = dict(zip(_IMAGES, (classes, len(labels), digest), strict=True))
+    return {**config_settings(config), **images}
+
+
+def config_settings(config: RunConfig) -> dict[str, Any]:
+    """The config as dotted keys."""
+    return _dotted(config.model_dump(mode="json"))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A setting that a run is resumed with and did not have before."""
+
+    key: str
+    old: Any
+    new: Any
+
+    @property
+    def changes_steps(self) -> bool:
+        """Whether the steps to come are others because of it."""
+        return self.key.startswith(_LATER)
+
+    @property
+    def changes_length(self) -> bool:
+        return self.key in _LENGTH
+
+    def __str__(self) -> str:
+        return f"{self.key} {_text(self.old)} -> {_text(self.new)}"
+
+
+def changed_settings(
+    before: Mapping[str, Any], now: Mapping[str, Any], *, run: Path
+) -> list[Change]:
+    """What of the config is another than before; a ValueError for what may not change."""
+    keys = sorted({*before, *now} - set(_IMAGES))
+    both = [Change(key, before.get(key), now.get(key)) for key in keys]
+    changes = [change for change in both if change.old != change.new]
+    for change in changes:
+        key, old, new = change.key, _text(change.old), _text(change.new)
+        may_change = key.startswith((*_FREE, *_LATER))
+        if not may_change or key in _FIXED:
+            reason = next((why for start, why in _FIXED.items() if key.startswith(start)), "")
+            raise ValueError(
+                f"{key} was {old} when {run} began and cannot become {new}: {reason}; leave it at "
+                f"{old}, or train another run: sphereface2 train {run} '{key}={new}' --output NEW"
+            )
+    return changes
 
 
 def check_settings(checkpoint: Checkpoint, settings: Mapping[str, Any], path: Path) -> None:
     """A ValueError that names the first setting by which the checkpoint's run is another one."""
-    for key in sorted({*checkpoint.settings, *settings}):
+    run = path.parent.parent
+    changed_settings(checkpoint.settings, settings, run=run)
+    for key in _IMAGES:
         before, now = checkpoint.settings.get(key), settings.get(key)
         if before != now:
+            where = settings.get("data.path")
             raise ValueError(
-                f"{path} belongs to a run with {key}={before}, here it is {now}; a run goes on "
-                "only with the settings that it began with"
+                f"{'the data' if where is None else where} cannot be what {run} was trained on: "
+                f"the {key} was {before} and is {now}; give its own images with data.path=PATH, or "
+                "train another run"
             )
+
+
+def _text(value: Any) -> str:
+    """A value as in key=value."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -22,3 +22,7 @@ class TrainingResult:
     """The checkpoint to export: the best evaluated one, or the last one without an evaluation."""
     seconds: float
     """Time spent, over all parts of the run."""
+    stopped_by: int | None = None
+    """The signal that interrupted it, if one did."""
+    was_finished: bool = False
+    """Whether the run was over before, so that nothing was done."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -24,33 +26,61 @@ class DivergedError(ValueError):
         step: int,
         learning_rate: float,
         checkpoint: Path | None,
+        remedy: str,
     ) -> None:
-        kept = "there is no checkpoint yet"
+        kept = "there is no checkpoint yet, so it starts again"
         if checkpoint is not None:
             kept = f"the last good checkpoint is {checkpoint}"
         super().__init__(
             f"the {quantity} turned {value} at step {step} with learning rate {learning_rate:.4g}; "
-            f"{kept}; lower optimizer.learning_rate, set training.clip_norm or lengthen "
-            "schedule.warmup"
+            f"{kept}; resume with a lower rate: {remedy} (or set training.clip_norm, or lengthen "
+            "schedule.warmup)"
         )
         self.step = step
         self.learning_rate = learning_rate
         self.checkpoint = checkpoint
 
 
+class StoppedError(KeyboardInterrupt):
+    """A signal has ended the work, and what was done is kept."""
+
+    def __init__(self, message: str, *, number: int | None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code(number)
+
+
+def exit_code(number: int | None) -> int:
+    """How a shell sees a process that a signal has ended; Ctrl-C if the signal is not known."""
+    return 128 + (number or signal.SIGINT)
+
+
+@dataclass
+class Caught:
+    """The signal that came, once one has."""
+
+    number: int | None = None
+
+
 @contextmanager
-def stop_signals(stop: Callable[[], None], *, only_first: bool = True) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM inside calls `stop`; a second one acts as it always does.
+def stop_signals(stop: Callable[[], None], *, only_first: bool = True) -> Iterator[Caught]:
+    """The first Ctrl-C, SIGTERM or SIGHUP inside calls `stop`; a second one acts as it always does.
+
+    A SIGHUP says that the terminal is gone; under nohup, which ignores it, it stays ignored.
 
     Unless `only_first`, all of them call `stop`: torchrun hands a Ctrl-C on to processes that have
     had it from the terminal already, and has its own way to end those that do not obey.
 
     Only the main thread may handle signals; elsewhere this does nothing.
     """
+    caught = Caught()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield caught
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    if before[signal.SIGHUP] is signal.SIG_IGN:
+        del before[signal.SIGHUP]
+    terminals = [stream for stream in (1, 2) if os.isatty(stream)]  # one that is gone says no
 
     def restore() -> None:
         for number, handler in before.items():
@@ -59,11 +89,22 @@ def stop_signals(stop: Callable[[], None], *, only_first: bool = True) -> Iterat
     def handle(number: int, frame: FrameType | None) -> None:
         if only_first:
             restore()
+        caught.number = number
+        if number == signal.SIGHUP:
+            _silence(terminals)
         stop()
 
     for number in before:
         signal.signal(number, handle)
     try:
-        yield
+        yield caught
     finally:
         restore()
+
+
+def _silence(streams: Iterable[int]) -> None:
+    """Lead nowhere what is written to a terminal that is gone, which would be an error."""
+    for stream in streams:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream)
+        os.close(nowhere)

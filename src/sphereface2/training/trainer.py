@@ -120,7 +120,7 @@ class Trainer:
             steps_per_epoch=plan.steps_per_epoch,
         )
         self.update = Update(self.backbone, self.head, config, team=team, device=self.device)
-        self.settings = run_settings(config, images=len(source), classes=head.num_classes)
+        self.settings = run_settings(config, classes=head.num_classes, labels=source.labels)
         sinks: list[Events] = [JsonLines(run_folder / "metrics.jsonl")]
         if training.tensorboard:
             sinks.append(TensorBoard(run_folder / "tensorboard"))
@@ -144,8 +144,8 @@ class Trainer:
     def run(self, *, resume: bool = False, notices: Sequence[Notice] = ()) -> TrainingResult:
         """Train to the end, from the start or from the last checkpoint of the run folder.
 
-        `notices` are told at the start. Ctrl-C and SIGTERM end it early, with a checkpoint and
-        `interrupted` in the result.
+        `notices` are told at the start. Ctrl-C, SIGTERM and SIGHUP end it early, with a checkpoint
+        and `interrupted` in the result.
         """
         if resume:
             self._restore()
@@ -154,18 +154,19 @@ class Trainer:
         if self.team.is_first:
             self.last_path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with stop_signals(self.stop, only_first=self.team.is_alone):
+            with stop_signals(self.stop, only_first=self.team.is_alone) as caught:
                 self.events.started(step=self.step, total_steps=self.total_steps)
                 for notice in notices:
                     self.events.noticed(replace(notice, step=self.step))
                 self._train()
         finally:
             self.events.finished()
-        unevaluated = self.evaluate is not None and self.evaluated_step < self.total_steps
+        numbers = [number for number in self.team.gather(caught.number) if number is not None]
         return TrainingResult(
             steps=self.step,
             total_steps=self.total_steps,
-            interrupted=self.step < self.total_steps or unevaluated,
+            interrupted=not self._is_finished,
+            stopped_by=numbers[0] if numbers else None,
             best_metric=self.best_metric,
             best_step=self.best_step,
             last_checkpoint=self.last_path,
@@ -191,6 +192,11 @@ class Trainer:
                     self._save(self.last_path)
                 if self._must_stop:
                     return
+
+    @property
+    def _is_finished(self) -> bool:
+        is_evaluated = self.evaluate is None or self.evaluated_step >= self.total_steps
+        return self.step >= self.total_steps and is_evaluated
 
     @property
     def _must_stop(self) -> bool:
@@ -253,6 +259,8 @@ class Trainer:
                 step=self.step + 1,
                 learning_rate=rate,
                 checkpoint=self._last_good,
+                remedy=f"sphereface2 resume {self.last_path.parent.parent} "
+                f"optimizer.learning_rate={self.config.optimizer.learning_rate / 2:g}",
             )
 
     def _is_due(self, epochs: int) -> bool:
@@ -286,6 +294,7 @@ class Trainer:
             step=self.step,
             settings=self.settings,
             scaler=self.update.scaler.state_dict(),
+            finished=self._is_finished,
             best_metric=self.best_metric,
             best_step=self.best_step,
             evaluated_step=self.evaluated_step,
@@ -297,13 +306,29 @@ class Trainer:
         save_checkpoint(path, checkpoint, tensors, rows=rows, team=self.team)
         self._last_good = path
 
+    def require_own(self, checkpoint: Checkpoint) -> None:
+        """A ValueError if the run of the last checkpoint cannot continue as this training."""
+        check_settings(checkpoint, self.settings, self.last_path)
+        if self.total_steps < checkpoint.step:
+            training = self.config.training
+            length = (
+                f"training.steps={training.steps}"
+                if training.steps
+                else f"training.epochs={training.epochs}, which is {self.total_steps} steps,"
+            )
+            raise ValueError(
+                f"{length} is shorter than what {self.last_path.parent.parent} has done already: "
+                f"{checkpoint.step} steps; give at least as many"
+            )
+
     def _restore(self) -> None:
         with self.team.together():
             checkpoint = load_checkpoint(self.last_path)
-            check_settings(checkpoint, self.settings, self.last_path)
+            self.require_own(checkpoint)
         tensors, rows = self.update.tensors(), self.update.rows()
         load_tensors(self.last_path, tensors, rows=rows, team=self.team)
-        self.update.scaler.load_state_dict(checkpoint.scaler)
+        if checkpoint.scaler:  # else precision was another, and the scale starts as in a new run
+            self.update.scaler.load_state_dict(checkpoint.scaler)
         self.step = checkpoint.step
         self.best_metric, self.best_step = checkpoint.best_metric, checkpoint.best_step
         self.evaluated_step = checkpoint.evaluated_step
