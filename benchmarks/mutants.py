@@ -87,7 +87,7 @@ class Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     console = Console()
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # ends like Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     modules = _modules(options.modules)
     known = read_equivalent(EQUIVALENT)
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:

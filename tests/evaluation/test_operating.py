@@ -66,6 +66,9 @@ def test_every_point_of_the_thinned_curve_is_an_operating_point(ties: bool, kept
         assert far == np.mean(impostors >= threshold)
         assert tar == np.mean(genuine >= threshold)
     assert list(roc.far) == sorted(roc.far)
+    # It goes as far down as the impostor scores at hand say what is accepted, and skips nobody.
+    lowest = highest[-1] if kept < 300 else -np.inf
+    assert set(roc.threshold) >= set(genuine[genuine > lowest].tolist())
 
 
 @pytest.mark.parametrize("keep", [1, 10, 5_000, 300_000])
