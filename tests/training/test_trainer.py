@@ -404,6 +404,18 @@ def test_a_run_is_not_resumed_with_other_data_or_another_network(
     assert (run_folder / "checkpoints" / "last" / "checkpoint.json").read_bytes() == before
 
 
+def test_the_time_of_a_run_is_that_of_all_its_parts(run_folder: Path) -> None:
+    last = run_folder / "checkpoints" / "last"
+    first = stopped_trainer(run_folder, 3).run()
+    spent = load_checkpoint(last).seconds
+    assert 0 < spent <= first.seconds
+    facts = json.loads((last / "checkpoint.json").read_text())
+    facts["seconds"] = 1000.0 + spent
+    (last / "checkpoint.json").write_text(json.dumps(facts))
+    result = make_trainer(run_folder).run(resume=True)
+    assert 1000.0 + spent < load_checkpoint(last).seconds <= result.seconds < 2000.0
+
+
 def test_seeds_change_the_run_and_nothing_else_does(tmp_path: Path) -> None:
     found = []
     for name, seed in [("a", 0), ("b", 0), ("c", 1)]:
