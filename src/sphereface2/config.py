@@ -211,7 +211,7 @@ class EvaluationConfig(_Section):
 class LabelNoiseConfig(_Section):
     """Training labels made wrong on purpose."""
 
-    rate: float = Field(gt=0, le=1, description="share of the images whose label is drawn anew")
+    rate: float = Field(gt=0, le=1, description="share of the images whose label is drawn again")
     kind: Literal["flip", "resample"] = Field(
         default="flip",
         description="flip: exactly that share of each person's images, never the true label; "

@@ -24,7 +24,7 @@ def align(
     detector: Annotated[
         str, typer.Option(help="mtcnn (as in the paper), or yunet (faster, less exact).")
     ] = "mtcnn",
-    size: Annotated[int, typer.Option(help="Pixels a side of a crop.")] = 112,
+    size: Annotated[int, typer.Option(help="Pixels per side of a crop.")] = 112,
     choose: Annotated[
         str,
         typer.Option(
@@ -48,7 +48,7 @@ def align(
 ) -> None:
     """Make aligned crops of the faces in photos: sphereface2 align photos crops
 
-    The same command goes on after an interruption. OUT also gets faces.csv (boxes, landmarks and
+    After an interruption the same command resumes. OUT also gets faces.csv (boxes, landmarks and
     scores of all faces found), no_face.txt and unreadable.txt.
     """
     from sphereface2.data.aligning.folder import align_folder

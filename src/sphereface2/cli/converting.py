@@ -32,7 +32,7 @@ def convert(
     ] = None,
     format: Annotated[  # noqa: A002 - the name of the option
         str | None,
-        typer.Option(help="folder, list, recordio, parquet or bin, where OUT does not tell."),
+        typer.Option(help="folder, list, recordio, parquet or bin, where OUT does not say."),
     ] = None,
     on_bad_image: Annotated[
         str, typer.Option(help="stop (nothing is written) or skip (they are left out).")
@@ -46,7 +46,7 @@ def convert(
 ) -> None:
     """Write images in another form, byte for byte: sphereface2 convert crops crops.rec
 
-    The same command goes on after an interruption.
+    After an interruption the same command resumes.
     """
     from sphereface2.data.converting.convert import convert as convert_images
 

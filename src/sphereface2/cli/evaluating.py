@@ -64,7 +64,7 @@ def evaluate(
     output: Annotated[
         Path | None,
         typer.Option(
-            help="Where to write; if not given evaluations/NAME-WHAT, or the run for its own sets."
+            help="Where to write; if not given, below evaluations/, or the run for its own sets."
         ),
     ] = None,
     part: Annotated[

@@ -30,7 +30,7 @@ def extract(
 ) -> None:
     """Embed images into a .npy file, names and people beside it: extract MODEL crops crops.npy
 
-    Under torchrun the ranks share the work. The same command goes on after an interruption.
+    Under torchrun the ranks share the work. After an interruption the same command resumes.
     """
     with stoppable(), all_ranks(go_on=GO_ON):
         from sphereface2.data.opening import open_images

@@ -21,7 +21,7 @@ def generate(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=", ".join(KINDS))],
     output: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.")],
     scale: Annotated[
-        float, typer.Option(help="Shrinks the benchmark; of small-ijb, people for 1 are 60.")
+        float, typer.Option(help="Its size: 1 is the official one, or 60 people in small-ijb.")
     ] = 1.0,
     dim: Annotated[
         int, typer.Option(help="Dimensions of generated embeddings; small-ijb has none.")

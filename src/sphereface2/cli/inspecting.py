@@ -43,7 +43,7 @@ def inspect(
     false_alarms: Annotated[
         float,
         typer.Option(
-            help="The share of suspects that may be right after all; more of it finds more errors."
+            help="The share of suspects that may be right after all; a larger share finds more."
         ),
     ] = 0.1,
     threshold: Annotated[

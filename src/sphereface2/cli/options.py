@@ -17,7 +17,7 @@ Flip = Annotated[
 Workers = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Threads that read images, or processes that render; one a core if not given."
+        min=1, help="Threads that read images, or processes that render; one per core if not given."
     ),
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Images at once.")]

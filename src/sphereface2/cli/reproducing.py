@@ -36,7 +36,7 @@ def reproduce(
     ] = "3",
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Runs at once; one a GPU, or else one a core, if not given."),
+        typer.Option(min=1, help="Runs at once; one per GPU, or else one per core, if not given."),
     ] = None,
     output: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("reproduced"),
     dry_run: Annotated[
@@ -45,7 +45,7 @@ def reproduce(
 ) -> None:
     """Make a table or figure of the paper: sphereface2 reproduce principles
 
-    Stopped or killed, the same command goes on. Runs that are done are not run again.
+    After a stop or a crash the same command resumes; finished runs are not run again.
     """
     if show_list:
         others = [each for each in given_options(context) if each != "show_list"]

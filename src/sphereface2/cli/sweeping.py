@@ -37,7 +37,7 @@ def sweep(
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Runs at once; one a GPU, or else one a core, if not given."),
+        typer.Option(min=1, help="Runs at once; one per GPU, or else one per core, if not given."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be run, and what is done.")
@@ -45,7 +45,7 @@ def sweep(
 ) -> None:
     """Train every combination with every seed, and put mean and deviation into a table.
 
-    Stopped or killed, the same command goes on; runs that are done are not run again.
+    After a stop or a crash the same command resumes; finished runs are not run again.
     """
     from sphereface2.sweeping.grid import Sweep, seeds_of_text, settings_of_grid
 
