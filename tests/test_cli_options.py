@@ -1,10 +1,13 @@
 """Every option of every command is obeyed or refused: what is given never passes silently."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner, Result
 
@@ -119,6 +122,7 @@ EVALUATE: dict[str, tuple[list[str], list[str] | None, set[str]]] = {
     "--refined": ([], None, set(MODES) - MEGAFACE),
     "--noisy-probes": (["centre"], None, set(MODES)),  # needs --refined
     "--pooling": (["max"], ["sum"], set(MODES) - IDENTIFICATION),
+    "--missing": (["skip"], ["leave"], set()),
     "--flip": ([], None, SAVED),
     "--workers": (["2"], None, SAVED),
     "--batch-size": (["9"], None, SAVED),
@@ -337,3 +341,109 @@ def test_a_dry_run_says_where_the_run_would_go(place: Path) -> None:
         "3 runs, 0 done already, 2 at once"
         in run("sweep", "quickstart", *SMALL, "--dry-run", "--jobs", "2").stdout
     )
+
+
+# -- images without an embedding -------------------------------------------------------------------
+
+
+@pytest.fixture
+def damaged(place: Path) -> Path:
+    """The crops without one image and with one that cannot be read, and a run on pairs of them."""
+    (place / "crops").unlink()
+    (place / "mine.txt").unlink()
+    faces(place / "crops", 12, 4)
+    pair_list(place, place / "mine.txt")
+    made_run(place / "own", flip=True)
+    (place / "crops" / "p3" / "0.png").unlink()
+    (place / "crops" / "p5" / "1.png").write_bytes(b"not an image")
+    return place
+
+
+def lost(place: Path, *gone: str) -> int:
+    lines = (place / "mine.txt").read_text().splitlines()
+    return sum(any(name in line for name in gone) for line in lines)
+
+
+WAYS = {
+    "sets": ["own", "--on", "mine.txt", "--root", "crops", "--output", "out"],
+    "own sets": ["own", "--output", "out"],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_images_that_cannot_be_read_stop_an_evaluation_or_are_left_out(
+    way: str, damaged: Path
+) -> None:
+    said = sentence(run("evaluate", *WAYS[way]))
+    assert "p3/0.png" in said
+    assert "--missing skip" in said
+    faces(damaged / "spare", 12, 4)
+    (damaged / "spare" / "p3" / "0.png").rename(damaged / "crops" / "p3" / "0.png")
+    said = sentence(run("evaluate", *WAYS[way]))
+    assert "p5/1.png" in said
+    assert said.endswith("--missing skip leaves such images out")
+    # As it says; what the first try has embedded is of use.
+    assert run("evaluate", *WAYS[way], "--missing", "skip").exit_code == 0
+    result = EvaluationResult.load(damaged / "out" / "evaluation.json")
+    assert result.rows[0].missing_images == 1
+    assert result.rows[0].skipped_pairs == lost(damaged, "p5/1.png") > 0
+    (damaged / "crops" / "p3" / "0.png").unlink()
+    done = run("evaluate", *WAYS[way], "--missing", "skip", "--output", "less")
+    assert done.exit_code == 0, done.output
+    count = lost(damaged, "p3/0.png", "p5/1.png")
+    note = f"mine: 2 images without an embedding, {count} of"
+    assert note in " ".join(done.stdout.split())
+    assert note in (damaged / "less" / "report.html").read_text()
+    for row in EvaluationResult.load(damaged / "less" / "evaluation.json").rows:
+        assert (row.missing_images, row.skipped_pairs) == (2, count)
+        assert row.pairs == len((damaged / "mine.txt").read_text().splitlines()) - count
+    # Embeddings that may lack some are not taken for all.
+    assert "--missing skip" in sentence(run("evaluate", *WAYS[way], "--output", "less"))
+
+
+def test_saved_embeddings_may_lack_some_images(place: Path) -> None:
+    names = (place / "x.txt").read_text().splitlines()
+    lines = (place / "mine.txt").read_text().splitlines()
+    gone = lines[0].split()[0]
+    np.save(place / "y.npy", np.load(place / "x.npy")[[name != gone for name in names]])
+    (place / "y.txt").write_text("".join(f"{name}\n" for name in names if name != gone))
+    words = ["evaluate", "--embeddings", "y.npy", "--on", "mine.txt", "--output", "out"]
+    said = sentence(run(*words))
+    assert f"1 of 36 images of the list have no embedding ({gone}); --missing skip leaves" in said
+    done = run(*words, "--missing", "skip")
+    assert done.exit_code == 0, done.output
+    (row,) = EvaluationResult.load(place / "out" / "evaluation.json").rows
+    count = sum(gone in line for line in lines)
+    assert (row.missing_images, row.skipped_pairs, row.pairs) == (1, count, len(lines) - count)
+
+
+MISTAKES = [
+    (["evaluate", "net.onnx"], "net.onnx is an ONNX model, which evaluate cannot run"),
+    (["evaluate", "net.onnx", "--on", "mine.txt"], "judge that with --embeddings X.npy"),
+    (["evaluate", "--embeddings", "crops", "--on", "mine.txt"], "crops is a folder, where one"),
+    (["evaluate", "--embeddings", "bad.pt", "--on", "mine.txt"], "bad.pt cannot be read as a"),
+]
+
+
+@pytest.mark.parametrize(("words", "part"), MISTAKES)
+def test_what_evaluate_cannot_judge_is_named(words: list[str], part: str, place: Path) -> None:
+    (place / "net.onnx").write_bytes(b"onnx")
+    torch.save({"a": Path("x")}, place / "bad.pt")
+    said = sentence(run(*words))
+    assert part in said
+    assert "weights_only" not in said
+
+
+def test_a_full_disk_is_named_with_its_file(place: Path) -> None:
+    """A limit on the size of files stands for a disk without room: the writing fails alike."""
+    script = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024)); "
+        "from sphereface2.cli import main; sys.argv[0] = 'sphereface2'; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "extract", "run", "crops", "y.npy", "--device", "cpu"],
+        cwd=place, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "sphereface2: cannot write to y.npy: file too large; nothing is" in done.stderr
+    assert not (place / "y.npy.partial").exists()

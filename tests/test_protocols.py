@@ -16,11 +16,12 @@ from sphereface2.data.bin_set import write_bin
 from sphereface2.data.rendered_ijb import render_ijb
 from sphereface2.data.verification_sets import VerificationSet
 from sphereface2.evaluation.calibration import calibrate
-from sphereface2.evaluation.embed import embed
+from sphereface2.evaluation.embed import MissingImageError, embed
 from sphereface2.evaluation.generated_megaface import generate_megaface
 from sphereface2.evaluation.identification import IdentificationResult, identify
-from sphereface2.evaluation.ijb import IjbResult, evaluate_ijb
+from sphereface2.evaluation.ijb import IjbResult, IjbSet, evaluate_ijb
 from sphereface2.evaluation.ijb_files import image_folder, read_ijb
+from sphereface2.evaluation.ijb_identification import TemplateList
 from sphereface2.evaluation.megaface import MegaFaceResult, megaface
 from sphereface2.evaluation.megaface_files import write_list
 from sphereface2.protocols import Embedder, Subject, open_embedder
@@ -236,11 +237,48 @@ def test_ijb_says_what_is_wrong(place: Path, embedder: Embedder, tmp_path: Path)
         ijb_c(Subject(None, tmp_path / "nan.npy", tmp_path), place / "ijb")
     (place / "ijb" / "loose_crop" / "3.jpg").rename(tmp_path / "3.jpg")
     try:
-        with pytest.raises(FileNotFoundError, match=r"1 of the \d+ images .* such as 3\.jpg"):
+        with pytest.raises(MissingImageError, match=r"1 of the \d+ images .* such as 3\.jpg"):
             ijb_c(judge, place / "ijb")
+        # Left out: as if the lists had never named it.
+        skipping = replace(embedder, missing="skip")
+        found = ijb_c(Subject(skipping, None, tmp_path / "skip", missing="skip"), place / "ijb")
     finally:
         (tmp_path / "3.jpg").rename(place / "ijb" / "loose_crop" / "3.jpg")
     assert not (tmp_path / "out").exists()
+    ijb = read_ijb(place / "ijb", name="ijb-c")
+    aligned = AlignedFiles(image_folder(place / "ijb"), ijb.image_names, ijb.landmarks)
+    absent = np.array([name == "3.jpg" for name in ijb.image_names])
+    expected = evaluate_ijb(ijb.without(absent), straight(embedder, aligned)[~absent])
+    assert found is not None
+    assert found.missing_images == 1
+    assert f"1 of {images} images have no embedding and are left out" in found.conventions
+    assert replace(found, conventions=expected.conventions, missing_images=0) == expected
+    # Saved embeddings that lack the image say the same, by the same words.
+    keep = np.flatnonzero(~absent).tolist()
+    np.save(tmp_path / "some.npy", straight(embedder, aligned)[keep])
+    (tmp_path / "some.txt").write_text("".join(f"{ijb.image_names[i]}\n" for i in keep))
+    some = Subject(None, tmp_path / "some.npy", tmp_path)
+    with pytest.raises(ValueError, match=r"\(3\.jpg\); --missing skip leaves them out"):
+        ijb_c(some, place / "ijb")
+    again = ijb_c(replace(some, missing="skip"), place / "ijb")
+    assert again is not None
+    assert (again.verification, again.missing_images) == (expected.verification, 1)
+
+
+def test_ijb_without_a_template_loses_its_pairs_and_entries() -> None:
+    ids = np.array([1, 1, 2, 3, 4])
+    lists = TemplateList("G1", np.array([1, 2]), np.array([10, 20]))
+    whole = IjbSet(
+        "ijb-c", list("abcde"), np.zeros((5, 5, 2), np.float32), np.ones(5, np.float32),
+        ids, np.arange(5), np.array([[1, 2], [1, 3], [3, 4]]), np.array([True, False, True]),
+        (lists,), TemplateList("probes", np.array([3, 4]), np.array([10, 20])),
+    )  # fmt: skip
+    left = whole.without(np.array([True, False, True, False, False]))
+    assert (left.image_names, left.templates.tolist()) == (["b", "d", "e"], [1, 3, 4])
+    assert (left.pairs.tolist(), left.same.tolist()) == ([[1, 3], [3, 4]], [False, True])
+    assert (left.galleries[0].templates.tolist(), left.galleries[0].people.tolist()) == ([1], [10])
+    assert left.probes is not None
+    assert left.probes.templates.tolist() == [3, 4]
 
 
 def test_embeddings_of_another_model_are_refused(
@@ -342,7 +380,7 @@ def test_megaface_from_images(place: Path, embedder: Embedder, tmp_path: Path) -
     with pytest.raises(FileNotFoundError, match=r"facescrub_noises\.txt does not exist"):
         megaface_challenge(subject, root, refined=True)
     (root / "megaface" / "p7" / "0.png").unlink()
-    with pytest.raises(FileNotFoundError, match=r"1 of the 30 images .* p7/0\.png"):
+    with pytest.raises(MissingImageError, match=r"1 of the 30 images .* p7/0\.png"):
         megaface_challenge(Subject(embedder, None, tmp_path / "new"), root)
     with pytest.raises(FileNotFoundError, match="has no templatelists"):
         megaface_challenge(subject, place / "crops")
@@ -468,5 +506,14 @@ def test_a_bin_file_and_an_lfw_list_by_saved_embeddings(tmp_path: Path) -> None:
     np.testing.assert_allclose(scored.scores, expected, atol=1e-6)
     np.save(tmp_path / "x.npy", table[:38])
     (tmp_path / "x.txt").unlink()
-    with pytest.raises(ValueError, match="has 38 embeddings for the 40 images"):
+    with pytest.raises(ValueError, match=r"has 38 embeddings, but .*mine\.bin has 40 images"):
         score_saved(subject, [str(tmp_path / "mine.bin")])
+    np.save(tmp_path / "x.npy", table)
+    (tmp_path / "x.txt").write_text("\n".join(names) + "\n")
+    with pytest.raises(ValueError, match=r"names of its images, but those of .*mine\.bin have"):
+        score_saved(subject, [str(tmp_path / "mine.bin")])
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ValueError, match=r"out is a folder, where one file .*\(gallery\.npy"):
+        score_saved(Subject(None, tmp_path / "out", tmp_path), [str(tmp_path / "mine.bin")])
+    with pytest.raises(FileNotFoundError, match=r"out has no gallery\.npy and no probe\.npy"):
+        identification(Subject(None, tmp_path / "out", tmp_path), None)

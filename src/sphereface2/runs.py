@@ -28,8 +28,9 @@ from sphereface2.data.training_source import (
     build_training_source,
     noise_of,
 )
-from sphereface2.data.verification_sets import VerificationSet
+from sphereface2.data.verification_sets import Missing, VerificationSet
 from sphereface2.evaluation.bootstrap import REPLICATES
+from sphereface2.evaluation.embed import SKIP, MissingImageError
 from sphereface2.evaluation.json_result import write_atomically
 from sphereface2.evaluation.pair_scores import (
     SCORES,
@@ -241,18 +242,23 @@ def evaluate(
     *,
     overrides: Sequence[str] = (),
     output: Path | None = None,
+    missing: Missing | None = None,
     watch: Watch = unwatched,
 ) -> Evaluated:
     """Verify unseen people with a run's model and two baselines; write the result and a report.
 
     `overrides` may change the evaluation and the device, as `evaluation.sets.0.people=50`.
-    `output` is where the result goes, by default into the run's own folder.
+    `output` is where the result goes, by default into the run's own folder. `missing` says for all
+    sets what becomes of images that cannot be read.
     """
     config = run_config(folder, overrides)
     place = folder if output is None else output
     require_writable(place)
-    sets = build_sets(config, watch=watch)
-    result = _measure(folder, config, sets, in_full=True, output=place, watch=watch)
+    try:
+        sets = build_sets(config, missing=missing, watch=watch)
+        result = _measure(folder, config, sets, in_full=True, output=place, watch=watch)
+    except MissingImageError as error:
+        raise MissingImageError(f"{error}; {SKIP}") from None
     pictures = replace(
         _contact_sheet(config),
         hardest=hardest_pairs(result, {each.name: each.images for each in sets}),

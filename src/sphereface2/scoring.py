@@ -11,8 +11,8 @@ from sphereface2.backbones.model_folder import LoadedModel, Preprocessing
 from sphereface2.config import RunConfig
 from sphereface2.data.set_words import sets_of_choice
 from sphereface2.data.source import Progress
-from sphereface2.data.verification_sets import VerificationSet
-from sphereface2.evaluation.embed import embed, raw_pixel_embedding
+from sphereface2.data.verification_sets import Missing, VerificationSet
+from sphereface2.evaluation.embed import embed, prepare, raw_pixel_embedding
 from sphereface2.evaluation.pair_scores import PairScores, score_set
 
 Watch = Callable[[str], AbstractContextManager[Progress | None]]
@@ -24,8 +24,13 @@ def unwatched(title: str) -> AbstractContextManager[Progress | None]:
     return nullcontext()
 
 
-def build_sets(config: RunConfig, *, watch: Watch) -> list[VerificationSet]:
-    """The sets that the config names, their images ready to be read."""
+def build_sets(
+    config: RunConfig, *, missing: Missing | None = None, watch: Watch
+) -> list[VerificationSet]:
+    """The sets that the config names, their images ready to be read.
+
+    missing: what becomes of images that cannot be read, where the set does not say it itself
+    """
     if not config.evaluation.sets:
         raise ValueError(
             "the config names no verification set; give one, such as "
@@ -34,11 +39,11 @@ def build_sets(config: RunConfig, *, watch: Watch) -> list[VerificationSet]:
     sets = [
         each
         for choice in config.evaluation.sets
-        for each in sets_of_choice(choice.name, choice.options)
+        for each in sets_of_choice(choice.name, choice.options, missing=missing)
     ]
     for each in sets:
         with watch(f"preparing set {each.name}") as progress:
-            each.images.prepare(workers=config.training.workers, progress=progress)
+            prepare(each.images, each.missing, workers=config.training.workers, progress=progress)
     return sets
 
 
@@ -62,6 +67,7 @@ def score_sets(
                 flip=config.evaluation.flip,
                 workers=config.training.workers,
                 device=device,
+                missing=each.missing,
                 progress=progress,
             )
         scored.append(score_set(each, embeddings))
@@ -87,6 +93,8 @@ def pixel_scores(
     scored = []
     for each in sets:
         with watch(f"comparing pixels of {each.name}"):
-            pixels = raw_pixel_embedding(each.images, input_size=preprocessing.input_size)
+            pixels = raw_pixel_embedding(
+                each.images, input_size=preprocessing.input_size, missing=each.missing
+            )
         scored.append(score_set(each, pixels))
     return scored

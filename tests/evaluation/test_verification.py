@@ -24,6 +24,7 @@ from sphereface2.evaluation import (
     write_atomically,
 )
 from sphereface2.evaluation.bootstrap import replicate
+from sphereface2.evaluation.pair_scores import _merged_folds
 
 Embeddings = npt.NDArray[np.float32]
 
@@ -422,3 +423,32 @@ def test_unusable_pair_lists_are_refused() -> None:
         score_pairs("plain", embeddings, pairs, same, same.astype(int))
     with pytest.raises(ValueError, match="must have the shapes"):
         score_pairs("plain", embeddings, pairs, same[:-1], folds)
+
+
+def test_pairs_of_missing_images_are_left_out_and_counted() -> None:
+    pairs, same, folds = pair_list()
+    whole = score_pairs("plain", people(0), pairs, same, folds)
+    holes = people(0)
+    holes[[3, 7]] = np.nan
+    found = score_pairs("plain", holes, pairs, same, folds, missing="skip")
+    kept = ~np.isin(pairs, [3, 7]).any(axis=1)
+    np.testing.assert_array_equal(found.scores, whole.scores[kept])
+    np.testing.assert_array_equal(found.positions, np.flatnonzero(kept))
+    assert (found.missing_images, found.skipped_pairs) == (2, int((~kept).sum()))
+    assert combine([found, whole]).skipped_pairs == found.skipped_pairs
+    result = measure(found, model="x", replicates=0)
+    assert (result.missing_images, result.pairs) == (2, int(kept.sum()))
+    with pytest.raises(ValueError, match="2 of 120 embeddings are not finite"):
+        score_pairs("plain", holes, pairs, same, folds)
+    holes[:] = np.nan
+    with pytest.raises(ValueError, match="plain"):
+        score_pairs("plain", holes, pairs, same, folds, missing="skip")
+
+
+def test_a_fold_that_is_left_with_one_kind_joins_its_neighbour() -> None:
+    folds = np.array([0, 0, 1, 1, 2, 2])
+    same = np.array([True, False, True, True, False, True])
+    assert _merged_folds(folds, same).tolist() == [0, 0, 2, 2, 2, 2]
+    last = np.array([True, False, True, False, True, True])
+    assert _merged_folds(folds, last).tolist() == [0, 0, 1, 1, 1, 1]
+    assert _merged_folds(folds, np.array([True, False] * 3)).tolist() == folds.tolist()

@@ -22,7 +22,7 @@ from sphereface2.cli.showing import Watch, console, rank
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
-    from sphereface2.data.verification_sets import VerificationSet
+    from sphereface2.data.verification_sets import Missing, VerificationSet
     from sphereface2.evaluation.pair_scores import PairScores
     from sphereface2.evaluation.protocol_result import ProtocolResult
     from sphereface2.protocols import Subject
@@ -95,6 +95,13 @@ def evaluate(
     pooling: Annotated[
         str | None, typer.Option(help="identification: a person's images by 'mean' or 'max'.")
     ] = None,
+    missing: Annotated[
+        str,
+        typer.Option(
+            help="Images without an embedding, or that cannot be read: 'error', or 'skip' (left "
+            "out and counted)."
+        ),
+    ] = "error",
     flip: Flip = None,
     workers: Workers = None,
     batch_size: BatchSize = 256,
@@ -132,6 +139,7 @@ def evaluate(
                 workers=readers(workers),
                 batch_size=batch_size,
                 device=device,
+                missing=_checked_missing(missing),
             )
         if protocol is not None:
             _evaluate_protocol(subject, protocol, root=root, options=chosen)
@@ -199,6 +207,16 @@ def _refuse_idle_options(
         )
 
 
+def _checked_missing(word: str) -> "Missing":
+    from typing import get_args
+
+    from sphereface2.data.verification_sets import Missing
+    from sphereface2.tables import look_up
+
+    words: dict[str, Missing] = {each: each for each in get_args(Missing)}
+    return look_up("--missing", words, word)
+
+
 def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
     if rank() != 0:
         return  # one process is enough, and torchrun may have started more
@@ -212,6 +230,7 @@ def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
     from sphereface2 import runs
     from sphereface2.reporting.tables import accuracy_table, detail_table
 
+    _refuse_onnx(given)
     folder = Path(given[0])
     if (folder / "model.safetensors").is_file():
         raise ValueError(
@@ -223,6 +242,7 @@ def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
         folder,
         overrides=[*given[1:], *changes],
         output=options.get("output"),
+        missing=_checked_missing(options["missing"]) if "missing" in options else None,
         watch=Watch(console()),
     )
     out = Console()
@@ -243,6 +263,7 @@ def _sort_words(
             f"'{changes[0]}' changes the config of a run; with --on, --protocol and --embeddings "
             "use the options (--help lists them)"
         )
+    _refuse_onnx(given)
     chosen = next((word for word in given if is_model(Path(word))), None)
     if chosen is None and embeddings is None:
         # What is no file may be a misspelt model; saved embeddings need none.
@@ -251,6 +272,15 @@ def _sort_words(
     if chosen is not None:
         rest.remove(chosen)
     return (None if chosen is None else Path(chosen)), [*on, *rest]
+
+
+def _refuse_onnx(words: Sequence[str]) -> None:
+    for word in (word for word in words if word.lower().endswith(".onnx")):
+        raise ValueError(
+            f"{word} is an ONNX model, which evaluate cannot run; embed the images with it "
+            "elsewhere, save the table as X.npy with a name a line in X.txt, and judge that with "
+            "--embeddings X.npy"
+        )
 
 
 def _refuse_mixtures(
@@ -266,15 +296,23 @@ def _refuse_mixtures(
 
 
 def _subject(
-    judged: Path | None, embeddings: Path | None, *, output: Path | None, what: str, **options: Any
+    judged: Path | None,
+    embeddings: Path | None,
+    *,
+    output: Path | None,
+    what: str,
+    missing: "Missing",
+    **options: Any,
 ) -> "Subject":
     from sphereface2.protocols import Subject, open_embedder
 
     watch = Watch(console())
     if embeddings is not None and not embeddings.exists():
         raise FileNotFoundError(f"--embeddings: there is no file or folder {embeddings}")
-    embedder = None if judged is None else open_embedder(judged, watch=watch, **options)
-    subject = Subject(embedder, embeddings, output or Path(), watch)
+    embedder = None
+    if judged is not None:
+        embedder = open_embedder(judged, watch=watch, missing=missing, **options)
+    subject = Subject(embedder, embeddings, output or Path(), watch, missing)
     place = output or Path("evaluations") / f"{subject.name}-{what}"
     require_writable(place)
     return replace(subject, output=place)
@@ -336,7 +374,7 @@ def _evaluate_sets(
     else:
         assert subject.embedder is not None
         with _together():
-            sets = find_sets(words, root=root)
+            sets = find_sets(words, root=root, missing=subject.missing)
         scored = score_sets(subject.embedder, sets, folder=subject.output / "embeddings")
     if scored is None:
         return  # rank 0 has them

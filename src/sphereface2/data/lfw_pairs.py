@@ -17,7 +17,7 @@ from sphereface2.data.pair_list import (
     root_folder,
     text_lines,
 )
-from sphereface2.data.verification_sets import VerificationSet, ten_folds
+from sphereface2.data.verification_sets import Missing, VerificationSet, ten_folds
 from sphereface2.tables import DataPath
 
 _Image = tuple[str, int]
@@ -41,13 +41,15 @@ def lfw_pairs(
     root: DataPath | None = None,
     title: str | None = None,
     suffix: str | None = None,
+    missing: Missing = "error",
 ) -> list[VerificationSet]:
     """The pairs of a list in the form of LFW's pairs.txt, as one verification set.
 
     The images are `root`/NAME/NAME_0001.jpg, of photos or of aligned crops alike; `root` is the
     folder of the file if not given. Their ending is found, or else is `suffix`. The first line
     says how many folds of how many genuine and as many impostor pairs follow (`10 300`); where it
-    gives only the pairs (`300`) or is missing, folds are as in `ten_folds`.
+    gives only the pairs (`300`) or is missing, folds are as in `ten_folds`. `missing: skip` leaves
+    out pairs whose images are not there or cannot be read.
     """
     list_file = Path(path)
     if not list_file.is_file():
@@ -59,7 +61,8 @@ def lfw_pairs(
     keys = sorted({image for pair in pairs for image in (pair.first, pair.second)})
     number = {key: index for index, key in enumerate(keys)}
     files = _files(keys, folder, suffix)
-    require_files(files, list_file, folder)
+    if missing == "error":
+        require_files(files, list_file, folder)
     return [
         VerificationSet(
             name=list_file.stem if title is None else title,
@@ -68,6 +71,7 @@ def lfw_pairs(
             same=same,
             folds=folds,
             people=np.unique([name for name, _ in keys], return_inverse=True)[1].astype(np.int64),
+            missing=missing,
         )
     ]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sphereface2.data.image_file import printable, read_file, read_image
 from sphereface2.data.source import Progress
-from sphereface2.data.verification_sets import VerificationSet, ten_folds
+from sphereface2.data.verification_sets import Missing, VerificationSet, ten_folds
 from sphereface2.tables import DataPath
 
 
@@ -39,14 +39,18 @@ class ImageFiles:
 
 
 def pair_list(
-    *, path: DataPath, root: DataPath | None = None, title: str | None = None
+    *,
+    path: DataPath,
+    root: DataPath | None = None,
+    title: str | None = None,
+    missing: Missing = "error",
 ) -> list[VerificationSet]:
     """The pairs of a list with `path1 path2 0|1` in each line, as one verification set.
 
     Each line is `path1 path2 0|1` (1: the same person), parted by tabs, or by blanks where no
     path has one; empty lines and lines that begin with # are passed over. Image paths are
     relative to `root`, or else to the folder of the list. The set is called `title`, or else as
-    the file is.
+    the file is. `missing: skip` leaves out pairs whose images are not there or cannot be read.
 
     Where the images lie in a folder for each person, and every pair agrees with that, the people
     are known by these folders. Folds as in `ten_folds`.
@@ -59,7 +63,8 @@ def pair_list(
     files = sorted({file for pair in named for file in pair})
     number = {file: index for index, file in enumerate(files)}
     images = [folder / file for file in files]
-    require_files(images, list_file, folder)
+    if missing == "error":
+        require_files(images, list_file, folder)
     pairs = np.array([(number[a], number[b]) for a, b in named], np.int64).reshape(-1, 2)
     answers = np.array(same, np.bool_)
     return [
@@ -70,6 +75,7 @@ def pair_list(
             same=answers,
             folds=ten_folds(answers, list_file),
             people=_people(files, pairs, answers),
+            missing=missing,
         )
     ]
 
@@ -105,7 +111,8 @@ def require_files(images: list[Path], list_file: Path, folder: Path) -> None:
         first = ", ".join(printable(image) for image in missing[:3])
         raise FileNotFoundError(
             f"{len(missing)} of the {len(images)} images of {list_file} are missing, such as "
-            f"{first}; set root to the folder that the paths start from (now {folder})"
+            f"{first}; set root to the folder that the paths start from (now {folder}), or leave "
+            "them out with missing=skip (--missing skip)"
         )
 
 

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sphereface2.data import VERIFICATION_SETS
 from sphereface2.data.pair_list import line_fields, text_lines
-from sphereface2.data.verification_sets import VerificationSet
+from sphereface2.data.verification_sets import Missing, VerificationSet
 from sphereface2.tables import build, look_up, nearest, option_names
 
 _PEOPLE = (".rec", ".idx", ".parquet")
 
 
 def sets_of_word(
-    word: str, *, root: str | None = None, others: Sequence[str] = ()
+    word: str,
+    *,
+    root: str | None = None,
+    others: Sequence[str] = (),
+    missing: Missing | None = None,
 ) -> list[VerificationSet]:
     """The sets that `word` means: a .bin file, a list of pairs (LFW's or ours), or `synthetic`.
 
     Of people in a folder, .rec or .parquet pairs are drawn. `root` is the folder that the images
     of a list of pairs lie below. `others` are further names that would have been understood.
+    `missing` says what becomes of images that are not there, where the set does not say it.
     """
     kind, options = _choice_of_word(word, others)
     if is_pair_list(Path(word)):
         options["root"] = root
-    return build("set", VERIFICATION_SETS, kind, **options)
+    return _built("set", kind, options, missing)
 
 
 def set_choice(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -37,10 +43,12 @@ def set_choice(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, An
     return kind, {**found, **options}
 
 
-def sets_of_choice(name: str, options: Mapping[str, Any]) -> list[VerificationSet]:
-    """The sets that one entry of `evaluation.sets` means."""
+def sets_of_choice(
+    name: str, options: Mapping[str, Any], *, missing: Missing | None = None
+) -> list[VerificationSet]:
+    """The sets that one entry of `evaluation.sets` means; `missing` as above."""
     kind, more = set_choice(name, options)
-    return build("evaluation set", VERIFICATION_SETS, kind, **more)
+    return _built("evaluation set", kind, more, missing)
 
 
 def require_lists_for_root(words: Sequence[str], root: Path | str | None) -> None:
@@ -63,6 +71,18 @@ def is_pair_list(path: Path) -> bool:
 def has_people(path: Path) -> bool:
     """Whether labelled images are there, of which pairs can be drawn."""
     return path.is_dir() or (path.is_file() and path.suffix.lower() in _PEOPLE)
+
+
+def _built(
+    what: str, kind: str, options: dict[str, Any], missing: Missing | None
+) -> list[VerificationSet]:
+    if missing is None:
+        return build(what, VERIFICATION_SETS, kind, **options)
+    if "missing" in option_names(VERIFICATION_SETS[kind]):
+        options["missing"] = missing
+    return [
+        replace(each, missing=missing) for each in build(what, VERIFICATION_SETS, kind, **options)
+    ]
 
 
 def _choice_of_word(word: str, others: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from sphereface2.data.source import Images
 
 FOLDS = 10
+Missing = Literal["error", "skip"]
+"""What an image that is not there or cannot be read is: a mistake, or left out with its pairs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +32,7 @@ class VerificationSet:
     """(images,): who each image shows, where that is known."""
     attributes: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
     """Of each attribute, such as the age gap, its value for every pair in words, "" if unknown."""
+    missing: Missing = "error"
 
     def __post_init__(self) -> None:
         count = len(self.pairs)

@@ -12,6 +12,7 @@ from torch import nn
 
 from sphereface2.backbones.backbone import summed_embeddings
 from sphereface2.data.transforms import resize
+from sphereface2.data.verification_sets import Missing
 
 ImageArray = npt.NDArray[np.uint8]
 Progress = Callable[[int, int], None]  # images done, images in all
@@ -23,6 +24,34 @@ class Images(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> ImageArray: ...
+
+
+class PreparedImages(Images, Protocol):
+    """Images that may have work to do before the first of them is asked for."""
+
+    def prepare(self, *, workers: int, progress: Progress | None) -> None: ...
+
+
+class MissingImageError(ValueError):
+    """An image is not there or cannot be read."""
+
+
+SKIP = "--missing skip leaves such images out"
+
+
+def prepare(
+    images: PreparedImages,
+    missing: Missing | None,
+    *,
+    workers: int,
+    progress: Progress | None,
+) -> None:
+    """Prepare images; if some are faulty, a MissingImageError, unless they are to be skipped."""
+    try:
+        images.prepare(workers=workers, progress=progress)
+    except (ValueError, OSError) as error:
+        if missing != "skip":
+            raise MissingImageError(str(error)) from error
 
 
 class Preprocessing(Protocol):
@@ -45,6 +74,7 @@ def embed(
     flip: bool = True,
     workers: int = 1,
     device: torch.device | str | None = None,
+    missing: Missing = "error",
     progress: Progress | None = None,
 ) -> npt.NDArray[np.float32]:
     """The (N, D) embeddings of `images`, with the options of `embed_blocks`."""
@@ -65,6 +95,7 @@ def embed(
         flip=flip,
         workers=workers,
         device=device,
+        missing=missing,
     ):
         parts.append(embeddings)
         if progress is not None:
@@ -81,25 +112,30 @@ def embed_blocks(
     flip: bool = True,
     workers: int = 1,
     device: torch.device | str | None = None,
+    missing: Missing = "error",
 ) -> Iterator[tuple[range, npt.NDArray[np.float32]]]:
     """Each block of image numbers with its (n, D) embeddings, one after the other.
 
     With `flip`, the embedding of an image is the sum of its own and its mirror image's
     (`summed_embeddings`), which `score_pairs` brings to unit norm.
     `workers` threads read the next images while the network is at work. `device` is where the
-    backbone is; by default it is asked. The backbone runs in evaluation mode and gets its modes
-    back afterwards, whatever happens.
+    backbone is; by default it is asked. With `missing` "skip", an image that cannot be read has NaN
+    in place of an embedding; else it is a MissingImageError. The backbone runs in evaluation mode
+    and gets its modes back afterwards, whatever happens.
     """
     place = device if device is not None else _device_of(backbone)
     # Each module's own mode: a part may be frozen in evaluation mode while the rest trains.
     modes = [(module, module.training) for module in backbone.modules()]
     backbone.eval()
     try:
-        for block, batch in _read_ahead(images, blocks, preprocessing.input_size, workers):
+        for block, batch, unread in _read_ahead(
+            images, blocks, preprocessing.input_size, workers, missing
+        ):
             with torch.inference_mode():
                 inputs = preprocessing.to_tensor(torch.from_numpy(batch).to(place))
                 embeddings = summed_embeddings(backbone, inputs, flip=flip)
                 found: npt.NDArray[np.float32] = embeddings.cpu().numpy()
+                found[unread] = np.nan
             yield block, found
     finally:
         for module, mode in modes:
@@ -107,48 +143,58 @@ def embed_blocks(
 
 
 def _read_ahead(
-    images: Images, blocks: Sequence[range], size: int, workers: int
-) -> Iterator[tuple[range, ImageArray]]:
-    """The images of each block, read in threads a block ahead of where they are needed."""
+    images: Images, blocks: Sequence[range], size: int, workers: int, missing: Missing
+) -> Iterator[tuple[range, ImageArray, list[int]]]:
+    """The images of each block, read in threads a block ahead of where they are needed.
+
+    The numbers are those within the block that could not be read, and are black.
+    """
     with ThreadPoolExecutor(max(1, workers), thread_name_prefix="images") as pool:
 
-        def read(number: int) -> ImageArray:
-            return resize(_image(images, number), size)
+        def read(number: int) -> ImageArray | None:
+            image = _image_or_none(images, number, missing)
+            return None if image is None else resize(image, size)
 
-        pending: deque[tuple[range, list[Future[ImageArray]]]] = deque()
+        def gathered(
+            block: range, reading: list[Future[ImageArray | None]]
+        ) -> tuple[range, ImageArray, list[int]]:
+            found = [future.result() for future in reading]
+            unread = [number for number, image in enumerate(found) if image is None]
+            black = np.zeros((size, size, 3), np.uint8)
+            return block, np.stack([black if image is None else image for image in found]), unread
+
+        pending: deque[tuple[range, list[Future[ImageArray | None]]]] = deque()
         try:
             for block in blocks:
                 pending.append((block, [pool.submit(read, number) for number in block]))
                 if len(pending) > 1:
-                    yield _gathered(*pending.popleft())
+                    yield gathered(*pending.popleft())
             while pending:
-                yield _gathered(*pending.popleft())
+                yield gathered(*pending.popleft())
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _gathered(block: range, images: list[Future[ImageArray]]) -> tuple[range, ImageArray]:
-    return block, np.stack([image.result() for image in images])
-
-
 def raw_pixel_embedding(
-    images: Images, *, input_size: int | None = None
+    images: Images, *, input_size: int | None = None, missing: Missing = "error"
 ) -> npt.NDArray[np.float32]:
     """The baseline without a network: the pixels as a vector, less the image's own mean.
 
     `input_size` scales the images as `embed` does; without it all must have one size. One image of
-    112×112 takes 150 kB as an embedding, so give it for long lists.
+    112×112 takes 150 kB as an embedding, so give it for long lists. `missing` as for `embed`.
     """
     if len(images) == 0:
         raise ValueError("there are no images to embed")
-    first = _image(images, 0)
-    size = (input_size, input_size) if input_size else first.shape[:2]
-    flat = np.empty((len(images), size[0] * size[1] * 3), dtype=np.float32)
+    first = None if input_size else _image(images, 0)
+    size = (input_size, input_size) if first is None else first.shape[:2]
+    flat = np.full((len(images), size[0] * size[1] * 3), np.nan, dtype=np.float32)
     for index in range(len(images)):
-        image = _image(images, index)
+        image = _image_or_none(images, index, missing)
+        if image is None:
+            continue
         if input_size:
             image = resize(image, input_size)
-        elif image.shape != first.shape:
+        elif first is not None and image.shape != first.shape:
             raise ValueError(
                 f"image {index} has the shape {image.shape} and image 0 {first.shape}; "
                 "give input_size to bring them to one size"
@@ -161,6 +207,18 @@ def raw_pixel_embedding(
 def _device_of(backbone: nn.Module) -> torch.device:
     parameter = next(backbone.parameters(), None)
     return parameter.device if parameter is not None else torch.device("cpu")
+
+
+def _image_or_none(images: Images, index: int, missing: Missing) -> ImageArray | None:
+    try:
+        return _image(images, index)
+    except (ValueError, OSError) as error:
+        if missing == "skip":
+            return None
+        told = str(error)
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            told = f"{error.filename}: {error.strerror.lower()}"
+        raise MissingImageError(told) from error
 
 
 def _image(images: Images, index: int) -> ImageArray:

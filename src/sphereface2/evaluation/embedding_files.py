@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sphereface2.data.verification_sets import Missing
 from sphereface2.evaluation.megaface_files import read_feature
 from sphereface2.evaluation.unit_rows import Mirror, Vectors, check_rows, check_table, first_of
 
@@ -56,6 +57,12 @@ def read_embeddings(
     numbers for 512 dimensions); None takes that for given where `dim` is half the width
     check_values: also look for NaN and zero rows, which costs a pass over the file
     """
+    if path.is_dir():
+        raise ValueError(
+            f"{path} is a folder, where one file of embeddings is expected "
+            f"({', '.join(SUFFIXES)}); a folder is for --protocol megaface (facescrub and megaface "
+            "in it, as tables or feature files) and identification (gallery.npy and probe.npy)"
+        )
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; it should hold embeddings")
     table, listed, people = _table(path)
@@ -86,8 +93,13 @@ def read_embeddings(
     return SavedEmbeddings(table, mirror, listed, people, str(path))
 
 
-def in_order(saved: SavedEmbeddings, names: Sequence[str]) -> npt.NDArray[np.intp]:
-    """The row of each of `names`; for a protocol whose images were embedded in another order."""
+def in_order(
+    saved: SavedEmbeddings, names: Sequence[str], *, missing: Missing = "error"
+) -> npt.NDArray[np.intp]:
+    """The row of each of `names`; for a protocol whose images were embedded in another order.
+
+    With `missing` "skip" it is -1 for a name that has none.
+    """
     if saved.names is None:
         raise ValueError(f"{saved.source} has no names; put one a line into a .txt beside it")
     rows: dict[str, int] = {}
@@ -98,13 +110,13 @@ def in_order(saved: SavedEmbeddings, names: Sequence[str]) -> npt.NDArray[np.int
         rows[name] = number
     if twice:
         raise ValueError(f"{saved.source}: {len(twice):,} names stand twice ({first_of(twice)})")
-    missing = [name for name in names if name not in rows]
-    if missing:
+    lacking = [name for name in names if name not in rows]
+    if lacking and missing == "error":
         raise ValueError(
-            f"{saved.source}: {len(missing):,} of {len(names):,} images of the list have no "
-            f"embedding ({first_of(missing)})"
+            f"{saved.source}: {len(lacking):,} of {len(names):,} images of the list have no "
+            f"embedding ({first_of(lacking)}); --missing skip leaves them out"
         )
-    return np.array([rows[name] for name in names], dtype=np.intp)
+    return np.array([rows.get(name, -1) for name in names], dtype=np.intp)
 
 
 _Read = tuple[npt.NDArray[Any], Sequence[str] | None, npt.NDArray[Any] | None]
@@ -168,9 +180,11 @@ def _tensor(path: Path) -> npt.NDArray[Any]:
 
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises whatever the file makes it raise
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{path} cannot be read as a tensor ({reason})") from None
+    except Exception:  # torch raises whatever the file makes it raise, with advice to run it
+        raise ValueError(
+            f"{path} cannot be read as a tensor: it is damaged, or holds more than plain tensors, "
+            "which could run code; save the embeddings alone, with numpy.save or torch.save"
+        ) from None
     if not isinstance(loaded, torch.Tensor):
         raise ValueError(f"{path} holds a {type(loaded).__name__}, not a tensor of embeddings")
     table: npt.NDArray[Any] = loaded.detach().float().numpy()

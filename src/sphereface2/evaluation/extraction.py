@@ -9,6 +9,7 @@ processes as it likes, does the blocks that have no mark yet.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -18,8 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sphereface2.data.full_disk import telling_how_to_go_on
+from sphereface2.data.verification_sets import Missing
 from sphereface2.evaluation.embed import Images, Preprocessing, Progress, embed_blocks
 from sphereface2.evaluation.json_result import write_atomically
+from sphereface2.evaluation.unit_rows import absent_rows
 
 if TYPE_CHECKING:
     import torch
@@ -75,11 +79,15 @@ class Extraction:
         # Interrupted while it was laid out, or after its end: there is no work in it.
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        np.lib.format.open_memmap(
-            self.folder / _EMBEDDINGS, "w+", np.float32, (self.count, self.dim)
-        ).flush()
-        np.lib.format.open_memmap(self.folder / _MARKS, "w+", np.uint8, (self.blocks,)).flush()
-        write_atomically(self.folder / _WHAT, json.dumps(self.what, indent=1, sort_keys=True))
+        try:
+            with telling_how_to_go_on(self.output, kept="nothing is embedded yet"):
+                _lay_out(self.folder / _EMBEDDINGS, np.dtype(np.float32), (self.count, self.dim))
+                _lay_out(self.folder / _MARKS, np.dtype(np.uint8), (self.blocks,))
+                what = json.dumps(self.what, indent=1, sort_keys=True)
+                write_atomically(self.folder / _WHAT, what)
+        except OSError:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
         return 0
 
     def done(self) -> int:
@@ -98,11 +106,12 @@ class Extraction:
         workers: int = 1,
         device: torch.device | str | None = None,
         share: tuple[int, int] = (0, 1),
+        missing: Missing = "error",
         progress: Progress | None = None,
     ) -> None:
         """Embed the open blocks of the k-th (from 0) of n processes, `share` = (k, n).
 
-        `progress` hears of all processes' images.
+        `progress` hears of all processes' images; `missing` as for `embed_blocks`.
         """
         embeddings = np.lib.format.open_memmap(self.folder / _EMBEDDINGS, "r+")
         marks = np.lib.format.open_memmap(self.folder / _MARKS, "r+")
@@ -118,8 +127,9 @@ class Extraction:
                 flip=flip,
                 workers=workers,
                 device=device,
+                missing=missing,
             ):
-                _require_finite(found, block)
+                _require_finite(found, block, missing)
                 embeddings[block.start : block.stop] = found
                 unmarked.append(block.start // self.block_size)
                 if time.monotonic() - told > _SECONDS_BETWEEN_MARKS:
@@ -149,12 +159,25 @@ class Extraction:
     def _require_same(self) -> None:
         begun = json.loads((self.folder / _WHAT).read_text(encoding="utf-8"))
         wanted = json.loads(json.dumps(self.what))
+        if "missing" in wanted:
+            # What was begun with all images serves those who do without some, not the reverse.
+            begun["missing"] = wanted["missing"]
         for key in sorted({*begun, *wanted}):
             if begun.get(key) != wanted.get(key):
                 raise ValueError(
                     f"{self.folder} holds an extraction with {key} = {begun.get(key)}, now it is "
                     f"{wanted.get(key)}; remove that folder or choose another output"
                 )
+        write_atomically(self.folder / _WHAT, json.dumps(self.what, indent=1, sort_keys=True))
+
+
+def _lay_out(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """A table of zeros whose place on the disk is taken."""
+    np.lib.format.open_memmap(path, "w+", dtype, shape).flush()
+    # Without this the file is a hole, and a disk that fills up later ends the process by a signal.
+    with path.open("r+b") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _mark(
@@ -170,8 +193,10 @@ def _mark(
         blocks.clear()
 
 
-def _require_finite(embeddings: npt.NDArray[np.float32], block: range) -> None:
+def _require_finite(embeddings: npt.NDArray[np.float32], block: range, missing: Missing) -> None:
     faulty = ~np.isfinite(embeddings).all(axis=1)
+    if missing == "skip":
+        faulty &= ~absent_rows(embeddings)
     if faulty.any():
         number = block.start + int(np.argmax(faulty))
         raise ValueError(f"the model's embedding of image {number} is not finite")

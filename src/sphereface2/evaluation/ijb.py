@@ -1,7 +1,9 @@
 """IJB-B and IJB-C: from the embeddings of the images to 1:1 and 1:N results."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +45,30 @@ class IjbSet:
 
     def __len__(self) -> int:
         return len(self.templates)
+
+    def without(self, absent: npt.NDArray[np.bool_]) -> IjbSet:
+        """The lists without these images, and without the templates that then have none."""
+        left = self.templates[~absent]
+
+        def listed(part: TemplateList) -> TemplateList:
+            there = np.isin(part.templates, left)
+            return TemplateList(part.name, part.templates[there], part.people[there])
+
+        both = np.isin(self.pairs, left).all(axis=1)
+        return replace(
+            self,
+            image_names=[
+                name for name, out in zip(self.image_names, absent, strict=True) if not out
+            ],
+            landmarks=self.landmarks[~absent],
+            detector_scores=self.detector_scores[~absent],
+            templates=left,
+            media=self.media[~absent],
+            pairs=self.pairs[both],
+            same=self.same[both],
+            galleries=tuple(listed(gallery) for gallery in self.galleries),
+            probes=None if self.probes is None else listed(self.probes),
+        )
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.write(content.encode() if isinstance(content, str) else content)
         Path(temporary).chmod(0o644)  # mkstemp gives 0600, unlike every other file of a run
         Path(temporary).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            # A write that fails, on a full disk say, does not know the name of its file.
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise

@@ -3,13 +3,14 @@
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from sphereface2.data.verification_sets import Missing
 from sphereface2.evaluation.unit_rows import Float32, check_table, first_of
 
 Progress = Callable[[int, int], None]
@@ -106,7 +107,7 @@ def find_ending(folder: Path, names: Sequence[str]) -> str:
     """What follows the image name in the feature files: `x.jpg_insightface.bin` has
     `_insightface.bin`."""
     first = folder / names[0]
-    found = sorted(path.name for path in first.parent.glob(f"{first.name}*.bin"))
+    found = sorted(path.name for path in _files_of(first))
     if len(found) != 1:
         known = f"several: {first_of(found)}" if found else "none"
         raise ValueError(
@@ -116,21 +117,34 @@ def find_ending(folder: Path, names: Sequence[str]) -> str:
     return found[0][len(first.name) :]
 
 
+def _files_of(image: Path) -> Iterator[Path]:
+    return image.parent.glob(f"{image.name}*.bin")
+
+
 def gather_features(
     folder: Path,
     names: Sequence[str],
     output: Path,
     *,
     ending: str | None = None,
+    missing: Missing = "error",
     progress: Progress | None = None,
 ) -> Path:
     """Copy a feature file a name into one memory-mapped .npy table, in the order of `names`.
 
+    With `missing` "skip", names without a file that can be read get NaN.
+
     Interrupted, it goes on where it was when called again with the same names; the table gets its
     name only when it is whole.
     """
-    suffix = find_ending(folder, names) if ending is None else ending
-    first = read_feature(folder / (names[0] + suffix))
+    if missing == "skip":
+        # The ending and the dimensions are those of the first that is there.
+        there = (n for n, name in enumerate(names) if any(_files_of(folder / name)))
+        names_from = names[next(there, 0) :]
+    else:
+        names_from = names
+    suffix = find_ending(folder, names_from) if ending is None else ending
+    first = read_feature(folder / (names_from[0] + suffix))
     shape = (len(names), first.size)
     part, note = output.with_name(output.name + ".part"), output.with_name(output.name + ".json")
     task = hashlib.sha256("\n".join([str(shape), suffix, *names]).encode()).hexdigest()
@@ -140,7 +154,12 @@ def gather_features(
         part, mode="r+" if done else "w+", dtype=np.float32, shape=None if done else shape
     )
     for number in range(done, len(names)):
-        feature = read_feature(folder / (names[number] + suffix))
+        try:
+            feature = read_feature(folder / (names[number] + suffix))
+        except (ValueError, OSError) as error:
+            if missing == "error":
+                raise type(error)(f"{error}; --missing skip leaves such images out") from None
+            feature = np.full(first.size, np.nan, np.float32)
         if feature.size != first.size:
             _refuse_widths(folder, names, suffix, first.size, start=number)
         table[number] = feature
@@ -164,6 +183,7 @@ def megaface_features(
     *,
     ending: str | None = None,
     store: Path | None = None,
+    missing: Missing = "error",
     progress: Progress | None = None,
 ) -> tuple[Float32, Float32, npt.NDArray[np.bool_]]:
     """The tables of probes and distractors, and which distractors their files mark as noisy.
@@ -185,7 +205,7 @@ def megaface_features(
                 )
             path = gather_features(
                 root / kind, names, (store or root) / f"{kind}.npy", ending=ending,
-                progress=progress,
+                missing=missing, progress=progress,
             )  # fmt: skip
         table: Float32 = np.load(path, mmap_mode="r", allow_pickle=False)
         check_table(table, source=str(path), rows=len(names))
@@ -204,7 +224,7 @@ def strip_noise_column(
     """
     last = np.asarray(table[:, -1])
     marked = last == NOISY_MARK
-    if table.shape[1] > 1 and bool(np.all(marked | (last == 0))):
+    if table.shape[1] > 1 and bool(np.all(marked | (last == 0) | np.isnan(last))):
         return table[:, :-1], marked
     return table, np.zeros(len(table), dtype=np.bool_)
 

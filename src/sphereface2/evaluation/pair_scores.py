@@ -15,11 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.verification_sets import VerificationSet
+from sphereface2.data.verification_sets import Missing, VerificationSet
 from sphereface2.evaluation.json_result import write_atomically
 from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray
 from sphereface2.evaluation.results import COMBINED
 from sphereface2.evaluation.slices import Attributes
+from sphereface2.evaluation.unit_rows import absent_rows
 
 SCORES = "scores.npz"
 _FORMAT = "sphereface2-scores-1"
@@ -46,6 +47,7 @@ class PairScores:
     people: (n, 2) who the two images of each pair show, where that is known
     images: digest of the set's images (`images_digest`), where it was taken
     attributes: values of each pair by which `measure` slices the result
+    missing_images, skipped_pairs: images without an embedding, and the pairs left out for them
     """
 
     name: str
@@ -58,6 +60,8 @@ class PairScores:
     people: IntArray | None = None
     images: str = ""
     attributes: Attributes = field(default_factory=dict)
+    missing_images: int = 0
+    skipped_pairs: int = 0
 
     @property
     def digest(self) -> str:
@@ -77,19 +81,32 @@ def score_pairs(
     images: str = "",
     attributes: Attributes | None = None,
     angular_bias: float | None = None,
+    missing: Missing = "error",
 ) -> PairScores:
     """The cosine of the two embeddings of each pair; (N, D) embeddings need not be unit vectors.
 
     With an `angular_bias` b it is x·x' - b‖x‖‖x'‖ instead, as SimPLE's authors score pairs.
     `people` (N,) is the person of each image: with it, intervals count people and not pairs.
+    With `missing` "skip", pairs with an image whose row is NaN throughout are left out and counted.
     """
     pair_numbers = np.asarray(pairs, dtype=np.int64)
     kinds = np.asarray(same, dtype=np.bool_)
     fold_numbers = np.asarray(folds, dtype=np.int64)
     _check_pairs(name, pair_numbers, kinds, fold_numbers)
-    norms = _checked_norms(name, embeddings)
+    absent = absent_rows(embeddings) if missing == "skip" else np.zeros(0, dtype=np.bool_)
+    if absent.any():
+        norms = np.ones(len(embeddings))
+        norms[~absent] = _checked_norms(name, embeddings[~absent])
+    else:
+        norms = _checked_norms(name, embeddings)
     unknown = (pair_numbers.min(axis=1) < 0) | (pair_numbers.max(axis=1) >= len(embeddings))
     _refuse(name, "pairs", unknown, f"name an image beyond the {len(embeddings)} there")
+    kept = np.ones(len(kinds), dtype=np.bool_)
+    if absent.any():
+        kept = ~(absent[pair_numbers[:, 0]] | absent[pair_numbers[:, 1]])
+        pair_numbers, kinds = pair_numbers[kept], kinds[kept]
+        fold_numbers = _merged_folds(fold_numbers[kept], kinds)
+        _check_pairs(f"{name} without its missing images", pair_numbers, kinds, fold_numbers)
     persons = _people_of_pairs(name, people, pair_numbers, kinds, images=len(embeddings))
     scores = np.empty(len(kinds), dtype=np.float64)
     for start in range(0, len(kinds), _CHUNK):
@@ -108,10 +125,12 @@ def score_pairs(
         same=kinds,
         folds=fold_numbers,
         sources=np.full(len(kinds), name),
-        positions=np.arange(len(kinds), dtype=np.int64),
+        positions=np.flatnonzero(kept),
         people=persons,
         images=images,
-        attributes=attributes or {},
+        attributes={key: values[kept] for key, values in (attributes or {}).items()},
+        missing_images=int(np.count_nonzero(absent)),
+        skipped_pairs=int(np.count_nonzero(~kept)),
     )
 
 
@@ -131,6 +150,7 @@ def score_set(
         people=each.people,
         images=images,
         attributes=each.attributes,
+        missing=each.missing,
     )
 
 
@@ -152,14 +172,23 @@ def combine(sets: Sequence[PairScores], *, name: str = COMBINED) -> PairScores:
         positions=np.concatenate([part.positions for part in sets]),
         people=_pooled_people(sets),
         images="+".join(part.images for part in sets) if all(s.images for s in sets) else "",
+        missing_images=sum(part.missing_images for part in sets),
+        skipped_pairs=sum(part.skipped_pairs for part in sets),
     )
 
 
 def images_digest(images: Images) -> str:
-    """Stands for the images of a set: how many there are, and the pixels of 64 of them."""
+    """Stands for the images of a set: how many there are, and the pixels of 64 of them.
+
+    One that cannot be read counts as such: what becomes of it is not decided here.
+    """
     digest = hashlib.sha256(str(len(images)).encode())
     for index in np.unique(np.linspace(0, len(images) - 1, _SAMPLE).astype(int)).tolist():
-        image = np.ascontiguousarray(images[index])
+        try:
+            image = np.ascontiguousarray(images[index])
+        except (ValueError, OSError):
+            digest.update(b"missing")
+            continue
         digest.update(str(image.shape).encode())
         digest.update(image.tobytes())
     return digest.hexdigest()[:16]
@@ -278,6 +307,18 @@ def _check_pairs(name: str, pairs: IntArray, same: BoolArray, folds: IntArray) -
             f"set '{name}': {len(one_kind)} of {names.size} folds hold genuine or impostor pairs "
             f"only ({_first(one_kind)}); spread both kinds over the folds"
         )
+
+
+def _merged_folds(folds: IntArray, same: BoolArray) -> IntArray:
+    """A fold that is left with pairs of one kind joins the next one (the last, the one before)."""
+    merged = folds.copy()
+    left = np.unique(folds).tolist()
+    for fold in tuple(left):
+        here = merged == fold
+        if len(left) > 1 and np.unique(same[here]).size < 2:
+            left.remove(fold)
+            merged[here] = next((other for other in left if other > fold), left[-1])
+    return merged
 
 
 def _checked_norms(name: str, embeddings: npt.NDArray[np.floating[Any]]) -> FloatArray:

@@ -68,6 +68,7 @@ class VerificationResult:
     best_threshold_accuracy: one threshold for all pairs, chosen on these very pairs
     hardest_genuine, hardest_impostor: the lowest genuine and highest impostor scores, worst first
     people: how many different people the pairs show, where that is known
+    missing_images, skipped_pairs: images without an embedding, and the pairs left out for them
     slices: the decisions by attributes of the pairs, where those are known
     ..._interval, roc_band: how sure the numbers are; None where that was not asked for
     """
@@ -98,6 +99,8 @@ class VerificationResult:
     auc_interval: Interval | None = None
     roc_band: RocBand | None = None
     slices: tuple[Slice, ...] = ()
+    missing_images: int = 0
+    skipped_pairs: int = 0
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,15 @@ def unit_block(block: Vectors, *, out: Float32) -> bool:
     return True
 
 
+def absent_rows(embeddings: Vectors) -> npt.NDArray[np.bool_]:
+    """Which rows are NaN throughout: the image has no embedding."""
+    absent = np.zeros(len(embeddings), np.bool_)
+    for start in range(0, len(embeddings), _BLOCK):
+        block = embeddings[start : start + _BLOCK]
+        absent[start : start + len(block)] = np.isnan(block).all(axis=1)
+    return absent
+
+
 def fold_mirror(block: Vectors, how: Mirror) -> Vectors:
     """One vector an image.
 

@@ -121,6 +121,8 @@ def measure(
             people=scored.people,
             replicates=replicates,
         ),
+        missing_images=scored.missing_images,
+        skipped_pairs=scored.skipped_pairs,
     )
     return _with_intervals(result, scored, replicates) if replicates else result
 

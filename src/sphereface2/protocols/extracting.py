@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,10 @@ from sphereface2.backbones.model_folder import (
     load_model,
     weights_digest,
 )
+from sphereface2.data.full_disk import telling_how_to_go_on
 from sphereface2.data.source import Images, Progress, Source
+from sphereface2.data.verification_sets import Missing
+from sphereface2.evaluation.embed import SKIP, MissingImageError, prepare
 from sphereface2.evaluation.extraction import Extraction
 from sphereface2.evaluation.json_result import write_atomically
 from sphereface2.evaluation.pair_scores import images_digest
@@ -73,6 +76,8 @@ class Embedder:
     workers: int = 1
     batch_size: int = 256
     watch: Watch = unwatched
+    missing: Missing | None = None
+    """What becomes of images that cannot be read; None: a mistake, and nothing else is offered."""
 
     @property
     def name(self) -> str:
@@ -115,6 +120,8 @@ class Embedder:
                 "flip": self.flip,
                 "names": _digest_of(names or ()),
                 "people": _digest_of(people or ()),
+                # Embeddings that may be missing are for nobody who asks for all.
+                **({"missing": "skip"} if self.missing == "skip" else {}),
                 **(what or {}),
             },
             block_size=self.batch_size,
@@ -126,7 +133,7 @@ class Embedder:
             begun = team.from_first(lambda: job.start(overwrite=overwrite is not False))
             if progress is not None and begun:
                 progress(begun, job.count)
-            with team.together():
+            with team.together(), self._saying_how_to_skip():
                 job.work(
                     self.model.backbone,
                     images,
@@ -135,9 +142,11 @@ class Embedder:
                     workers=self.workers,
                     device=self.device,
                     share=(team.rank, team.world),
+                    missing=self.missing or "error",
                     progress=progress,
                 )
-        with team.together():
+        kept = "its embeddings are kept"
+        with team.together(), telling_how_to_go_on(output, kept=kept):
             if team.is_first:
                 # The file gets its name last: whoever finds it, finds all that belongs to it.
                 write_atomically(output.with_suffix(".json"), _note(job.what))
@@ -151,9 +160,18 @@ class Embedder:
         if job.output.exists() and overwrite is False:
             job.start()  # says that the file is in the way, before the long check
         if not job.output.exists() and not job.folder.exists():
-            with self.watch("checking the images") as progress:
-                images.prepare(workers=self.workers, progress=progress)
+            with self.watch("checking the images") as progress, self._saying_how_to_skip():
+                prepare(images, self.missing, workers=self.workers, progress=progress)
         return images_digest(images)
+
+    @contextmanager
+    def _saying_how_to_skip(self) -> Iterator[None]:
+        try:
+            yield
+        except MissingImageError as error:
+            if self.missing is None:
+                raise
+            raise MissingImageError(f"{error}; {SKIP}") from None
 
 
 def open_embedder(
@@ -163,6 +181,7 @@ def open_embedder(
     workers: int = 1,
     batch_size: int = 256,
     device: str = "auto",
+    missing: Missing | None = None,
     watch: Watch = unwatched,
 ) -> Embedder:
     """The model of a run or model folder on this rank's own device.
@@ -185,6 +204,7 @@ def open_embedder(
         workers=workers,
         batch_size=batch_size,
         watch=watch,
+        missing=missing,
     )
 
 

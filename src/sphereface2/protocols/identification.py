@@ -51,6 +51,10 @@ def identification(
         flip = subject.flip_of()
     if not team.is_first:
         return None
+    out, gone = subject.absent(gallery), subject.absent(probes)
+    if out.any() or gone.any():
+        gallery, enrolled = gallery[~out], enrolled[~out]
+        probes, wanted = probes[~gone], wanted[~gone]
     calibration = subject.calibration()
     holds = calibration is not None and calibration.flip == flip
     with subject.watch("searching") as progress:
@@ -67,7 +71,8 @@ def identification(
         how = "with" if calibration.flip else "without"
         left_out = f"calibrated thresholds left out: they hold {how} the mirror image's added"
         result = replace(result, conventions=(*result.conventions, left_out))
-    return told(result, subject, root)
+    missing, images = int(out.sum() + gone.sum()), len(out) + len(gone)
+    return told(result, subject, root, missing=missing, images=images)
 
 
 def _people_folder(root: Path, names: Sequence[str]) -> ImageFolder:
@@ -116,6 +121,12 @@ def _saved_people(
         first, second = kinds == "gallery", kinds == "probe"
         return vectors[first], people[first], vectors[second], people[second]
     found: list[Any] = []
+    absent = [name for name in ("gallery.npy", "probe.npy") if not (path / name).is_file()]
+    if absent:
+        raise FileNotFoundError(
+            f"{path} has no {' and no '.join(absent)}; for identification the folder holds "
+            "gallery.npy and probe.npy, each with a .txt of 'name person' lines beside it"
+        )
     for kind in ("gallery", "probe"):
         saved = subject.read(path / f"{kind}.npy", mirrored=mirrored)
         if saved.people is None:

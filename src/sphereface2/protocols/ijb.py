@@ -69,20 +69,26 @@ def _ijb(
     mirror: Mirror = "given"
     if subject.embeddings is not None:
         vectors, mirror = rows_of(
-            subject.read(subject.embeddings, mirrored=mirrored), ijb.image_names
+            subject.read(subject.embeddings, mirrored=mirrored),
+            ijb.image_names,
+            missing=subject.missing,
         )
     else:
         assert subject.embedder is not None
         with team.together():
-            images = AlignedFiles(image_folder(place, name=name), ijb.image_names, ijb.landmarks)
+            folder = image_folder(place, name=name)
+            files = AlignedFiles(folder, ijb.image_names, ijb.landmarks)
         vectors = subject.embedder.embed(
-            images,
+            files,
             subject.output / "embeddings.npy",
             title=f"embedding the images of {name}",
             names=ijb.image_names,
         )
     if not team.is_first:
         return None
+    images, absent = len(ijb), subject.absent(vectors)
+    if absent.any():
+        ijb, vectors = ijb.without(absent), vectors[~absent]
     with subject.watch(f"measuring {name}") as progress:
         result = evaluate_ijb(
             ijb,
@@ -93,7 +99,7 @@ def _ijb(
             parts=parts,
             progress=None if progress is None else _any_stage(progress),
         )
-    return told(result, subject, place)
+    return told(result, subject, place, missing=int(absent.sum()), images=images)
 
 
 def _parts(words: Sequence[str] | None) -> tuple[str, ...]:

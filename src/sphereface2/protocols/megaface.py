@@ -48,7 +48,11 @@ def megaface_challenge(
     if subject.embeddings is not None:
         with subject.watch("gathering features") as progress:
             probes, others, marked = megaface_features(
-                subject.embeddings, listed, store=subject.output, progress=progress
+                subject.embeddings,
+                listed,
+                store=subject.output,
+                missing=subject.missing,
+                progress=progress,
             )
     else:
         probes, others = (
@@ -61,18 +65,20 @@ def megaface_challenge(
         marked = np.zeros(len(others), np.bool_)
     if not team.is_first:
         return None
+    out, gone = subject.absent(probes), subject.absent(others)
     with subject.watch("searching") as progress:
         result = megaface(
-            probes,
-            listed.people,
-            others,
-            noisy_probes=listed.noisy_probes if refined else None,
-            noisy_distractors=listed.noisy_distractors | marked,
+            probes[~out] if out.any() else probes,
+            listed.people[~out],
+            others[~gone] if gone.any() else others,
+            noisy_probes=listed.noisy_probes[~out] if refined else None,
+            noisy_distractors=(listed.noisy_distractors | marked)[~gone],
             noisy_probes_are=CENTRED if noisy_probes == "centre" else REMOVED,
             name="megaface, refined" if refined else "megaface",
             progress=progress,
         )
-    return told(result, subject, place)
+    missing, images = int(out.sum() + gone.sum()), len(out) + len(gone)
+    return told(result, subject, place, missing=missing, images=images)
 
 
 def _megaface_lists(root: Path, *, distractors: int | None, refined: bool) -> MegaFaceSet:

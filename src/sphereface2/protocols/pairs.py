@@ -11,26 +11,34 @@ import numpy as np
 
 from sphereface2.data.named_pairs import named_pairs, without_ending
 from sphereface2.data.opening import open_images
-from sphereface2.data.set_words import has_people, require_lists_for_root, sets_of_word
-from sphereface2.data.verification_sets import VerificationSet
+from sphereface2.data.set_words import (
+    has_people,
+    is_pair_list,
+    require_lists_for_root,
+    sets_of_word,
+)
+from sphereface2.data.verification_sets import Missing, VerificationSet
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
 from sphereface2.evaluation.pair_scores import PairScores, images_digest, score_pairs, score_set
-from sphereface2.evaluation.unit_rows import fold_mirror
+from sphereface2.evaluation.unit_rows import Mirror, Vectors, fold_mirror
 from sphereface2.protocols.extracting import Embedder
 from sphereface2.protocols.subject import Subject, rows_of
 from sphereface2.training.distributed import current_team
 
 
-def find_sets(words: Sequence[str], *, root: Path | None = None) -> list[VerificationSet]:
+def find_sets(
+    words: Sequence[str], *, root: Path | None = None, missing: Missing = "error"
+) -> list[VerificationSet]:
     """What each word means: a .bin file, a list of pairs, `synthetic`, or people to draw pairs of.
 
     root: where the images of lists of pairs lie
+    missing: what becomes of images that are not there or cannot be read
     """
     require_lists_for_root(words, root)
     start = None if root is None else str(root)
     found = []
     for word in words:
-        found += sets_of_word(word, root=start)
+        found += sets_of_word(word, root=start, missing=missing)
     names = [each.name for each in found]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
@@ -62,24 +70,21 @@ def score_saved(
     """The pairs of each set scored by saved embeddings; of lists, the images need not be there."""
     assert subject.embeddings is not None
     saved = subject.read(subject.embeddings, mirrored=mirrored)
-    return [_score_word(saved, word) for word in words]
+    return [_score_word(saved, word, subject.missing) for word in words]
 
 
-def _score_word(saved: SavedEmbeddings, word: str) -> PairScores:
+def _score_word(saved: SavedEmbeddings, word: str, missing: Missing) -> PairScores:
     if word == "synthetic":
         raise ValueError("the synthetic sets are embedded by a model; name one instead of a file")
-    if not has_people(Path(word)) and Path(word).is_file() and Path(word).suffix != ".bin":
-        return _score_list(saved, Path(word))
-    (found,) = find_sets([word])
+    if is_pair_list(Path(word)):
+        return _score_list(saved, Path(word), missing)
+    (found,) = find_sets([word], missing=missing)
     if has_people(Path(word)):
         source = open_images(Path(word))
         names = [source.name(number) for number in range(len(source))]
-        vectors, mirror = rows_of(saved, names)
+        vectors, mirror = rows_of(saved, names, missing=missing)
     else:
-        # The images of a .bin file have no names: pair i is images 2i and 2i+1.
-        vectors, mirror = rows_of(
-            replace(saved, names=None), [str(number) for number in range(len(found.images))]
-        )
+        vectors, mirror = _rows_of_bin(saved, word, len(found.images))
     return score_pairs(
         found.name,
         fold_mirror(np.asarray(vectors), mirror),
@@ -87,10 +92,27 @@ def _score_word(saved: SavedEmbeddings, word: str) -> PairScores:
         found.same,
         found.folds,
         people=found.people,
+        missing=missing,
     )
 
 
-def _score_list(saved: SavedEmbeddings, path: Path) -> PairScores:
+def _rows_of_bin(saved: SavedEmbeddings, word: str, images: int) -> tuple[Vectors, Mirror]:
+    """The images of a .bin file have no names: a row each, in its order (2i, 2i+1 are pair i)."""
+    if saved.names is not None:
+        raise ValueError(
+            f"{saved.source} has the names of its images, but those of {word} have none to be "
+            f"found by; if its rows are in the order of {word} take the names away, else use the "
+            f"embeddings that 'sphereface2 evaluate MODEL --on {word}' keeps"
+        )
+    if len(saved.vectors) != images:
+        raise ValueError(
+            f"{saved.source} has {len(saved.vectors):,} embeddings, but {word} has {images:,} "
+            "images, which have no names: it takes one row each, in their order"
+        )
+    return saved.vectors, saved.mirror
+
+
+def _score_list(saved: SavedEmbeddings, path: Path, missing: Missing) -> PairScores:
     listed = named_pairs(path)
     names, known = listed.images, saved
     if not any("." in name.rpartition("/")[2] for name in names):
@@ -102,7 +124,7 @@ def _score_list(saved: SavedEmbeddings, path: Path) -> PairScores:
             f"{saved.source} has no names, by which the pairs of {path} could be found; put one a "
             "line into a .txt beside it"
         )
-    vectors, mirror = rows_of(known, names)
+    vectors, mirror = rows_of(known, names, missing=missing)
     return score_pairs(
         listed.name,
         fold_mirror(np.asarray(vectors), mirror),
@@ -110,6 +132,7 @@ def _score_list(saved: SavedEmbeddings, path: Path) -> PairScores:
         listed.same,
         listed.folds,
         people=_people(known, names, listed.pairs, listed.same),
+        missing=missing,
     )
 
 
@@ -123,6 +146,9 @@ def _people(
     if saved.people is None or saved.names is None:
         return None
     of_name = dict(zip(saved.names, saved.people.tolist(), strict=True))
-    numbers = np.unique([of_name[name] for name in names], return_inverse=True)[1].astype(np.int64)
-    agree = np.array_equal(numbers[pairs[:, 0]] == numbers[pairs[:, 1]], same)
+    people = [of_name.get(name, "") for name in names]
+    numbers = np.unique(people, return_inverse=True)[1].astype(np.int64)
+    # An image without an embedding has nobody's name here, and its pairs are not scored.
+    told = np.array([name in of_name for name in names])[pairs].all(axis=1)
+    agree = np.array_equal((numbers[pairs[:, 0]] == numbers[pairs[:, 1]])[told], same[told])
     return numbers if agree else None

@@ -27,14 +27,21 @@ def require_root(root: Path | None, name: str) -> Path:
     return root
 
 
-def told(result: Result, subject: Subject, root: Path | None) -> Result:
-    """The result with what only this level knows among its conventions."""
+def told(
+    result: Result, subject: Subject, root: Path | None, *, missing: int = 0, images: int = 0
+) -> Result:
+    """The result with what only this level knows among its conventions.
+
+    missing: how many of the `images` have no embedding
+    """
     flip = subject.flip_of(subject.embeddings)
     said = []
     if flip is not None:
         said.append(
             f"embedding of an image: {'with' if flip else 'without'} its mirror image's added"
         )
+    if missing:
+        said.append(f"{missing:,} of {images:,} images have no embedding and are left out")
     if is_made(root):
         said.append("made data: not the images of the benchmark, not comparable with its numbers")
-    return replace(result, conventions=(*result.conventions, *said))
+    return replace(result, conventions=(*result.conventions, *said), missing_images=missing)

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from sphereface2.backbones.model_folder import stored_calibration
+from sphereface2.data.verification_sets import Missing
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.embedding_files import SavedEmbeddings, in_order, read_embeddings
-from sphereface2.evaluation.unit_rows import Mirror, Vectors
+from sphereface2.evaluation.unit_rows import Mirror, Vectors, absent_rows
 from sphereface2.protocols.extracting import (
     Embedder,
     Watch,
@@ -26,12 +28,14 @@ class Subject:
     """A model, or saved embeddings, or both: then the embeddings must be the model's.
 
     output: the folder that gets what is extracted or gathered, and later the result
+    missing: whether images without an embedding are a mistake or left out
     """
 
     embedder: Embedder | None
     embeddings: Path | None
     output: Path
     watch: Watch = unwatched
+    missing: Missing = "error"
 
     def __post_init__(self) -> None:
         if self.embedder is None and self.embeddings is None:
@@ -73,6 +77,15 @@ class Subject:
             )
         return replace(saved, names=names, people=None if people is None else np.array(people))
 
+    def absent(self, vectors: Vectors) -> npt.NDArray[np.bool_]:
+        """Which images have no embedding and are to be left out; none where that is a mistake."""
+        if self.missing == "error":
+            return np.zeros(len(vectors), np.bool_)
+        absent = absent_rows(vectors)
+        if absent.all():
+            raise ValueError("none of the images has an embedding")
+        return absent
+
     def flip_of(self, path: Path | None = None) -> bool | None:
         """Whether the mirror image was added at extraction; None where that is not known."""
         if path is None:
@@ -86,8 +99,13 @@ class Subject:
         return None if stored is None else Calibration.from_mapping(stored)
 
 
-def rows_of(saved: SavedEmbeddings, names: Sequence[str]) -> tuple[Vectors, Mirror]:
-    """The vectors in the order of `names`; embeddings without names must be in it already."""
+def rows_of(
+    saved: SavedEmbeddings, names: Sequence[str], *, missing: Missing = "error"
+) -> tuple[Vectors, Mirror]:
+    """The vectors in the order of `names`; embeddings without names must be in it already.
+
+    With `missing` "skip", names without an embedding get NaN.
+    """
     if saved.names is None:
         if len(saved.vectors) != len(names):
             raise ValueError(
@@ -97,4 +115,8 @@ def rows_of(saved: SavedEmbeddings, names: Sequence[str]) -> tuple[Vectors, Mirr
         return saved.vectors, saved.mirror
     if list(saved.names) == list(names):
         return saved.vectors, saved.mirror
-    return saved.vectors[in_order(saved, names)], saved.mirror
+    rows = in_order(saved, names, missing=missing)
+    vectors = saved.vectors[rows]
+    if (rows < 0).any():
+        vectors[rows < 0] = np.nan
+    return vectors, saved.mirror

@@ -106,12 +106,23 @@ def accuracy_content(evaluation: EvaluationResult) -> TableContent:
     note = "threshold of each fold from the other folds, mean ± deviation over the folds"
     if all(len(row.fold_accuracies) == 10 for row in evaluation.rows):
         note = "10-fold as on LFW: threshold from the other folds, mean ± deviation over the folds"
-    intervals = interval_note(evaluation.rows)
+    notes = (note, interval_note(evaluation.rows), missing_note(evaluation))
     return TableContent(
         title="Verification accuracy (%)",
         columns=("model", *evaluation.sets),
         rows=tuple(rows),
-        note=f"{note}; {intervals}" if intervals else note,
+        note="; ".join(each for each in notes if each),
+    )
+
+
+def missing_note(evaluation: EvaluationResult) -> str:
+    """What was left out because images have no embedding, set by set, or nothing."""
+    results = [evaluation.find(evaluation.model, name) for name in evaluation.sets]
+    return "; ".join(
+        f"{each.set_name}: {each.missing_images:,} images without an embedding, "
+        f"{each.skipped_pairs:,} of {each.pairs + each.skipped_pairs:,} pairs left out"
+        for each in results
+        if each is not None and each.missing_images and each.set_name != COMBINED
     )
 
 
