@@ -153,6 +153,14 @@ def test_hostile_names_stay_text() -> None:
     assert page.text.count(HOSTILE) >= 12
 
 
+def test_a_run_that_was_changed_says_so_beside_its_config(whole_report: str) -> None:
+    notice = {"kind": "notice", "topic": "changed", "step": 40, "text": "changed: seed <1> -> 2"}
+    page = report(history=[*example_history(), notice, notice])
+    assert page.count("<li>at step 40, changed: seed &lt;1&gt; -&gt; 2</li>") == 1
+    assert "starts the same run again" not in page
+    assert "starts the same run again" in whole_report
+
+
 def test_what_is_missing_is_said() -> None:
     text = report(history=[], pictures=ReportPictures())
     assert "No training history was given." in text
