@@ -153,7 +153,7 @@ def test_a_stop_says_how_to_go_on(recipe: str, monkeypatch: pytest.MonkeyPatch) 
     done = run(recipe, *GRID, "schedule.name=[x, y]", "--seeds", "2", "--jobs", "2")
     assert done.exit_code == 130
     assert (
-        "stopped with 3 of 8 runs done; go on with the same command: sphereface2 sweep tiny.yaml "
+        "stopped with 3 of 8 runs done; resume with the same command: sphereface2 sweep tiny.yaml "
         "head.margin=0.2,0.3 head.sharpness=1,3 'schedule.name=[x, y]' --seeds 2 "
         "--output sweeps/tiny --jobs 2"
     ) in done.stderr

@@ -80,4 +80,4 @@ def test_ctrl_c_says_how_to_go_on(
     monkeypatch.setattr("sphereface2.data.aligning.folder.align_folder", stopped)
     result = CliRunner().invoke(app, [str(photos), str(tmp_path / "crops")])
     assert result.exit_code == 130
-    assert "the same command goes on" in result.output
+    assert "the same command resumes" in result.output

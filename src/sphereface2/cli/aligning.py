@@ -76,7 +76,7 @@ def align(
                 progress=progress,
             )
     except KeyboardInterrupt:
-        screen.print("stopped; the same command goes on", highlight=False)
+        screen.print("stopped; the same command resumes", highlight=False)
         raise typer.Exit(130) from None
     print(_summary(done))
 

@@ -64,7 +64,7 @@ def convert(
             watch=Watch(screen),
         )
     except KeyboardInterrupt:
-        screen.print("stopped; the same command goes on", highlight=False)
+        screen.print("stopped; the same command resumes", highlight=False)
         raise typer.Exit(130) from None
     for note in done.notes:
         screen.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)

@@ -9,7 +9,7 @@ import typer
 
 from sphereface2.cli.showing import console
 
-GO_ON = "the same command goes on where it was"
+GO_ON = "the same command resumes where it was"
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def all_ranks(*, go_on: str | None = None) -> Iterator[AbstractContextManager[No
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Work that Ctrl-C stops and the same command goes on with."""
+    """Work that Ctrl-C stops and the same command resumes."""
     try:
         yield
     except KeyboardInterrupt:

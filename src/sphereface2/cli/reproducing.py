@@ -87,7 +87,7 @@ def reproduce(
         try:
             made = work.reproduce(each)
         except SweepStopped as stop:
-            text = f"{stop}; go on with the same command: {work.command(name)}"
+            text = f"{stop}; resume with the same command: {work.command(name)}"
             screen.print(text, highlight=False, markup=False, soft_wrap=True)
             raise typer.Exit(stop.exit_code) from None
         _show(made)

@@ -77,7 +77,7 @@ def sweep(
     try:
         result = run_sweep(wanted, runs=runs, jobs=jobs, events=SweepDisplay(screen))
     except SweepStopped as stop:
-        text = f"{stop}; go on with the same command: {wanted.command}"
+        text = f"{stop}; resume with the same command: {wanted.command}"
         screen.print(text, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(stop.exit_code) from None
     _keep(folder, result)
