@@ -15,6 +15,7 @@ LINE = [
     "files",
     "machine",
     "durations",
+    "model_step",
     "peers",
     "tables",
     "recipes",

@@ -92,6 +92,8 @@ def test_a_run_leaves_everything_that_is_needed_to_judge_and_repeat_it(
     evaluated = runs.evaluate(finished)
     only_if_asked = {
         "tensorboard",
+        "evaluation-last",
+        "evaluation-best",
         run_folder.LABEL_NOISE,
         run_folder.BAD_IMAGES,
         run_folder.CALIBRATION,

@@ -204,6 +204,18 @@ class EvaluationConfig(_Section):
     """What is verified during and after the training."""
 
     sets: tuple[Choice, ...] = Field(default=(), strict=False, description="the verification sets")
+    choose_on: tuple[Choice, ...] = Field(
+        default=(),
+        strict=False,
+        description="other sets, on which the step to export is chosen; none: the last step",
+    )
+    set_aside: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of the training people who are kept out, to choose the step on their "
+        "pairs",
+    )
     flip: Switch = Field(default=True, description="sum with the embedding of the mirror image")
     batch_size: Whole = Field(default=256, ge=1, description="images embedded at a time")
 

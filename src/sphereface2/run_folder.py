@@ -26,6 +26,7 @@ CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
 MODEL = IN_RUN
 EVALUATION = "evaluation.json"
+EVALUATION_OF = "evaluation-"  # last or best: what `evaluate --checkpoint` writes
 REPORT = "report.html"
 LABEL_NOISE = "label_noise.csv"
 BAD_IMAGES = "bad_images.txt"
@@ -40,6 +41,8 @@ PRODUCTS = (
     TENSORBOARD,
     MODEL,
     EVALUATION,
+    f"{EVALUATION_OF}last",
+    f"{EVALUATION_OF}best",
     SCORES,
     REPORT,
     LABEL_NOISE,
@@ -145,6 +148,8 @@ def remove_judgements(folder: Path) -> None:
     """Remove what was found about a model that is about to be replaced."""
     for name in (EVALUATION, SCORES, REPORT, CALIBRATION):
         (folder / name).unlink(missing_ok=True)
+    for which in ("last", "best"):
+        shutil.rmtree(folder / f"{EVALUATION_OF}{which}", ignore_errors=True)
 
 
 def require_run(folder: Path) -> Path:

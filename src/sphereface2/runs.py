@@ -8,7 +8,7 @@ where images were passed over bad_images.txt.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from sphereface2.backbones import Backbone, backbone_options, build_backbone
-from sphereface2.backbones.model_folder import Preprocessing, save_model
+from sphereface2.backbones.model_folder import LoadedModel, Preprocessing, save_model
 from sphereface2.config import Choice, RunConfig, config_from_mapping, dump_config
 from sphereface2.data import SOURCES, VERIFICATION_SETS
 from sphereface2.data.label_noise import NoisyLabels
@@ -47,6 +47,7 @@ from sphereface2.evaluation.verification import measure_all
 from sphereface2.files import Lock, require_writable
 from sphereface2.heads import Head, build_head, head_options
 from sphereface2.heads.sharding import class_shards
+from sphereface2.model_step import ModelStep, Which
 from sphereface2.reporting.pictures import ReportPictures, hardest_pairs, people_sheet
 from sphereface2.reporting.report import CHANGED, write_report
 from sphereface2.run_folder import (
@@ -54,6 +55,7 @@ from sphereface2.run_folder import (
     CHECKPOINTS,
     CONFIG,
     EVALUATION,
+    EVALUATION_OF,
     LABEL_NOISE,
     MODEL,
     REPORT,
@@ -73,9 +75,11 @@ from sphereface2.run_folder import (
 )
 from sphereface2.scoring import (
     Watch,
+    build_choice_sets,
     build_sets,
     network_scores,
     pixel_scores,
+    refuse_shared_people,
     score_sets,
     unwatched,
 )
@@ -112,7 +116,10 @@ def train(
     events: Events | None = None,
     watch: Watch = unwatched,
 ) -> TrainingResult:
-    """Train as `config` says and export the best model; nothing is written before all is built.
+    """Train as `config` says and export a model; nothing is written before all is built.
+
+    The model is the last step, or the best one on the sets of `evaluation.choose_on` and the
+    people of `evaluation.set_aside`.
 
     The folder is locked until the end: a LockedError if another process trains there. Where a
     process group is up (`training.distributed.joined`), all ranks train together.
@@ -204,14 +211,16 @@ def _left_as_it_is(
         if team.is_first:
             change_config(folder, config, changes, step=checkpoint.step)
     best, last = (folder / CHECKPOINTS / name for name in ("best", "last"))
+    step = ModelStep("last", checkpoint.step, checkpoint.step)
+    if checkpoint.own_sets and checkpoint.best_step is not None:
+        step = _best_step(checkpoint, step=checkpoint.best_step, steps=checkpoint.step)
     return TrainingResult(
         steps=checkpoint.step,
         total_steps=checkpoint.step,
         interrupted=False,
-        best_metric=checkpoint.best_metric,
-        best_step=checkpoint.best_step,
+        model_step=step,
+        checkpoint=best if step.which == "best" else last,
         last_checkpoint=last,
-        best_checkpoint=last if checkpoint.best_step is None else best,
         seconds=checkpoint.seconds,
         was_finished=True,
     )
@@ -243,20 +252,25 @@ def evaluate(
     overrides: Sequence[str] = (),
     output: Path | None = None,
     missing: Missing | None = None,
+    checkpoint: Which | None = None,
     watch: Watch = unwatched,
 ) -> Evaluated:
     """Verify unseen people with a run's model and two baselines; write the result and a report.
 
     `overrides` may change the evaluation and the device, as `evaluation.sets.0.people=50`.
-    `output` is where the result goes, by default into the run's own folder. `missing` says for all
-    sets what becomes of images that cannot be read.
+    `checkpoint` is judged in place of the exported model. `output` is where the result goes, by
+    default into the run's own folder, and that of a checkpoint into one of its own: `compare` and
+    sweeps take what is in the run folder for the model's. `missing` says for all sets what becomes
+    of images that cannot be read.
     """
     config = run_config(folder, overrides)
-    place = folder if output is None else output
+    own = folder if checkpoint is None else folder / f"{EVALUATION_OF}{checkpoint}"
+    place = own if output is None else output
     require_writable(place)
+    judged = _judged(folder, config, checkpoint)
     try:
         sets = build_sets(config, missing=missing, watch=watch)
-        result = _measure(folder, config, sets, in_full=True, output=place, watch=watch)
+        result = _measure(judged, config, sets, in_full=True, output=place, watch=watch)
     except MissingImageError as error:
         raise MissingImageError(f"{error}; {SKIP}") from None
     pictures = replace(
@@ -290,12 +304,68 @@ def measure(folder: Path, *, watch: Watch = unwatched) -> EvaluationResult:
     need.
     """
     config = run_config(folder)
-    sets = build_sets(config, watch=watch)
-    return _measure(folder, config, sets, in_full=False, output=folder, watch=watch)
+    judged, sets = _judged(folder, config, None), build_sets(config, watch=watch)
+    return _measure(judged, config, sets, in_full=False, output=folder, watch=watch)
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A network of a run, and which step of the training it is."""
+
+    title: str
+    model: LoadedModel
+    step: ModelStep | None
+
+
+def _judged(folder: Path, config: RunConfig, which: Which | None) -> _Judged:
+    """What a run has exported, or one of its checkpoints."""
+    title = folder.resolve().name
+    if which is None:
+        model = load_run_model(folder)
+        step = ModelStep.of_model(model.config.get("extra", {}), read_history(folder))
+        return _Judged(title, model, step)
+    path, last = (folder / CHECKPOINTS / name for name in (which, "last"))
+    if not has_checkpoint(path):
+        why = "it was not evaluated during its training" if which == "best" else "train it first"
+        raise FileNotFoundError(f"{folder} has no checkpoint '{which}': {why}")
+    saved = load_checkpoint(path)
+    step = ModelStep("last", saved.step, saved.step)
+    if which == "best":
+        final = load_checkpoint(last) if has_checkpoint(last) else saved
+        # Killed in between, a run has a best checkpoint that is ahead of its last one.
+        newer = saved if saved.step > final.step else final
+        step = _best_step(newer, step=saved.step, steps=newer.step)
+    backbone = _untrained(config)
+    load_tensors(path, _backbone_tensors(backbone), part="backbone.")
+    model = LoadedModel(
+        backbone,
+        config.backbone.name,
+        config.backbone.options,
+        Preprocessing(backbone.input_size),
+        config={},
+        flip=config.evaluation.flip,
+    )
+    return _Judged(f"{title}, its {which} checkpoint", model, step)
+
+
+def _best_step(checkpoint: Checkpoint, *, step: int, steps: int) -> ModelStep:
+    return ModelStep(
+        "best",
+        step,
+        steps,
+        checkpoint.evaluations,
+        tuple(checkpoint.judged_on),
+        own_sets=checkpoint.own_sets,
+        accuracy=checkpoint.best_metric,
+    )
+
+
+def _backbone_tensors(backbone: Backbone) -> dict[str, torch.Tensor]:
+    return {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
 
 
 def _measure(
-    folder: Path,
+    judged: _Judged,
     config: RunConfig,
     sets: Sequence[VerificationSet],
     *,
@@ -303,8 +373,8 @@ def _measure(
     output: Path,
     watch: Watch,
 ) -> EvaluationResult:
-    """Score the sets, and keep the result and the scores of the run's own model in `output`."""
-    model = load_run_model(folder)
+    """Score the sets, and keep the result and the scores of the run's own network in `output`."""
+    model = judged.model
     device = choose_device(config.device)
     labelled = {
         config.head.name: network_scores(model.backbone, model, sets, config, device, watch)
@@ -319,10 +389,11 @@ def _measure(
         for row in measure_all(scores, model=label, replicates=replicates)
     ]
     result = EvaluationResult(
-        title=folder.resolve().name,
+        title=judged.title,
         rows=tuple(rows),
         versions=installed_versions(),
         config=config.model_dump(mode="json"),
+        model_step=judged.step,
     )
     # Kept so that runs can be compared pair by pair without their models.
     subject = [
@@ -346,11 +417,14 @@ def resolve(config: RunConfig) -> RunConfig:
         config.backbone, backbone_options(config.backbone.name, config.backbone.options)
     )
     values["head"] = _resolved(config.head, head_options(config.head.name, config.head.options))
-    values["evaluation"]["sets"] = [
-        _resolved(choice, _options("evaluation set", VERIFICATION_SETS, choice))
-        for choice in map(_set_by_kind, config.evaluation.sets)
-    ]
-    return config_from_mapping(values)
+    for key in ("sets", "choose_on"):
+        values["evaluation"][key] = [
+            _resolved(choice, _options("evaluation set", VERIFICATION_SETS, choice))
+            for choice in map(_set_by_kind, getattr(config.evaluation, key))
+        ]
+    resolved = config_from_mapping(values)
+    refuse_shared_people(resolved)
+    return resolved
 
 
 def _set_by_kind(choice: Choice) -> Choice:
@@ -395,18 +469,29 @@ def _build_trainer(
     source = build_training_source(config)
     backbone = build_backbone(config.backbone.name, seed=config.seed, **config.backbone.options)
     head = _build_head(config, dim=backbone.embedding_dim, num_classes=source.num_classes)
-    evaluation = None
-    if config.evaluation.sets:
-        evaluation = _Evaluation(config, Preprocessing(backbone.input_size), watch)
+    evaluation, preprocessing = config.evaluation, Preprocessing(backbone.input_size)
+    evaluate = _Evaluation(config, preprocessing) if evaluation.sets else None
+    is_chosen = evaluation.choose_on or evaluation.set_aside
+    choose = _Evaluation(config, preprocessing) if is_chosen else None
     trainer = Trainer(
-        backbone, head, source, config, run_folder=folder, evaluate=evaluation, events=events
+        backbone,
+        head,
+        source,
+        config,
+        run_folder=folder,
+        evaluate=evaluate,
+        choose=choose,
+        events=events,
     )
     if checkpoint is not None:
         trainer.require_own(checkpoint)
     with watch("preparing the training images") as progress:
         source.prepare(workers=config.training.workers, progress=progress)
-    if evaluation is not None and trainer.team.is_first:
-        evaluation.prepare()
+    if trainer.team.is_first:
+        if evaluate is not None:
+            evaluate.sets = build_sets(config, watch=watch)
+        if choose is not None:
+            choose.sets = build_choice_sets(config, source, watch=watch)
     return trainer
 
 
@@ -421,16 +506,12 @@ def _identity(trainer: Trainer) -> dict[str, Any]:
 
 
 class _Evaluation:
-    """The accuracy on every set while training goes on; the images are prepared once."""
+    """The accuracy on every set during the training; rank 0 has the sets, prepared once."""
 
-    def __init__(self, config: RunConfig, preprocessing: Preprocessing, watch: Watch) -> None:
+    def __init__(self, config: RunConfig, preprocessing: Preprocessing) -> None:
         self.config = config
         self.preprocessing = preprocessing
-        self.watch = watch
         self.sets: list[VerificationSet] = []
-
-    def prepare(self) -> None:
-        self.sets = build_sets(self.config, watch=self.watch)
 
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
         scores = score_sets(backbone, self.preprocessing, self.sets, self.config, None, unwatched)
@@ -496,7 +577,7 @@ def _notices(trainer: Trainer, noisy: NoisyLabels | None, folder: Path) -> list[
 def _finish(
     trainer: Trainer, config: RunConfig, folder: Path, result: TrainingResult
 ) -> TrainingResult:
-    """Export the best network of a training that came to its end."""
+    """Export the network of a training that came to its end."""
     if result.interrupted:
         return result
     with trainer.team.together():
@@ -508,8 +589,7 @@ def _finish(
 def _export(trainer: Trainer, config: RunConfig, folder: Path, result: TrainingResult) -> None:
     remove_judgements(folder)
     backbone = trainer.backbone
-    tensors = {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
-    load_tensors(result.best_checkpoint, tensors, part="backbone.")
+    load_tensors(result.checkpoint, _backbone_tensors(backbone), part="backbone.")
     save_model(
         folder / MODEL,
         backbone,
@@ -522,8 +602,7 @@ def _export(trainer: Trainer, config: RunConfig, folder: Path, result: TrainingR
             "head_bias": _head_bias(trainer, result),
             "people": trainer.head.num_classes,
             "steps": result.steps,
-            "best_step": result.best_step,
-            "best_metric": result.best_metric,
+            "model_step": asdict(result.model_step),
         },
     )
 
@@ -534,5 +613,5 @@ def _head_bias(trainer: Trainer, result: TrainingResult) -> float | None:
     if not isinstance(bias, torch.Tensor) or bias.ndim:
         return None
     saved = bias.detach().clone()
-    load_tensors(result.best_checkpoint, {"head.bias": saved}, part="head.bias")
+    load_tensors(result.checkpoint, {"head.bias": saved}, part="head.bias")
     return float(saved)

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from sphereface2.backbones import Backbone
 from sphereface2.backbones.model_folder import LoadedModel, Preprocessing
-from sphereface2.config import RunConfig
+from sphereface2.config import Choice, RunConfig
 from sphereface2.data.set_words import sets_of_choice
-from sphereface2.data.source import Progress
+from sphereface2.data.source import Progress, Source
+from sphereface2.data.training_source import set_aside_of
 from sphereface2.data.verification_sets import Missing, VerificationSet
 from sphereface2.evaluation.embed import embed, prepare, raw_pixel_embedding
 from sphereface2.evaluation.pair_scores import PairScores, score_set
@@ -36,15 +38,55 @@ def build_sets(
             "the config names no verification set; give one, such as "
             "'evaluation.sets=[{name: pairs, path: pairs.txt}]'"
         )
+    return _prepared(config.evaluation.sets, config, missing=missing, watch=watch)
+
+
+def build_choice_sets(config: RunConfig, source: Source, *, watch: Watch) -> list[VerificationSet]:
+    """The sets on which the step to export is chosen; `source` is what is trained on, prepared."""
+    sets = _prepared(config.evaluation.choose_on, config, watch=watch)
+    aside = set_aside_of(source)
+    return sets if aside is None else [*sets, aside.verification_set()]
+
+
+def _prepared(
+    choices: Sequence[Choice], config: RunConfig, *, watch: Watch, missing: Missing | None = None
+) -> list[VerificationSet]:
     sets = [
         each
-        for choice in config.evaluation.sets
+        for choice in choices
         for each in sets_of_choice(choice.name, choice.options, missing=missing)
     ]
     for each in sets:
         with watch(f"preparing set {each.name}") as progress:
             prepare(each.images, each.missing, workers=config.training.workers, progress=progress)
     return sets
+
+
+def refuse_shared_people(config: RunConfig) -> None:
+    """A ValueError where `evaluation.choose_on` names what is reported: `config` is resolved."""
+    for choice in config.evaluation.choose_on:
+        for other in config.evaluation.sets:
+            hint = _shared(choice, other)
+            if hint:
+                raise ValueError(
+                    "evaluation.choose_on shows people of evaluation.sets, so that the step would "
+                    f"be chosen on what is reported; {hint}"
+                )
+
+
+def _shared(choice: Choice, other: Choice) -> str:
+    """What to do about people whom two choices share; nothing where they share none."""
+    ours, theirs = choice.options, other.options
+    if choice.name == other.name == "synthetic":
+        behind = theirs["first_person"] + 4 * theirs["people"]
+        apart = ours["first_person"] >= behind or (
+            ours["first_person"] + 4 * ours["people"] <= theirs["first_person"]
+        )
+        is_shared = ours["seed"] == theirs["seed"] and not apart
+        return f"give those after them, as first_person: {behind}" if is_shared else ""
+    path = ours.get("path")
+    is_shared = path is not None and Path(path).resolve() == Path(theirs.get("path", "")).resolve()
+    return f"give others than {path}, or leave it out of one of the two" if is_shared else ""
 
 
 def score_sets(

@@ -18,6 +18,7 @@ from sphereface2.training.events import (
     Notice,
     TensorBoard,
     TrainingRecord,
+    headline,
 )
 from sphereface2.training.progress import ProgressDisplay
 
@@ -44,9 +45,9 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def test_headline_is_combined_or_the_mean() -> None:
-    assert evaluation(1, plain=0.9, combined=0.8).headline == 0.8
-    assert evaluation(1, plain=0.9, age=0.7).headline == pytest.approx(0.8)
-    assert math.isnan(evaluation(1).headline)
+    assert headline({"plain": 0.9, "combined": 0.8}) == 0.8
+    assert headline({"plain": 0.9, "age": 0.7}) == pytest.approx(0.8)
+    assert math.isnan(headline({}))
 
 
 def test_json_lines_hold_every_record(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_json_lines_hold_every_record(tmp_path: Path) -> None:
             "head": {"bias": 2.0},
             "bad_images": 0,
         },
-        {"kind": "evaluation", "step": 10, "epoch": 1.0, "metrics": {"plain": 0.9}},
+        {"kind": "evaluation", "step": 10, "epoch": 1.0, "metrics": {"plain": 0.9}, "choice": {}},
         {
             "kind": "notice",
             "topic": "label_noise",

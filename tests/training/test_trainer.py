@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from sphereface2.config import RunConfig
 from sphereface2.heads import HEADS, Head, build_head
+from sphereface2.model_step import ModelStep
 from sphereface2.training import (
     DivergedError,
     EvaluationRecord,
@@ -139,7 +140,7 @@ def test_a_stopped_and_resumed_run_ends_with_the_same_bits(
         result = resumed.run(resume=True)
 
     assert not result.interrupted
-    assert (result.best_metric, result.best_step) == (expected.best_metric, expected.best_step)
+    assert result.model_step == expected.model_step
     found = parameters(resumed)
     for key, value in parameters(straight).items():
         assert torch.equal(found[key], value), key
@@ -306,8 +307,8 @@ def test_the_checkpoint_named_after_a_failure_is_of_this_run(run_folder: Path) -
 
 def test_a_metric_that_is_no_number_is_never_the_best(run_folder: Path) -> None:
     scores = iter([float("nan"), 0.5, float("nan")])
-    result = make_trainer(run_folder, evaluate=lambda net: {"plain": next(scores)}).run()
-    assert (result.best_metric, result.best_step) == (0.5, 10)
+    result = make_trainer(run_folder, choose=lambda net: {"plain": next(scores)}).run()
+    assert (result.model_step.accuracy, result.model_step.step) == (0.5, 10)
 
 
 def test_a_gradient_that_is_no_number_is_caught_as_well(run_folder: Path) -> None:
@@ -320,30 +321,71 @@ def test_a_gradient_that_is_no_number_is_caught_as_well(run_folder: Path) -> Non
         trainer.run()
 
 
-def test_the_best_checkpoint_is_that_of_the_best_evaluation(run_folder: Path) -> None:
+def test_the_model_is_the_best_step_on_the_sets_to_choose_by(run_folder: Path) -> None:
     scores = iter([0.6, 0.9, 0.7])
     states: list[Tensor] = []
 
-    def evaluate(backbone: nn.Module) -> Mapping[str, float]:
+    def choose(backbone: nn.Module) -> Mapping[str, float]:
         states.append(next(backbone.parameters()).detach().clone())
         return {"plain": 0.5, "combined": next(scores)}
 
-    trainer = make_trainer(run_folder, evaluate=evaluate)
+    # On the reported sets the first evaluation is the best: that must not matter.
+    reported = iter([0.8, 0.3, 0.2])
+    trainer = make_trainer(
+        run_folder, evaluate=lambda net: {"plain": next(reported)}, choose=choose
+    )
     result = trainer.run()
-    assert (result.best_metric, result.best_step) == (0.9, 10)
-    assert load_checkpoint(result.best_checkpoint).step == 10
+    assert result.model_step == ModelStep(
+        "best", 10, 15, 3, ("plain", "combined"), own_sets=True, accuracy=0.9
+    )
+    assert load_checkpoint(result.checkpoint).step == 10
     best = {f"backbone.{k}": torch.zeros_like(v) for k, v in trainer.backbone.state_dict().items()}
-    load_tensors(result.best_checkpoint, best, part="backbone.")
+    load_tensors(result.checkpoint, best, part="backbone.")
     assert torch.equal(best["backbone.layers.0.weight"], states[1])
     assert load_checkpoint(result.last_checkpoint).step == 15
+    logged = lines(run_folder, "evaluation")
+    assert [line["metrics"]["plain"] for line in logged] == [0.8, 0.3, 0.2]
+    assert [line["choice"]["combined"] for line in logged] == [0.6, 0.9, 0.7]
+
+
+def test_without_such_sets_the_model_is_the_last_step(run_folder: Path) -> None:
+    scores = iter([0.6, 0.9, 0.7])
+    result = make_trainer(run_folder, evaluate=lambda net: {"plain": next(scores)}).run()
+    assert result.model_step == ModelStep("last", 15, 15)
+    assert result.checkpoint == result.last_checkpoint
+    # The best on the reported pairs is kept, for those who ask for it by name.
+    best = load_checkpoint(run_folder / "checkpoints" / "best")
+    assert (best.step, best.evaluations, best.judged_on, best.own_sets) == (10, 2, ["plain"], False)
+
+
+@pytest.mark.parametrize("step", [7, 12])
+def test_a_resumed_run_chooses_the_same_step(tmp_path: Path, step: int) -> None:
+    def choose(backbone: nn.Module) -> Mapping[str, float]:
+        weight = next(backbone.parameters())
+        return {"plain": float(weight.detach().abs().sum() % 0.01)}
+
+    expected = make_trainer(tmp_path / "straight", choose=choose).run()
+    stopped_trainer(tmp_path / "resumed", step, choose=choose).run()
+    result = make_trainer(tmp_path / "resumed", choose=choose).run(resume=True)
+    assert result.model_step == expected.model_step
+    assert result.model_step.evaluations == 3
+
+
+def test_the_best_on_other_sets_is_forgotten_on_resume(run_folder: Path) -> None:
+    stopped_trainer(run_folder, 7, choose=lambda net: {"easy": 0.99}).run()
+    scores = iter([0.5, 0.6])
+    trainer = make_trainer(run_folder, choose=lambda net: {"hard": next(scores)})
+    assert trainer.run(resume=True).model_step == ModelStep(
+        "best", 15, 15, 2, ("hard",), own_sets=True, accuracy=0.6
+    )
 
 
 def test_evaluation_only_at_the_end_or_never(run_folder: Path, tmp_path: Path) -> None:
     make_trainer(run_folder, make_config(evaluate_every=0)).run()
     assert [line["step"] for line in lines(run_folder, "evaluation")] == [15]
     result = make_trainer(tmp_path / "never", evaluate=None).run()
-    assert result.best_metric is None
-    assert result.best_checkpoint == result.last_checkpoint
+    assert result.model_step == ModelStep("last", 15, 15)
+    assert result.checkpoint == result.last_checkpoint
     assert not result.interrupted
     assert lines(tmp_path / "never", "evaluation") == []
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from sphereface2.data.verification_sets import Missing, VerificationSet
     from sphereface2.evaluation.pair_scores import PairScores
     from sphereface2.evaluation.protocol_result import ProtocolResult
+    from sphereface2.evaluation.results import EvaluationResult
     from sphereface2.protocols import Subject
+
+Checkpoint = Literal["last", "best"]
 
 
 def evaluate(
@@ -65,6 +68,13 @@ def evaluate(
         Path | None,
         typer.Option(
             help="Where to write; if not given, below evaluations/, or the run for its own sets."
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Checkpoint | None,
+        typer.Option(
+            help="For a run on its own sets: one of its checkpoints in place of the model that it "
+            "exported."
         ),
     ] = None,
     part: Annotated[
@@ -190,6 +200,8 @@ def _refuse_idle_options(
             refuse_idle(context, name, because=why)
     if not refined:
         refuse_idle(context, "noisy_probes", because="is for --protocol megaface --refined")
+    if on or protocol is not None or embeddings is not None:
+        refuse_idle(context, "checkpoint", because="is for a run on its own sets; leave it out")
     if embeddings is None:
         refuse_idle(context, "mirrored", because="is for --embeddings")
     else:
@@ -225,10 +237,7 @@ def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
             "there is nothing to judge: give a run folder, a MODEL with --on or --protocol, or "
             "--embeddings"
         )
-    from rich.console import Console
-
     from sphereface2 import runs
-    from sphereface2.reporting.tables import accuracy_table, detail_table
 
     _refuse_onnx(given)
     folder = Path(given[0])
@@ -243,12 +252,24 @@ def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
         overrides=[*given[1:], *changes],
         output=options.get("output"),
         missing=_checked_missing(options["missing"]) if "missing" in options else None,
+        checkpoint=options.get("checkpoint"),
         watch=Watch(console()),
     )
+    _print_verification(evaluated.result, evaluated.report)
+
+
+def _print_verification(result: "EvaluationResult", report: Path) -> None:
+    from rich.console import Console
+
+    from sphereface2.reporting.tables import accuracy_table, detail_table
+
     out = Console()
-    out.print(accuracy_table(evaluated.result))
-    out.print(detail_table(evaluated.result))
-    out.print(f"report: {evaluated.report}", highlight=False, soft_wrap=True)
+    out.print(accuracy_table(result))
+    if result.step_in_words:
+        out.print(f"checkpoint: {result.step_in_words}", highlight=False, soft_wrap=True)
+    out.print()
+    out.print(detail_table(result))
+    out.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _sort_words(
@@ -360,11 +381,8 @@ def _print_protocol(result: "ProtocolResult", report: Path) -> None:
 def _evaluate_sets(
     subject: "Subject", words: Sequence[str], *, root: Path | None, mirrored: bool | None
 ) -> None:
-    from rich.console import Console
-
     from sphereface2.protocols.pairs import find_sets, score_saved, score_sets
     from sphereface2.protocols.writing import write_verification
-    from sphereface2.reporting.tables import accuracy_table, detail_table
     from sphereface2.run_folder import read_history
 
     sets: list[VerificationSet] = []
@@ -388,10 +406,7 @@ def _evaluate_sets(
             if subject.embedder is None
             else read_history(subject.embedder.folder.parent),
         )
-    out = Console()
-    out.print(accuracy_table(result))
-    out.print(detail_table(result))
-    out.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
+    _print_verification(result, report)
 
 
 # -- how it ends ---------------------------------------------------------------------------------

@@ -36,10 +36,15 @@ def compare(
     scored = [load_scores(run / SCORES)[1] for run in runs]
     with Watch(console())("comparing"):
         comparison = compare_models(list(zip(labels, scored, strict=True)))
-    write_comparison(output, comparison, title=" · ".join(labels))
+    steps = [
+        f"{name}: {step}" for name, run in zip(labels, runs, strict=True) if (step := _step(run))
+    ]
+    write_comparison(output, comparison, title=" · ".join(labels), steps=steps)
     out = Console()
     for content in comparison_tables(comparison):
         out.print(content.to_rich(), "")
+    for line in steps:
+        out.print(f"checkpoint of {line}", highlight=False, markup=False)
     for each in comparison.comparisons:
         out.print(each.sentence, highlight=False, markup=False)
     out.print(f"report: {output}", highlight=False, markup=False, soft_wrap=True)
@@ -149,6 +154,15 @@ def _labels(runs: list[Path]) -> list[str]:
         if len(set(labels)) == len(labels):
             break
     return labels
+
+
+def _step(run: Path) -> str:
+    """Which step of its training a run's scores are of; nothing where that is not known."""
+    from sphereface2.evaluation.results import EvaluationResult
+    from sphereface2.run_folder import EVALUATION
+
+    path = run / EVALUATION
+    return EvaluationResult.load(path).step_in_words if path.is_file() else ""
 
 
 def _run_config(folder: Path) -> "RunConfig | None":

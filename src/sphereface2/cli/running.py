@@ -172,7 +172,6 @@ def _tell(screen: "Console", folder: Path, result: "TrainingResult") -> None:
         screen.print(f"{text}\nnext: {judge}", highlight=False, soft_wrap=True)
         return
     text = f"trained {result.steps} steps in {in_words(result.seconds)}"
-    if result.best_metric is not None:
-        text += f"; best accuracy {result.best_metric:.2%} at step {result.best_step}"
-    screen.print(f"{text}\nmodel: {folder / 'model'}", highlight=False, soft_wrap=True)
+    model = f"model: {folder / 'model'}, {result.model_step.in_words()}"
+    screen.print(f"{text}\n{model}", highlight=False, soft_wrap=True)
     screen.print(f"next: {judge}", highlight=False, soft_wrap=True)

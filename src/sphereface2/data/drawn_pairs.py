@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sphereface2.data.encoded import EncodedImages
 from sphereface2.data.opening import open_images
-from sphereface2.data.source import Progress
+from sphereface2.data.source import Images, Progress
 from sphereface2.data.verification_sets import FOLDS, VerificationSet
 from sphereface2.tables import DataPath
 
@@ -50,7 +50,28 @@ def drawn_pairs(
     seed: int = 0,
     title: str | None = None,
 ) -> list[VerificationSet]:
-    """Pairs of the people in a folder, list, .rec or .parquet; half of them are genuine.
+    """Pairs of the people in a folder, list, .rec or .parquet, drawn as by `draw_pairs`."""
+    if pairs < 2 * FOLDS:
+        raise ValueError(f"drawn pairs: pairs must be at least {2 * FOLDS}, got {pairs}")
+    if seed < 0:
+        raise ValueError(f"drawn pairs: seed must not be negative, got {seed}")
+    source = open_images(Path(path), root=None if root is None else Path(root))
+    name = Path(path).stem if title is None else title
+    return [
+        draw_pairs(_Faces(source), source.labels, name=name, where=path, pairs=pairs, seed=seed)
+    ]
+
+
+def draw_pairs(
+    images: Images,
+    labels: NDArray[np.int64],
+    *,
+    name: str,
+    where: str,
+    pairs: int = 6000,
+    seed: int = 0,
+) -> VerificationSet:
+    """Pairs of labelled images, half of them genuine; `where` names the images in messages.
 
     The people are shared out over ten folds (fewer, where there are fewer than twenty people), so
     that no person is both in a fold and in those its threshold is chosen on. Within a fold the
@@ -58,17 +79,12 @@ def drawn_pairs(
     of `pairs`, it gets what there is, as many impostor pairs as genuine ones. Images of nobody
     known (label -1) stay out.
     """
-    if pairs < 2 * FOLDS:
-        raise ValueError(f"drawn pairs: pairs must be at least {2 * FOLDS}, got {pairs}")
-    if seed < 0:
-        raise ValueError(f"drawn pairs: seed must not be negative, got {seed}")
-    source = open_images(Path(path), root=None if root is None else Path(root))
     rng = np.random.default_rng(seed)
-    by_person = _by_person(source.labels, rng)
+    by_person = _by_person(labels, rng)
     several = [images for images in by_person if len(images) > 1]
     if len(by_person) < 4 or len(several) < 2:
         raise ValueError(
-            f"{path} has {len(by_person)} people, {len(several)} of them with more than one "
+            f"{where} has {len(by_person)} people, {len(several)} of them with more than one "
             "image; pairs can be drawn from four people, two of them with several images"
         )
     # Those with several images are dealt out first: every fold needs genuine pairs.
@@ -84,16 +100,14 @@ def drawn_pairs(
         chosen += [same[: len(different)], different]
         genuine.append(len(different))
     counts = np.array(genuine)
-    return [
-        VerificationSet(
-            name=Path(path).stem if title is None else title,
-            images=_Faces(source),
-            pairs=np.concatenate(chosen),
-            same=np.concatenate([np.repeat([True, False], count) for count in genuine]),
-            folds=np.repeat(np.arange(folds, dtype=np.int64), 2 * counts),
-            people=source.labels,
-        )
-    ]
+    return VerificationSet(
+        name=name,
+        images=images,
+        pairs=np.concatenate(chosen),
+        same=np.concatenate([np.repeat([True, False], count) for count in genuine]),
+        folds=np.repeat(np.arange(folds, dtype=np.int64), 2 * counts),
+        people=labels,
+    )
 
 
 def _by_person(labels: NDArray[np.int64], rng: np.random.Generator) -> list[NDArray[np.int64]]:

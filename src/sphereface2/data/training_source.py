@@ -9,6 +9,7 @@ from sphereface2.data import SOURCES
 from sphereface2.data.label_noise import NoisyLabels
 from sphereface2.data.loose_images import LooseImages
 from sphereface2.data.open_set import WithStrangers
+from sphereface2.data.set_aside import SetAside
 from sphereface2.data.source import Source
 from sphereface2.tables import build, resolve_options
 
@@ -25,6 +26,8 @@ def build_training_source(config: RunConfig) -> Source:
     """The images that are trained on, with the labels that the head is told."""
     source = build_people(config)
     _require_two_people(source, config.data)
+    if config.evaluation.set_aside:
+        source = SetAside(source, share=config.evaluation.set_aside, seed=config.seed)
     noise, open_set = config.label_noise, config.open_set
     if noise is not None:
         seed = config.seed if noise.seed is None else noise.seed
@@ -34,6 +37,13 @@ def build_training_source(config: RunConfig) -> Source:
         strangers = build("open_set.data", STRANGERS, open_set.data.name, **open_set.data.options)
         source = WithStrangers(source, strangers, share=open_set.share)
     return source
+
+
+def set_aside_of(source: Source) -> SetAside | None:
+    """The people whom a training source leaves out, if there are any."""
+    while isinstance(source, WithStrangers | NoisyLabels):
+        source = source.source
+    return source if isinstance(source, SetAside) else None
 
 
 def noise_of(source: Source) -> NoisyLabels | None:

@@ -111,7 +111,7 @@ def estimate(
     source = None
     if all(need.found for need in needs if need.use in (_TRAINING, _STRANGERS)):
         source = build_training_source(config)
-    images, people, counted = _counts(source, known_data)
+    images, people, counted = _counts(source, known_data, aside=config.evaluation.set_aside)
     device = choose_device(config.device)
     dim = backbone_options(config.backbone.name, config.backbone.options)["embedding_dim"]
     network = backbone_cost(config.backbone.name, config.backbone.options)
@@ -159,6 +159,7 @@ def _needs(config: RunConfig) -> tuple[DataNeed, ...]:
     if config.open_set is not None:
         found.append(_need(_STRANGERS, config.open_set.data))
     found += [_need("verification", choice) for choice in config.evaluation.sets]
+    found += [_need("choosing", choice) for choice in config.evaluation.choose_on]
     return tuple(found)
 
 
@@ -173,13 +174,18 @@ def _need(use: str, choice: Choice) -> DataNeed:
     return DataNeed(use, choice.name, path, found=True)
 
 
-def _counts(source: Source | None, known: KnownData | None) -> tuple[int | None, int, str]:
-    """Images, people, and where these numbers are from."""
+def _counts(
+    source: Source | None, known: KnownData | None, *, aside: float
+) -> tuple[int | None, int, str]:
+    """Images, people, and where these numbers are from; `aside` is the share set aside."""
+    without = f", {aside:.0%} of the people set aside" if aside else ""
     if source is not None:
         images = len(source.source if isinstance(source, WithStrangers) else source)
-        return images, source.num_classes, "counted in the data"
+        return images, source.num_classes, f"counted in the data{without}"
     if known is not None:
-        return known.images, known.people, f"{known.title} as published by {known.counted_by}"
+        people = known.people - round(aside * known.people)
+        published = f"{known.title} as published by {known.counted_by}{without}"
+        return round((1 - aside) * known.images), people, published
     return None, ASSUMED_PEOPLE, f"not known yet; the head is told for {ASSUMED_PEOPLE:,} people"
 
 

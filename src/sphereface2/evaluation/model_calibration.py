@@ -18,6 +18,7 @@ from sphereface2.evaluation.calibration import (
 )
 from sphereface2.evaluation.embed import embed
 from sphereface2.evaluation.pair_scores import combine, images_digest, score_set
+from sphereface2.model_step import ModelStep
 
 Watch = Callable[[str], AbstractContextManager[Progress | None]]
 
@@ -90,7 +91,8 @@ def learned_bias(
         return None
     bias = extra.get("head_bias")
     if bias is None:
-        last = extra.get("best_step")
+        step = ModelStep.of_model(extra, history)
+        last = None if step is None else step.step
         logged = [
             line["head"]["bias"]
             for line in history

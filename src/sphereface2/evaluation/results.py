@@ -13,6 +13,7 @@ from sphereface2.evaluation.intervals import Interval
 from sphereface2.evaluation.json_result import JsonResult
 from sphereface2.evaluation.metrics import OperatingPoint
 from sphereface2.evaluation.slices import Slice
+from sphereface2.model_step import ModelStep
 
 # Names with a meaning: the pooled set, and the two baselines that every report shows.
 COMBINED = "combined"
@@ -105,7 +106,10 @@ class VerificationResult:
 
 @dataclass(frozen=True)
 class EvaluationResult(JsonResult):
-    """The results of every (model, set) of one evaluation; the first row's model is its subject."""
+    """The results of every (model, set) of one evaluation; the first row's model is its subject.
+
+    model_step: which step of its training the subject is; None where that is not known
+    """
 
     IS: ClassVar[str] = "an evaluation result"
     WRITTEN_BY: ClassVar[str] = "sphereface2 evaluate"
@@ -114,6 +118,7 @@ class EvaluationResult(JsonResult):
     rows: tuple[VerificationResult, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    model_step: ModelStep | None = None
 
     def __post_init__(self) -> None:
         if not self.rows:
@@ -132,6 +137,11 @@ class EvaluationResult(JsonResult):
         """The names of the sets in order, the combined one last."""
         names = dict.fromkeys(row.set_name for row in self.rows)
         return tuple(sorted(names, key=lambda name: name == COMBINED))
+
+    @property
+    def step_in_words(self) -> str:
+        """Which step of its training the subject is; nothing where that is not known."""
+        return "" if self.model_step is None else self.model_step.in_words(self.sets)
 
     def find(self, model: str, set_name: str) -> VerificationResult | None:
         matches = (r for r in self.rows if r.model == model and r.set_name == set_name)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sphereface2.evaluation.json_result import JsonResult
+from sphereface2.model_step import ModelStep
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class SeedRun:
     values: column -> number, in percent where the column is a rate; empty if the run failed
     folder: the run folder, relative to the folder of all runs
     error: one sentence if the run failed
+    model_step: which step of the training was measured; None where that is not known
     """
 
     seed: int
@@ -26,6 +28,7 @@ class SeedRun:
     values: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     error: str = ""
+    model_step: ModelStep | None = None
 
 
 @dataclass(frozen=True)

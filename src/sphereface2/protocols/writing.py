@@ -13,6 +13,7 @@ from sphereface2.evaluation.pair_scores import SCORES, PairScores, save_scores
 from sphereface2.evaluation.protocol_result import ProtocolResult
 from sphereface2.evaluation.results import EvaluationResult, installed_versions
 from sphereface2.evaluation.verification import measure_all
+from sphereface2.model_step import ModelStep
 from sphereface2.protocols.roots import is_made
 from sphereface2.protocols.subject import Subject
 from sphereface2.reporting.pictures import ReportPictures, hardest_pairs
@@ -65,6 +66,9 @@ def write_verification(
         rows=tuple(measure_all(scored, model=subject.label)),
         versions=installed_versions(),
         config=config,
+        model_step=None
+        if embedder is None
+        else ModelStep.of_model(embedder.model.config.get("extra", {}), history),
     )
     save_scores(subject.output / SCORES, scored, model=subject.label)
     result.save(subject.output / EVALUATION)

@@ -66,6 +66,7 @@ _CHOICES = (
     ("backbone",),
     ("head",),
     ("evaluation", "sets", "0"),
+    ("evaluation", "choose_on", "0"),
 )
 
 

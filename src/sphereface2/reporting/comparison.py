@@ -79,13 +79,15 @@ def comparison_tables(comparison: Comparison) -> list[TableContent]:
     ]
 
 
-def write_comparison(path: Path, comparison: Comparison, *, title: str) -> None:
+def write_comparison(
+    path: Path, comparison: Comparison, *, title: str, steps: Sequence[str] = ()
+) -> None:
     """Write the page to `path`, all of it or nothing."""
-    write_atomically(path, render_comparison(comparison, title=title))
+    write_atomically(path, render_comparison(comparison, title=title, steps=steps))
 
 
-def render_comparison(comparison: Comparison, *, title: str) -> str:
-    """The page as a string."""
+def render_comparison(comparison: Comparison, *, title: str, steps: Sequence[str] = ()) -> str:
+    """The page as a string; `steps` say of each run which step of its training was judged."""
     evaluation = _as_evaluation(comparison)
     colours = plots.distinct_colours(comparison.models)
     accuracy, *differences = comparison_tables(comparison)
@@ -100,6 +102,7 @@ def render_comparison(comparison: Comparison, *, title: str) -> str:
             for each in comparison.comparisons
         ],
         accuracy=accuracy,
+        steps=steps,
         differences=differences,
         roc_legend=[legend_entry(model, colour) for model, colour in colours.items()],
         roc=curve_figures(evaluation, plots.roc_figure, "ROC", colours=colours),

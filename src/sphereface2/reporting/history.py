@@ -52,6 +52,13 @@ def training_curves(history: Sequence[Mapping[str, Any]]) -> tuple[Curve, ...]:
             [(n, "metrics", n) for n in _keys(line.get("metrics") for line in evaluations)],
             percent=True,
         ),
+        _curve(
+            "Accuracy on the sets to choose by",
+            "accuracy (%)",
+            evaluations,
+            [(n, "choice", n) for n in _keys(line.get("choice") for line in evaluations)],
+            percent=True,
+        ),
         _curve("Scores of the head", "mean score", training, scores),
         _curve("Bias", "bias", training, [("bias", "head", "bias")]),
         _curve(

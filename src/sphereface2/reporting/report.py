@@ -145,6 +145,7 @@ def render_report(
         sections=SECTIONS,
         tiles=_tiles(evaluation),
         accuracy=accuracy_content(evaluation),
+        step=evaluation.step_in_words,
         detail=detail_content(evaluation),
         slices=slices_content(evaluation),
         published=published_content(evaluation),

@@ -189,7 +189,23 @@ def published_cell(result: SweepResult, row: SweepRow, column: str) -> Cell:
 
 
 def rules(result: SweepResult) -> str:
-    """How the table is to be read: the number of seeds, bold, and the mark."""
+    """How the table is to be read: the number of seeds, bold, the mark, and the step measured."""
+    return "; ".join(part for part in (_marks(result), _steps(result)) if part)
+
+
+def _steps(result: SweepResult) -> str:
+    """Which step of each training was measured; nothing where that is not known of all."""
+    steps = [run.model_step for row in result.rows for run in row.runs if run.values]
+    if not steps or None in steps:
+        return ""
+    if all(step.which == "last" for step in steps if step is not None):
+        return "every number is of the last step of its training"
+    if all(step.which == "last" or step.own_sets for step in steps if step is not None):
+        return "the step of each training was chosen on sets of their own"
+    return "the step of some trainings was chosen on these very pairs: reads too high"
+
+
+def _marks(result: SweepResult) -> str:
     seeds = len(result.seeds)
     if seeds < 2:
         return "one seed, so no deviation is known and no difference is judged; bold: the best"

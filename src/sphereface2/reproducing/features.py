@@ -110,7 +110,7 @@ def _trained(config: RunConfig, folder: Path, watch: Watch) -> TrainingResult:
 def _features(
     config: RunConfig, folder: Path, result: TrainingResult, watch: Watch
 ) -> LearnedFeatures:
-    """The exported network's features beside the classifiers of its last checkpoint."""
+    """The exported network's features beside the classifiers of the same step."""
     people, model, head = build_people(config), load_run_model(folder), config.head.options
     with watch("embedding the training images") as progress:
         features = embed(
@@ -123,7 +123,7 @@ def _features(
     weight = torch.empty(people.num_classes, model.backbone.embedding_dim)
     bias = torch.empty(())
     tensors = {"head.weight": weight, "head.bias": bias}
-    load_tensors(result.best_checkpoint, tensors, part="head.")
+    load_tensors(result.checkpoint, tensors, part="head.")
     return LearnedFeatures(
         features=plain_rows(features),
         labels=tuple(int(label) for label in people.labels),

@@ -42,7 +42,7 @@ class _Parts:
         self.sets: set[str] = set()
 
     def source(self, config: RunConfig) -> Source:
-        key = repr((config.data, config.label_noise, config.open_set))
+        key = repr((config.data, config.label_noise, config.open_set, config.evaluation.set_aside))
         if key not in self.sources:
             self.sources[key] = build_training_source(config)
         return self.sources[key]
@@ -61,7 +61,7 @@ class _Parts:
 def _build(config: RunConfig, parts: _Parts) -> None:
     choose_precision(config.precision, choose_device(config.device))
     source, backbone = parts.source(config), parts.backbone(config.backbone)
-    for choice in config.evaluation.sets:
+    for choice in (*config.evaluation.sets, *config.evaluation.choose_on):
         parts.check_set(choice)
     with torch.random.fork_rng(devices=[]):
         head = build_head(

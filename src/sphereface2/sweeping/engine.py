@@ -245,4 +245,10 @@ def _seed_run(state: RunState) -> SeedRun:
         return SeedRun(state.plan.seed, state.plan.name, error=state.error)
     last = last_checkpoint(state.folder)
     seconds = round(last.seconds, 2) if last is not None else 0.0
-    return SeedRun(state.plan.seed, state.plan.name, values=state.values, seconds=seconds)
+    return SeedRun(
+        state.plan.seed,
+        state.plan.name,
+        values=state.values,
+        seconds=seconds,
+        model_step=state.evaluation.model_step,
+    )

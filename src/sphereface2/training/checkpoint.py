@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,12 @@ class Checkpoint:
     """Whether this is the end of the training, evaluated where that was asked for."""
     best_metric: float | None = None
     best_step: int | None = None
+    evaluations: int = 0
+    """Among which that one is the best."""
+    judged_on: list[str] = field(default_factory=list)
+    """The sets of those evaluations."""
+    own_sets: bool = False
+    """Whether those sets serve only to choose a step."""
     evaluated_step: int = 0
     """The step of the last evaluation."""
     loss_sum: float = 0.0

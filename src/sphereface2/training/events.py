@@ -43,13 +43,16 @@ class EvaluationRecord:
     step: int
     epoch: float
     metrics: Mapping[str, float]
+    """On the sets that are reported."""
+    choice: Mapping[str, float] = field(default_factory=dict)
+    """On the sets that serve only to choose a step; they may have the same names."""
 
-    @property
-    def headline(self) -> float:
-        """The one number a run is judged by: `combined` if it is there, else the mean."""
-        if "combined" in self.metrics:
-            return self.metrics["combined"]
-        return sum(self.metrics.values()) / len(self.metrics) if self.metrics else math.nan
+
+def headline(metrics: Mapping[str, float]) -> float:
+    """The one number a run is judged by: `combined` if it is there, else the mean."""
+    if "combined" in metrics:
+        return metrics["combined"]
+    return sum(metrics.values()) / len(metrics) if metrics else math.nan
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,8 @@ class TensorBoard(Events):
     def evaluated(self, record: EvaluationRecord) -> None:
         for name, value in record.metrics.items():
             self._add(f"evaluation/{name}", value, record.step)
+        for name, value in record.choice.items():
+            self._add(f"choice/{name}", value, record.step)
 
     def noticed(self, notice: Notice) -> None:
         assert self._writer is not None

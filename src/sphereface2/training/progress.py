@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sphereface2.durations import Pace
-from sphereface2.training.events import EvaluationRecord, Events, Notice
+from sphereface2.training.events import EvaluationRecord, Events, Notice, headline
 
 
 class ProgressDisplay(Events):
@@ -62,7 +62,7 @@ class ProgressDisplay(Events):
             self._print(f"step {step}/{self._total}  {numbers}  {_duration(left)} left")
 
     def evaluated(self, record: EvaluationRecord) -> None:
-        self._accuracy = f"accuracy {record.headline:.2%}"
+        self._accuracy = f"accuracy {headline(record.metrics or record.choice):.2%}"
         if self._bar is not None:
             self._bar.update(self._task, accuracy=self._accuracy)
         else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from sphereface2.model_step import ModelStep
+
 
 @dataclass(frozen=True)
 class TrainingResult:
@@ -15,11 +17,11 @@ class TrainingResult:
     total_steps: int
     interrupted: bool
     """Whether it was stopped before its end; it can be resumed."""
-    best_metric: float | None
-    best_step: int | None
+    model_step: ModelStep
+    """The step to export."""
+    checkpoint: Path
+    """The checkpoint of that step."""
     last_checkpoint: Path
-    best_checkpoint: Path
-    """The checkpoint to export: the best evaluated one, or the last one without an evaluation."""
     seconds: float
     """Time spent, over all parts of the run."""
     stopped_by: int | None = None

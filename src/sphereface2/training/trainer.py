@@ -19,6 +19,7 @@ from sphereface2.data.loader import Batch, Loader
 from sphereface2.data.open_set import plan_batches
 from sphereface2.data.source import Source, bad_images
 from sphereface2.heads.head import Head
+from sphereface2.model_step import ModelStep
 from sphereface2.training.checkpoint import (
     Checkpoint,
     check_settings,
@@ -36,6 +37,7 @@ from sphereface2.training.events import (
     JsonLines,
     Notice,
     TensorBoard,
+    headline,
 )
 from sphereface2.training.result import TrainingResult
 from sphereface2.training.schedule import Schedule
@@ -57,6 +59,10 @@ class Trainer:
     Where a process group is up, the trainers of all ranks train together: each takes its share of
     every batch, and rank 0 evaluates, writes and tells the events. Build the head inside
     `heads.sharding.class_shards` then, so that each rank holds its part of the classes.
+
+    The step to export is the best by `choose`, which scores sets that serve this choice alone, or
+    else the last one. Without `choose` the best by `evaluate` is kept beside it, but not exported:
+    a maximum over the very pairs that are reported reads too high.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class Trainer:
         *,
         run_folder: Path,
         evaluate: Evaluate | None = None,
+        choose: Evaluate | None = None,
         events: Events | None = None,
     ) -> None:
         training = config.training
@@ -93,6 +100,7 @@ class Trainer:
         self.head = head.to(self.device)
         self.source = source
         self.evaluate = evaluate
+        self.choose = choose
         self.last_path = run_folder / "checkpoints" / "last"
         self.best_path = run_folder / "checkpoints" / "best"
         plan = plan_batches(
@@ -129,6 +137,9 @@ class Trainer:
         self.step = 0
         self.best_metric: float | None = None
         self.best_step: int | None = None
+        self.evaluations = 0
+        self.judged_on: list[str] = []
+        self.own_sets = choose is not None
         self.evaluated_step = 0
         self.seconds_before = 0.0
         self.window = Window()
@@ -162,16 +173,28 @@ class Trainer:
         finally:
             self.events.finished()
         numbers = [number for number in self.team.gather(caught.number) if number is not None]
+        is_chosen = self.choose is not None and self.own_sets and self.best_step is not None
         return TrainingResult(
             steps=self.step,
             total_steps=self.total_steps,
             interrupted=not self._is_finished,
             stopped_by=numbers[0] if numbers else None,
-            best_metric=self.best_metric,
-            best_step=self.best_step,
+            model_step=self._best() if is_chosen else ModelStep("last", self.step, self.step),
+            checkpoint=self.best_path if is_chosen else self.last_path,
             last_checkpoint=self.last_path,
-            best_checkpoint=self.last_path if self.best_step is None else self.best_path,
             seconds=self._seconds(),
+        )
+
+    def _best(self) -> ModelStep:
+        assert self.best_step is not None
+        return ModelStep(
+            "best",
+            self.best_step,
+            self.step,
+            self.evaluations,
+            tuple(self.judged_on),
+            own_sets=self.own_sets,
+            accuracy=self.best_metric,
         )
 
     def _train(self) -> None:
@@ -195,7 +218,8 @@ class Trainer:
 
     @property
     def _is_finished(self) -> bool:
-        is_evaluated = self.evaluate is None or self.evaluated_step >= self.total_steps
+        evaluates = self.evaluate is not None or self.choose is not None
+        is_evaluated = not evaluates or self.evaluated_step >= self.total_steps
         return self.step >= self.total_steps and is_evaluated
 
     @property
@@ -274,20 +298,32 @@ class Trainer:
         return is_step or self._is_due(self.config.training.checkpoint_every)
 
     def _evaluate(self) -> None:
-        evaluate = self.evaluate
-        if evaluate is None:
+        if self.evaluate is None and self.choose is None:
             return
         self.backbone.eval()
         try:
-            metrics = self.team.from_first(lambda: dict(evaluate(self.backbone)))
+            metrics, choice = self._measure(self.evaluate), self._measure(self.choose)
         finally:
             self.backbone.train()
-        record = EvaluationRecord(self.step, self.step / self.steps_per_epoch, metrics)
+        record = EvaluationRecord(self.step, self.step / self.steps_per_epoch, metrics, choice)
         self.evaluated_step = self.step
         self.events.evaluated(record)
-        if record.headline > (-math.inf if self.best_metric is None else self.best_metric):
-            self.best_metric, self.best_step = record.headline, self.step
+        judged, own = (metrics, False) if self.choose is None else (choice, True)
+        if (self.judged_on, self.own_sets) != (list(judged), own):
+            # A run that is resumed with other sets: the best on those before says nothing here.
+            self.judged_on, self.own_sets = list(judged), own
+            self.best_metric, self.best_step, self.evaluations = None, None, 0
+        self.evaluations += 1
+        reached = headline(judged)
+        if reached > (-math.inf if self.best_metric is None else self.best_metric):
+            self.best_metric, self.best_step = reached, self.step
             self._save(self.best_path)
+
+    def _measure(self, evaluate: Evaluate | None) -> dict[str, float]:
+        """What rank 0 finds, on all ranks."""
+        if evaluate is None:
+            return {}
+        return self.team.from_first(lambda: dict(evaluate(self.backbone)))
 
     def _save(self, path: Path) -> None:
         checkpoint = Checkpoint(
@@ -297,6 +333,9 @@ class Trainer:
             finished=self._is_finished,
             best_metric=self.best_metric,
             best_step=self.best_step,
+            evaluations=self.evaluations,
+            judged_on=self.judged_on,
+            own_sets=self.own_sets,
             evaluated_step=self.evaluated_step,
             loss_sum=self.window.loss,
             loss_steps=self.window.steps,
@@ -331,6 +370,8 @@ class Trainer:
             self.update.scaler.load_state_dict(checkpoint.scaler)
         self.step = checkpoint.step
         self.best_metric, self.best_step = checkpoint.best_metric, checkpoint.best_step
+        self.evaluations, self.judged_on = checkpoint.evaluations, checkpoint.judged_on
+        self.own_sets = checkpoint.own_sets
         self.evaluated_step = checkpoint.evaluated_step
         self.window = Window(loss=checkpoint.loss_sum, steps=checkpoint.loss_steps)
         self.seconds_before = checkpoint.seconds
