@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from sphereface2.evaluation.sweep_result import SweepResult
+from sphereface2.model_step import ModelStep
 from sphereface2.reporting.sweep_tables import (
     console_table,
     csv_table,
@@ -173,6 +174,26 @@ def test_the_console_table_fits_80_columns_and_uses_more() -> None:
     small = printed(made_sweep(row, columns=five), width=80)
     assert "…" not in small
     assert "± 1.53" in small
+
+
+def test_decimals_follow_the_paper_or_the_pairs() -> None:
+    result = made_sweep(made_row("a", {"combined": (80.0, 81.0)}), columns=("combined",))
+    assert "80.5 ± 0.7" in markdown_table(result)
+    assert "80.50 ± 0.71" in markdown_table(replace(result, pairs={"combined": 1000}))
+    assert "80.5 ± 0.7" in markdown_table(replace(result, pairs={"combined": 999}))
+
+
+def test_the_table_says_which_step_was_measured() -> None:
+    def said(*steps: ModelStep | None) -> str:
+        row = made_row("a", {"combined": (80.0, 81.0)})
+        runs = tuple(replace(r, model_step=s) for r, s in zip(row.runs, steps, strict=True))
+        return rules(made_sweep(replace(row, runs=runs), columns=("combined",)))
+
+    last, best = ModelStep("last", 9, 9), ModelStep("best", 6, 9, 3, ("plain",))
+    assert said(last, last).endswith("every number is of the last step of its training")
+    assert said(last, replace(best, own_sets=True)).endswith("chosen on sets of their own")
+    assert said(last, best).endswith("on these very pairs: reads too high")
+    assert "step" not in said(last, None)
 
 
 def test_csv_has_every_number_of_ours_and_of_the_paper() -> None:

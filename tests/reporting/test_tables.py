@@ -1,12 +1,18 @@
 """Tables of an evaluation, in the terminal and in the page."""
 
 import io
+from dataclasses import replace
 
+import pytest
 from rich.console import Console
-from rich.table import Table
 
 from sphereface2.evaluation import EvaluationResult
+from sphereface2.reporting.pictures import ReportPictures
+from sphereface2.reporting.report import render_report
 from sphereface2.reporting.tables import (
+    Cell,
+    TableContent,
+    TerminalTable,
     accuracy_content,
     accuracy_table,
     accuracy_text,
@@ -20,7 +26,7 @@ from tests.reporting.example import example_evaluation
 FOUR = ("plain", "age-30", "cross-age", "cross-pose")
 
 
-def printed(table: Table, *, width: int = 80) -> str:
+def printed(table: TerminalTable, *, width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width)
     console.print(table)
     assert isinstance(console.file, io.StringIO)
@@ -57,6 +63,65 @@ def test_the_tables_fit_a_terminal_of_80_columns() -> None:
     assert all(len(line) <= 80 for line in (accuracy + detail).splitlines())
     for word in ("threshold", "EER", "AUC", "TAR@FAR 1%", "resolved"):
         assert word in detail
+
+
+WIDE = TableContent(
+    title="Wide (%)",
+    columns=("model", *(f"set {n} of impostors" for n in range(8))),
+    rows=tuple(
+        (
+            Cell(name),
+            *(Cell(f"{50 + n}.73 ± 13.3{n}", f"{40 + n}.71–{60 + n}.72") for n in range(8)),
+        )
+        for name in (
+            "sphereface2-c",
+            "untrained network",
+            "a-name-of-forty-letters-without-any-blank",
+        )
+    ),
+    note="what it means",
+)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_no_number_or_heading_is_wrapped_or_cut_at_any_width(width: int) -> None:
+    text = printed(WIDE.to_rich(), width=width)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "…" not in text
+    words = text.split()
+    for row in WIDE.rows:
+        for cell in row[1:]:
+            assert words.count(cell.detail) == 3
+            mean, _, deviation = cell.text.partition(" ± ")
+            assert words.count(mean) == words.count(deviation) == 3
+    assert words.count("impostors") == 8
+    assert text.count("what it means") == 1
+    # A deviation stands beside its mean or whole under it.
+    assert text.count("± 13.3") == 24
+
+
+def test_the_deviation_stands_beside_the_mean_where_there_is_room() -> None:
+    assert "50.73 ± 13.30" in printed(WIDE.to_rich(), width=200)
+    assert "50.73 ± 13.30" not in printed(WIDE.to_rich(), width=80)
+
+
+def test_numbers_of_a_thousand_pairs_have_two_decimals() -> None:
+    few, many = example_evaluation().rows[0], replace(example_evaluation().rows[0], pairs=1000)
+    assert accuracy_text(few) == f"{100 * few.accuracy:.1f} ± {100 * few.accuracy_std:.1f}"
+    assert accuracy_text(many) == f"{100 * few.accuracy:.2f} ± {100 * few.accuracy_std:.2f}"
+    evaluation = EvaluationResult(title="x", rows=(many,))
+    assert many.accuracy_interval is not None
+    ends = f"{100 * many.accuracy_interval.low:.2f}–{100 * many.accuracy_interval.high:.2f}"
+    assert accuracy_content(evaluation).rows[0][1].detail == ends
+    detail = detail_content(evaluation).rows[0]
+    assert [cell.text for cell in detail[1:3]] == [
+        f"{100 * many.best_threshold_accuracy:.2f}",
+        f"{100 * many.eer:.2f}",
+    ]
+    page = render_report(
+        evaluation=evaluation, history=[], config_yaml="", pictures=ReportPictures()
+    )
+    assert f"<b>{100 * many.accuracy:.2f}<small>" in page
 
 
 def test_a_result_that_is_missing_leaves_a_gap() -> None:

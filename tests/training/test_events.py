@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -210,3 +211,22 @@ def test_a_terminal_gets_a_live_bar() -> None:
         "what would help",
     ):
         assert part in shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_terminal_shows_the_whole_line_at_its_width(width: int) -> None:
+    output = io.StringIO()
+    display = ProgressDisplay(Console(file=output, force_terminal=True, width=width))
+    display.started(step=0, total_steps=80_000)
+    display.evaluated(evaluation(1, plain=0.98765))
+    display.stepped(7_000, loss=12.3456, learning_rate=0.0123, rate=1234.0)
+    display.finished()
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.getvalue())
+    line = plain.replace("\r", "\n").strip().splitlines()[-1]
+    assert len(line) <= width
+    assert " 7000/80000 " in line
+    assert "loss 12.35 " in line
+    assert " 1234 im" in line
+    assert re.search(r"[-\d]+:[-\d]{2}:[-\d]{2}", line)
+    assert line.rstrip().endswith("98.77%")
+    assert "━" in line

@@ -76,6 +76,7 @@ class SweepResult(JsonResult):
     published_columns: column -> what the paper's table calls its counterpart
     where: the paper's place ("Table 2"), or "" beyond the paper
     versions: of the packages that measured the runs
+    pairs: column -> how many pairs stand behind its numbers, where that is known
     """
 
     IS: ClassVar[str] = "the result of a sweep"
@@ -92,6 +93,7 @@ class SweepResult(JsonResult):
     published_columns: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     judged: str = ""
+    pairs: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def judged_by(self) -> str:

@@ -21,6 +21,7 @@ from sphereface2.reporting.page import render_page
 from sphereface2.reporting.pictures import PairPicture, ReportPictures, png_data_uri
 from sphereface2.reporting.tables import (
     accuracy_content,
+    decimals,
     detail_content,
     interval_text,
     percent,
@@ -199,9 +200,9 @@ def _tiles(evaluation: EvaluationResult) -> list[dict[str, str]]:
     return [
         {
             "label": result.model,
-            "value": percent(result.accuracy),
-            "deviation": f" ± {percent(result.accuracy_std)}",
-            "interval": interval_text(result.accuracy_interval),
+            "value": percent(result.accuracy, digits=decimals(result.pairs)),
+            "deviation": f" ± {percent(result.accuracy_std, digits=decimals(result.pairs))}",
+            "interval": interval_text(result.accuracy_interval, digits=decimals(result.pairs)),
             "note": f"{result.set_name} · {result.pairs:,} pairs",
             "style": style,
         }

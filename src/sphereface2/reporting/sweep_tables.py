@@ -4,22 +4,15 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from textwrap import wrap
 from typing import Literal
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
-from rich.table import Table
-
 from sphereface2.evaluation.sweep_result import SweepResult, SweepRow
-from sphereface2.reporting.tables import Cell, TableContent
+from sphereface2.reporting.tables import Cell, TableContent, TerminalTable, decimals
 
 Standing = Literal["best", "level", "below", "unknown"]
 
 ABSENT = "–"
 LEVEL_MARK = "†"
-_LABEL_WIDTH = 20  # of a label's line in a narrow terminal: seven columns fit into 80
 _LEVEL_ERRORS = 2.0  # standard errors of a difference, below which it is not told from chance
 _STANDING_WORDS: Mapping[Standing, str] = {
     "best": "best",
@@ -29,23 +22,9 @@ _STANDING_WORDS: Mapping[Standing, str] = {
 }
 
 
-@dataclass(frozen=True)
-class FittingTable:
-    """The deviation beside its mean where the terminal is wide enough, else under it."""
-
-    wide: Table
-    narrow: Table
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        needed = Measurement.get(console, options.update(width=10_000), self.wide).maximum
-        yield self.wide if needed <= options.max_width else self.narrow
-
-
-def console_table(result: SweepResult) -> FittingTable:
+def console_table(result: SweepResult) -> TerminalTable:
     """The table for the terminal: the paper's number beside the column to judge by."""
-    content = _content(result)
-    narrow = replace(content, rows=tuple(_in_two_lines(row) for row in content.rows))
-    return FittingTable(wide=content.to_rich(), narrow=narrow.to_rich())
+    return _content(result).to_rich()
 
 
 def markdown_table(result: SweepResult) -> str:
@@ -121,8 +100,10 @@ def standings(result: SweepResult, column: str) -> list[Standing]:
 
 
 def digits(result: SweepResult) -> int:
-    """Two decimals beside the paper's numbers, which have two, and one where there are none."""
-    return 2 if any(row.published for row in result.rows) else 1
+    """Two decimals beside the paper's numbers, which have two; else as the pairs allow."""
+    if any(row.published for row in result.rows):
+        return 2
+    return decimals(min(result.pairs.values(), default=0))
 
 
 def number_text(result: SweepResult, row: SweepRow, column: str) -> str:
@@ -266,16 +247,6 @@ def _content(result: SweepResult) -> TableContent:
         rows=tuple(rows),
         note="; ".join((rules(result), *failures(result))),
     )
-
-
-def _in_two_lines(row: tuple[Cell, ...]) -> tuple[Cell, ...]:
-    """A row for a narrow terminal: the label broken, deviations under their means."""
-    label, *numbers = row
-    cells = [replace(label, text="\n".join(wrap(label.text, _LABEL_WIDTH)) or label.text)]
-    for cell in numbers:
-        mean, sign, deviation = cell.text.partition(" ± ")
-        cells.append(replace(cell, text=mean, detail=f"± {deviation}" if sign else ""))
-    return tuple(cells)
 
 
 def _markdown_line(cells: Sequence[str]) -> str:

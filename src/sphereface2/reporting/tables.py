@@ -1,10 +1,12 @@
 """The tables of an evaluation: for the terminal (rich) and for the page, from one content."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import wrap
 
 from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +21,10 @@ from sphereface2.reporting.published import LOSSES, PAIR_SETS, published_column
 
 UNRESOLVED = "not resolved"
 _ABSENT = "–"
+_WHOLE = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 _WIDTH = 10  # of what may be wrapped in a terminal: seven columns fit into 80
+_LABEL_WIDTHS = (20, 14)  # of a label's line where the terminal is too narrow for the whole
+_MANY_PAIRS = 1000  # from here on a second decimal is more than chance
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,11 @@ class TableContent:
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
 
-    def to_rich(self) -> Table:
+    def to_rich(self) -> "TerminalTable":
+        return TerminalTable(self)
+
+    def to_grid(self) -> Table:
+        """The table as it is, however wide; nothing in it is wrapped or cut."""
         table = Table(
             title=self.title or None,
             title_justify="left",
@@ -55,21 +64,80 @@ class TableContent:
         )
         for number, column in enumerate(self.columns):
             first = number == 0
-            # Wrapped here: rich would rather cut a long heading.
-            heading = column if first else _wrapped(column)
-            table.add_column(Text(heading), justify="left" if first else "right", no_wrap=first)
+            heading = Text(column if first else _wrapped(column))
+            table.add_column(heading, justify="left" if first else "right", no_wrap=True)
         for row in self.rows:
             table.add_row(*(_rich_cell(cell) for cell in row))
         return table
+
+    def stacked(self, label_width: int, *, cut: bool = False) -> "TableContent":
+        """Narrower: labels broken between words (or `cut` within), deviations under their means."""
+        return replace(self, rows=tuple(_stacked(row, label_width, cut) for row in self.rows))
+
+    def part(self, columns: Sequence[int], *, note: str = "", title: str = "") -> "TableContent":
+        """The names and some of the columns."""
+        taken = (0, *columns)
+        return TableContent(
+            title=title,
+            columns=tuple(self.columns[number] for number in taken),
+            rows=tuple(tuple(row[number] for number in taken) for row in self.rows),
+            note=note,
+        )
+
+
+@dataclass(frozen=True)
+class TerminalTable:
+    """A table that fits its terminal: where that is narrow it grows downwards, never wrapping or
+    cutting a number or a heading.
+
+    First deviations go under their means and labels are broken, then columns are shown in blocks.
+    """
+
+    content: TableContent
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = options.max_width
+
+        def width(content: TableContent) -> int:
+            grid = replace(content, title="", note="").to_grid()
+            return Measurement.get(console, options.update(width=10_000), grid).maximum
+
+        forms = (self.content, *(self.content.stacked(label) for label in _LABEL_WIDTHS))
+        content = next((form for form in forms if width(form) <= room), forms[-1])
+        if width(content.part([])) > room // 2:
+            content = content.stacked(room // 2, cut=True)
+        numbers = range(1, len(content.columns))
+        # As few blocks as possible, and as even: a last column is not left alone.
+        for size in range(max(1, len(numbers)), 0, -1):
+            blocks = [numbers[start : start + size] for start in range(0, len(numbers), size)]
+            if all(width(content.part(block)) <= room for block in blocks):
+                break
+        for place, block in enumerate(blocks):
+            yield content.part(
+                block,
+                title=content.title if place == 0 else "",
+                note=content.note if len(blocks) == 1 else "",
+            ).to_grid()
+            if len(blocks) > 1:
+                yield ""
+        if len(blocks) > 1 and content.note:
+            yield Text(content.note, style="table.caption")
 
 
 def percent(share: float, *, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f}"
 
 
+def decimals(trials: int) -> int:
+    """How many decimals a percentage has that so many pairs stand behind."""
+    return 2 if trials >= _MANY_PAIRS else 1
+
+
 def accuracy_text(result: VerificationResult) -> str:
-    """LFW-protocol accuracy as tables print it: "97.3 ± 0.6"."""
-    return f"{percent(result.accuracy)} ± {percent(result.accuracy_std)}"
+    """LFW-protocol accuracy as tables print it: "97.3 ± 0.6", or "97.32 ± 0.61" of many pairs."""
+    digits = decimals(result.pairs)
+    mean = percent(result.accuracy, digits=digits)
+    return f"{mean} ± {percent(result.accuracy_std, digits=digits)}"
 
 
 def interval_text(interval: Interval | None, *, digits: int = 1) -> str:
@@ -100,7 +168,8 @@ def accuracy_content(evaluation: EvaluationResult) -> TableContent:
                 cells.append(Cell(_ABSENT, faint=True))
             else:
                 best = result.accuracy >= _best(evaluation, set_name)
-                detail = interval_text(result.accuracy_interval)
+                digits = decimals(result.pairs)
+                detail = interval_text(result.accuracy_interval, digits=digits)
                 cells.append(Cell(accuracy_text(result), detail, strong=best))
         rows.append(tuple(cells))
     note = "threshold of each fold from the other folds, mean ± deviation over the folds"
@@ -135,16 +204,20 @@ def detail_content(evaluation: EvaluationResult, *, model: str | None = None) ->
     rows = []
     for result in found:
         by_target = {point.target_far: point for point in result.tar_at_far}
+        digits = decimals(result.pairs)
+        numbers = (
+            (result.best_threshold_accuracy, result.best_threshold_interval, digits),
+            (result.eer, result.eer_interval, digits),
+            (result.auc, result.auc_interval, 2),
+        )
         rows.append(
             (
                 Cell(result.set_name, strong=result.set_name == COMBINED),
-                Cell(
-                    percent(result.best_threshold_accuracy),
-                    interval_text(result.best_threshold_interval),
+                *(
+                    Cell(percent(value, digits=places), interval_text(interval, digits=places))
+                    for value, interval, places in numbers
                 ),
-                Cell(percent(result.eer), interval_text(result.eer_interval)),
-                Cell(percent(result.auc, digits=2), interval_text(result.auc_interval)),
-                *(_tar_cell(by_target.get(target)) for target in targets),
+                *(_tar_cell(by_target.get(target), digits) for target in targets),
             )
         )
     points = [point for result in found for point in result.tar_at_far]
@@ -179,8 +252,9 @@ def slices_content(evaluation: EvaluationResult) -> TableContent | None:
                 Cell(_ABSENT, faint=True)
                 if rate is None
                 else Cell(
-                    percent(rate.value),
-                    f"{interval_text(rate.interval)}\n{rate.successes:,}/{rate.trials:,}",
+                    percent(rate.value, digits=decimals(rate.trials)),
+                    interval_text(rate.interval, digits=decimals(rate.trials))
+                    + f"\n{rate.successes:,}/{rate.trials:,}",
                 )
                 for rate in (each.right, each.true_accepts, each.false_accepts)
             ),
@@ -236,12 +310,12 @@ def published_content(evaluation: EvaluationResult) -> TableContent | None:
     )
 
 
-def accuracy_table(evaluation: EvaluationResult) -> Table:
+def accuracy_table(evaluation: EvaluationResult) -> TerminalTable:
     """The accuracy table for the terminal."""
     return accuracy_content(evaluation).to_rich()
 
 
-def detail_table(evaluation: EvaluationResult, *, model: str | None = None) -> Table:
+def detail_table(evaluation: EvaluationResult, *, model: str | None = None) -> TerminalTable:
     """The table of EER, AUC, TAR at FAR and best-threshold accuracy for the terminal."""
     return detail_content(evaluation, model=model).to_rich()
 
@@ -250,14 +324,14 @@ def _best(evaluation: EvaluationResult, set_name: str) -> float:
     return max(row.accuracy for row in evaluation.rows if row.set_name == set_name)
 
 
-def _tar_cell(point: OperatingPoint | None) -> Cell:
+def _tar_cell(point: OperatingPoint | None, digits: int) -> Cell:
     if point is None:
         return Cell(_ABSENT, faint=True)
     if not point.resolved:
         return Cell(UNRESOLVED, f"{point.impostors:,} impostors", faint=True)
     reached = f"{point.false_accepts:,}/{point.impostors:,}"
-    ends = interval_text(point.interval)
-    return Cell(percent(point.tar), f"{ends}\n{reached}" if ends else reached)
+    ends = interval_text(point.interval, digits=digits)
+    return Cell(percent(point.tar, digits=digits), f"{ends}\n{reached}" if ends else reached)
 
 
 def _span(counts: Sequence[int]) -> str:
@@ -270,7 +344,20 @@ def _rate(share: float) -> str:
 
 
 def _wrapped(text: str) -> str:
-    return "\n".join(wrap(text, _WIDTH, break_long_words=False)) or text
+    whole = text.replace(" ± ", _WHOLE)
+    lines = wrap(whole, _WIDTH, break_long_words=False)
+    return "\n".join(lines).replace(_WHOLE, " ± ") or text
+
+
+def _stacked(row: tuple[Cell, ...], label_width: int, cut: bool) -> tuple[Cell, ...]:
+    label, *numbers = row
+    lines = wrap(label.text, label_width, break_long_words=cut)
+    cells = [replace(label, text="\n".join(lines) or label.text)]
+    for cell in numbers:
+        mean, sign, deviation = cell.text.partition(" ± ")
+        under = f"± {deviation}\n{cell.detail}".rstrip() if sign else cell.detail
+        cells.append(replace(cell, text=mean, detail=under))
+    return tuple(cells)
 
 
 def _rich_cell(cell: Cell) -> Text:

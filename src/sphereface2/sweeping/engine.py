@@ -224,6 +224,12 @@ def _result(sweep: Sweep, states: list[RunState], *, runs: Path) -> SweepResult:
         published_columns=sweep.published_columns,
         versions=_versions(states),
         judged=sweep.judged,
+        pairs={
+            row.set_name: row.pairs
+            for state in states
+            if state.evaluation is not None
+            for row in state.evaluation.rows
+        },
     )
 
 

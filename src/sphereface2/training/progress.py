@@ -8,13 +8,17 @@ from collections.abc import Callable
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from sphereface2.durations import Pace
 from sphereface2.training.events import EvaluationRecord, Events, Notice, headline
 
+_WORDS = 80  # columns that whole words need
+_WIDE = 100  # columns that leave room for the learning rate
+
 
 class ProgressDisplay(Events):
-    """Shows loss, learning rate, images a second, time left and the last evaluation.
+    """Shows the step, loss, images a second, time left and the last evaluation, in 80 columns.
 
     Where the console is no terminal (a log file, say), it prints a line every
     `seconds_between_lines` and at each evaluation instead.
@@ -36,14 +40,13 @@ class ProgressDisplay(Events):
         self._total = total_steps
         self._pace = Pace(seconds_between_lines=self.seconds_between_lines, clock=self._clock)
         self._pace.line_is_due(step)
-        self._accuracy = ""
         if self.console.is_terminal:
             self._bar = Progress(
-                TextColumn("training"),
+                # Only the bar gives way where the terminal is narrow.
                 BarColumn(bar_width=24),
-                MofNCompleteColumn(),
+                MofNCompleteColumn(table_column=Column(no_wrap=True)),
                 TextColumn("{task.fields[numbers]}"),
-                TimeRemainingColumn(),
+                TimeRemainingColumn(table_column=Column(no_wrap=True)),
                 TextColumn("{task.fields[accuracy]}"),
                 console=self.console,
             )
@@ -53,20 +56,24 @@ class ProgressDisplay(Events):
             self._bar.start()
 
     def stepped(self, step: int, *, loss: float, learning_rate: float, rate: float) -> None:
-        numbers = f"loss {loss:.4g}  lr {learning_rate:.3g}  {rate:.0f} images/s"
         if self._bar is not None:
+            images = "img/s" if self._is_narrow else "images/s"
+            more = f" lr {learning_rate:.3g}" if self.console.width >= _WIDE else ""
+            numbers = f"loss {loss:.4g}{more} {rate:.0f} {images}"
             self._bar.update(self._task, completed=step, numbers=numbers)
             return
         if self._pace.line_is_due(step) or step == self._total:
+            numbers = f"loss {loss:.4g}  lr {learning_rate:.3g}  {rate:.0f} images/s"
             left = (self._total - step) / (self._pace.rate(step) or math.inf)
             self._print(f"step {step}/{self._total}  {numbers}  {_duration(left)} left")
 
     def evaluated(self, record: EvaluationRecord) -> None:
-        self._accuracy = f"accuracy {headline(record.metrics or record.choice):.2%}"
+        accuracy = f"{headline(record.metrics or record.choice):.2%}"
         if self._bar is not None:
-            self._bar.update(self._task, accuracy=self._accuracy)
+            word = "acc" if self._is_narrow else "accuracy"
+            self._bar.update(self._task, accuracy=f"{word} {accuracy}")
         else:
-            self._print(f"step {record.step}/{self._total}  {self._accuracy}")
+            self._print(f"step {record.step}/{self._total}  accuracy {accuracy}")
 
     def noticed(self, notice: Notice) -> None:
         # Above the bar, where there is one: a line that stays.
@@ -76,6 +83,10 @@ class ProgressDisplay(Events):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+    @property
+    def _is_narrow(self) -> bool:
+        return self.console.width < _WORDS
 
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, soft_wrap=True)
