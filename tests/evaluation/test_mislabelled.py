@@ -1,5 +1,7 @@
 """Likely label errors, on made-up people whose errors are known."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -8,7 +10,12 @@ from sphereface2.evaluation import class_centres
 from sphereface2.evaluation.class_centres import nearest_others, trimmed_centres, unit_rows
 from sphereface2.evaluation.doubtful_people import two_parts, unity
 from sphereface2.evaluation.mislabelled import BELONGS, OUTLIER, find_mislabelled
-from sphereface2.evaluation.outlying import centre_and_spread, chance_below, within_false_alarms
+from sphereface2.evaluation.outlying import (
+    centre_and_spread,
+    chance_below,
+    right_below,
+    within_false_alarms,
+)
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -205,3 +212,143 @@ def test_mistakes() -> None:
         find_mislabelled(embeddings[:5], labels)
     with pytest.raises(ValueError, match="between 0 and 1"):
         find_mislabelled(embeddings, labels, false_alarms=1.5)
+
+
+# -- whether the stated share of false alarms holds, on people whose errors are known --------------
+
+HARD: dict[str, dict[str, Any]] = {
+    "easy": {},
+    "heavy tails": {"heavy": True},
+    "hard images": {"hard": 0.05},
+    "blurred beyond recognition": {"hard": 0.1, "least": 0.0},
+    "few images": {"hard": 0.05, "few": True},
+    "two looks": {"two_looks": 0.5},
+    "two unlike looks": {"two_looks": 0.5, "unlike": True},
+}
+
+
+def gallery(
+    generator: np.random.Generator,
+    *,
+    scatter: float,
+    hard: float = 0.0,
+    least: float = 0.2,
+    few: bool = False,
+    heavy: bool = False,
+    two_looks: float = 0.0,
+    unlike: bool = False,
+) -> tuple[Floats, Integers]:
+    """People of two sexes; some images have less of their person in them, some another look."""
+    people, dim = 150, 64
+    sex = generator.normal(size=(2, dim))[generator.integers(0, 2, people)]
+    centres = unit_rows(generator.normal(size=(people, dim)) + 0.7 * sex)
+    labels = np.repeat(np.arange(people), generator.integers(*(3, 7) if few else (8, 20), people))
+    count = len(labels)
+    other_look = unit_rows(generator.normal(size=(people, dim)))
+    mixed = unit_rows((0.35 if unlike else 0.6) * (centres - other_look) + other_look)
+    turned = (generator.random(people) < two_looks)[labels] & (generator.random(count) < 0.3)
+    faces = np.where(turned[:, None], mixed[labels], centres[labels])
+    share = np.where(generator.random(count) < hard, generator.uniform(least, 0.8, count), 1)
+    noise = generator.normal(size=(count, dim)) * scatter
+    if heavy:  # Student's t with four degrees of freedom
+        noise /= np.sqrt(generator.chisquare(4, count) / 4)[:, None]
+    return (faces * share[:, None] + noise).astype(np.float32), labels
+
+
+def spoiled(
+    generator: np.random.Generator, embeddings: Floats, labels: Integers, rate: float
+) -> tuple[Floats, Integers, Integers, Integers]:
+    """Half of the wrong labels are exchanged, half are under images of strangers: which."""
+    wrong = generator.choice(len(labels), round(rate * len(labels)), replace=False)
+    exchanged, strangers = wrong[::2], wrong[1::2]
+    people = int(labels.max()) + 1
+    given = labels.copy()
+    given[exchanged] = (labels[exchanged] + generator.integers(1, people, len(exchanged))) % people
+    changed = embeddings.copy()
+    new = unit_rows(generator.normal(size=(len(strangers), embeddings.shape[1])))
+    changed[strangers] = new + 0.08 * generator.normal(size=new.shape)
+    return changed, given, exchanged, strangers
+
+
+@pytest.mark.parametrize("case", HARD)
+@pytest.mark.parametrize("rate", [0.0, 0.02, 0.1])
+def test_the_share_of_false_alarms_holds(case: str, rate: float) -> None:
+    false = named = found = exchanged_in_all = 0
+    for seed in range(3):
+        generator = np.random.default_rng(seed)
+        images = gallery(generator, scatter=0.08, **HARD[case])
+        embeddings, labels, exchanged, strangers = spoiled(generator, *images, rate)
+        result = find_mislabelled(embeddings, labels, false_alarms=0.1)
+        suspects = {suspect.index for suspect in result.suspects}
+        false += len(suspects - {*exchanged.tolist(), *strangers.tolist()})
+        named += len(suspects)
+        found += len(suspects & set(exchanged.tolist()))
+        exchanged_in_all += len(exchanged)
+    assert false <= 0.1 * named + 3
+    if case == "easy":
+        assert found == exchanged_in_all
+    if case != "few images":  # so few that ten suspects of a kind may not be there
+        assert found >= 0.85 * exchanged_in_all
+
+
+@pytest.mark.parametrize("scatter", [0.16, 0.3, 0.6])
+def test_a_weaker_model_names_fewer_not_worse(scatter: float) -> None:
+    for case in ("easy", "heavy tails", "hard images"):
+        generator = np.random.default_rng(0)
+        images = gallery(generator, scatter=scatter, **HARD[case])
+        embeddings, labels, exchanged, strangers = spoiled(generator, *images, 0.04)
+        result = find_mislabelled(embeddings, labels, false_alarms=0.1)
+        wrong = {*exchanged.tolist(), *strangers.tolist()}
+        named = {suspect.index for suspect in result.suspects}
+        assert len(named - wrong) <= 0.1 * len(named)
+        if scatter > 0.5:
+            assert not result.is_able
+            assert not named
+
+
+def test_strangers_are_named_where_no_image_is_hard() -> None:
+    generator = np.random.default_rng(0)
+    images = gallery(generator, scatter=0.08)
+    embeddings, labels, _, strangers = spoiled(generator, *images, 0.04)
+    found = {s.index: s for s in find_mislabelled(embeddings, labels, false_alarms=0.1).suspects}
+    missed = set(strangers.tolist()) - set(found)
+    assert len(missed) <= 1
+    assert all(found[index].kind == OUTLIER for index in set(strangers.tolist()) - missed)
+
+
+def test_the_chance_of_a_suspect_is_the_share_that_names_it() -> None:
+    generator = np.random.default_rng(0)
+    embeddings, labels, *_ = spoiled(generator, *gallery(generator, scatter=0.08, hard=0.05), 0.1)
+    for share in (0.01, 0.1, 0.5):
+        named = find_mislabelled(embeddings, labels, false_alarms=share).suspects
+        assert named
+        assert max(suspect.chance for suspect in named) <= share
+    assert len(named) > len(find_mislabelled(embeddings, labels, false_alarms=0.1).suspects)
+
+
+def test_one_person_under_two_labels_is_not_suspected_image_by_image() -> None:
+    embeddings, labels = crowd(people=40, images=12)
+    given = labels.copy()
+    given[(labels == 4) & (np.arange(len(labels)) % 2 == 0)] = 40
+    result = find_mislabelled(embeddings, given)
+    assert [(pair.first, pair.second) for pair in result.alike] == [(4, 40)]
+    assert not {suspect.label for suspect in result.suspects} & {4, 40}
+    centres = trimmed_centres(embeddings, given)
+    _, nearest = nearest_others(embeddings, given, centres, alike=[(4, 40)])
+    assert not np.isin(nearest[np.isin(given, [4, 40])], [4, 40]).any()
+
+
+def test_right_below_continues_an_exponential_and_counts_hard_images() -> None:
+    generator = np.random.default_rng(0)
+    # Margins whose density grows as exp(x / 0.05): a share of exp(-x / 0.05) lies x below the top.
+    margins = 0.3 - generator.exponential(0.05, 100_000)
+    expected = right_below(margins, -0.5)
+    assert expected is not None
+    for value in (0.0, -0.05):
+        assert expected(np.array([value]))[0] == pytest.approx((margins < value).sum(), rel=0.5)
+    hard = generator.uniform(-0.5, 0.2, 7_000)  # 1,000 on every tenth
+    mixed = right_below(np.concatenate([margins, hard]), -0.5)
+    assert mixed is not None
+    assert 2_000 < mixed(np.array([-0.1]))[0] < 8_000  # 4,000 are there
+    assert right_below(generator.normal(-0.1, 0.2, 10_000), -0.5) is None
+    assert right_below(margins[:30], -0.5) is None

@@ -69,9 +69,8 @@ def example(*, labels: bool = True) -> Inspected:
         people=2,
         false_alarms=0.05,
         confused=0.1,
+        is_able=True,
         threshold=-0.05,
-        median=0.3,
-        spread=0.1,
         suspects=(Suspect(1, 0, BELONGS, 0.1, 0.7, 1, 0.001, (0, 2), (3,), "a/1.jpg", "a", EVIL),),
         alike=(AlikePeople(0, 1, 0.8, "a", EVIL),),
         split=(SplitPerson(0, 6, (1, 2), 0.2, "a"),),
@@ -133,6 +132,11 @@ def test_findings_of_a_weak_model() -> None:
     found = all_findings(dataclasses.replace(inspected, labels=weak))
     texts = [finding.text for finding in found]
     assert any("takes 60% of the images for another person" in text for text in texts)
+    unable = dataclasses.replace(inspected.labels, is_able=False, suspects=())
+    subjects = [
+        each.subject for each in all_findings(dataclasses.replace(inspected, labels=unable))
+    ]
+    assert "Model" in subjects
     assert "None of 6 labels stands out as wrong." in texts
 
 
@@ -141,6 +145,7 @@ def test_terminal_shows_findings_and_suspects_as_plain_text() -> None:
     console.print(inspection_table(example()))
     text = console.export_text()
     assert "1 of 6 images (16.7%)" in " ".join(text.split())
+    assert "At most 5% of them are expected to be right." in " ".join(text.split())
     assert "a/1.jpg" in text
     assert EVIL in text  # as it is, not as markup
 

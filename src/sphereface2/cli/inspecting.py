@@ -43,12 +43,13 @@ def inspect(
     false_alarms: Annotated[
         float,
         typer.Option(
-            help="The share of suspects that may be right after all; a larger share finds more."
+            help="Of the suspects, at most this share is expected to be labelled rightly: as many "
+            "are named as keep it. More finds more errors; a model too weak to tell names none."
         ),
     ] = 0.1,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Instead: suspect images with a margin (own less other) below this."),
+        typer.Option(help="Instead: suspect all with a margin (own less other) below this."),
     ] = None,
     device: Annotated[str, typer.Option(help="Where the model computes.")] = "auto",
     json: Annotated[

@@ -1,6 +1,6 @@
 """The centres of people in embedding space, robust against wrong labels, computed in blocks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,17 +69,24 @@ def nearest_others(
     centres: Centres,
     *,
     least_images: int = 2,
+    alike: Sequence[tuple[int, int]] = (),
     progress: Progress | None = None,
 ) -> tuple[Floats, Integers]:
     """For each image the similarity and label of the nearest centre that is not its own.
 
-    A centre of fewer than `least_images` images stands for no person yet.
+    A centre of fewer than `least_images` images stands for no person yet. Two labels that are
+    `alike` are not others to each other.
     """
     candidates = np.flatnonzero(centres.count >= least_images)
     if len(candidates) < 2:
         candidates = np.flatnonzero(centres.count > 0)
     if len(candidates) < 2:
         raise ValueError("all images are of one person; there is no other whom one could belong to")
+    twins: dict[int, list[int]] = {}
+    for first, second in alike:
+        twins.setdefault(first, []).append(second)
+        twins.setdefault(second, []).append(first)
+    doubled = np.array(list(twins), np.int64)
     best = np.full(len(labels), -2, np.float32)
     best_label = np.full(len(labels), -1, np.int64)
     for start in range(0, len(labels), _BLOCK):
@@ -91,6 +98,8 @@ def nearest_others(
             mine = np.searchsorted(some, labels[rows])
             is_mine = (mine < len(some)) & (some[np.minimum(mine, len(some) - 1)] == labels[rows])
             cosine[np.flatnonzero(is_mine), mine[is_mine]] = -2
+            for row in np.flatnonzero(np.isin(labels[rows], doubled)).tolist():
+                cosine[row, np.isin(some, twins[int(labels[rows][row])])] = -2
             place = cosine.argmax(axis=1)
             value = cosine[np.arange(len(images)), place]
             better = value > best[rows]

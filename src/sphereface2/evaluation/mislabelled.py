@@ -1,10 +1,18 @@
 """Likely label errors, from embeddings and labels: images far from their person, near another.
 
 Every image is compared with the centre of its own person, made of the other images of that person
-without the least typical ones, and with the centres of all other people. The margin (own less best
-other similarity) of correctly labelled images scatters around its median; how far an image lies
-below it is turned into a chance, and as many suspects are named as keep the expected share of false
-alarms (Benjamini and Hochberg 1995).
+without the least typical ones, and with the centres of all other people. Suspects have a negative
+margin (own less best other similarity). How many rightly labelled images have one as low is
+estimated from the data for each of the two kinds of suspects, and as many are named as keep the
+share of false alarms:
+
+- nobody here: unlike its own person and unlike all others. Hard images (profile, blur, age) look
+  like that, too, so they are counted: how right images thin out towards a margin of 0 is continued
+  below it (`right_below`).
+- belongs to another: as like another person as images are to their own. A right image that looks
+  like two people is at least as often nearer to its own, so of those with a margin below -t no more
+  are right than have one above t. With a model that finds several such people for an image this
+  does not hold, and the first estimate counts.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +28,7 @@ from sphereface2.evaluation.doubtful_people import (
     alike_people,
     split_people,
 )
-from sphereface2.evaluation.outlying import centre_and_spread, chance_below, within_false_alarms
+from sphereface2.evaluation.outlying import right_below
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -28,6 +36,12 @@ Progress = Callable[[int, int], None]
 
 BELONGS = "belongs to another"
 OUTLIER = "nobody here"
+
+_LIKE_NONE = 97
+"""This percentage of the right images is less similar to the nearest other person."""
+
+_AT_HOME_TWICE = 0.1
+"""If more right images than this share look like another person's, some look like several."""
 
 MIN_IMAGES = 3
 """A person with fewer images is not judged: of two that differ nobody can say which is wrong."""
@@ -38,7 +52,7 @@ class Suspect:
     """An image whose label is likely wrong.
 
     own, other: similarity to its own person's centre and to the nearest other one's
-    chance: that a correctly labelled image lies as low, by the scatter of all margins
+    chance: that the label is right, of this image and those of its kind that are clearer, together
     examples, other_examples: typical images of its own and of the other person
     """
 
@@ -73,10 +87,10 @@ class MarginHistogram:
 class MislabelledResult:
     """Suspects, the most suspicious first, and how they were told from the rest.
 
-    threshold: images with a margin below it are suspects; None if there is no suspect
-    median, spread: of the margins; the spread is that of the lower half, as a standard deviation
-    false_alarms: the share of the suspects that would be right if margins scattered normally
+    threshold: the largest margin of a suspect, or that which was asked for
+    false_alarms: the share of the suspects whose label may be right after all
     confused: the share of judged images that are nearer to another person than to their own
+    is_able: whether the model tells people apart well enough for images of nobody here to be named
     """
 
     images: int
@@ -84,9 +98,8 @@ class MislabelledResult:
     people: int
     false_alarms: float
     confused: float
+    is_able: bool
     threshold: float | None
-    median: float
-    spread: float
     suspects: tuple[Suspect, ...]
     alike: tuple[AlikePeople, ...]
     split: tuple[SplitPerson, ...]
@@ -123,15 +136,22 @@ def find_mislabelled(
 ) -> MislabelledResult:
     """The likely label errors among images with these embeddings (N, D) and labels.
 
-    `false_alarms` is the share of the suspects that would be right after all if margins scattered
-    normally; hard images come on top. `threshold` sets a margin instead. Labels of -1 are left
-    out. The embeddings may be a memory map; they are read in blocks, and no matrix of images ×
-    people is made.
+    As many are named as keep the expected share of right labels among them at `false_alarms`; a
+    model that cannot tell names none. `threshold` names all images with a smaller margin instead.
+    Labels of -1 are left out. The embeddings may be a memory map; they are read in blocks, and no
+    matrix of images × people is made.
     """
     labels = np.asarray(labels, np.int64)
     _check(embeddings, labels, false_alarms)
     centres = trimmed_centres(embeddings, labels)
-    other, other_label = nearest_others(embeddings, labels, centres, progress=progress)
+    alike = alike_people(centres, false_alarms=false_alarms)
+    other, other_label = nearest_others(
+        embeddings,
+        labels,
+        centres,
+        alike=[(pair.first, pair.second) for pair in alike],
+        progress=progress,
+    )
     size = np.bincount(labels[labels >= 0], minlength=len(centres.count))
     judged = (labels >= 0) & (size[np.maximum(labels, 0)] >= MIN_IMAGES)
     if not judged.any():
@@ -140,17 +160,25 @@ def find_mislabelled(
             "others of its person"
         )
     margin = centres.own - other
-    median, spread = centre_and_spread(margin[judged])
+    right = judged & (margin > 0)
+    like_none = float(np.percentile(other[right], _LIKE_NONE)) if right.any() else 1.0
+    at_home = other >= _similarity_at_home(centres.own[right], like_none)
+    expected = right_below(margin[judged], -like_none)
     chance = np.ones(len(labels))
-    chance[judged] = chance_below(margin[judged], median, spread)
-    suspect = np.zeros(len(labels), np.bool_)
-    if threshold is None:
-        suspect[judged] = within_false_alarms(chance[judged], false_alarms)
-    else:
-        suspect[judged] = margin[judged] < threshold
+    for kind, has_twins in ((judged & at_home, True), (judged & ~at_home, False)):
+        lower = np.flatnonzero(kind & (margin <= 0))
+        lower = lower[np.argsort(margin[lower], kind="stable")]
+        low = margin[lower].astype(np.float64)
+        false = np.full(len(lower), np.inf) if expected is None else expected(low)
+        if has_twins and np.count_nonzero(right & at_home) <= _AT_HOME_TWICE * right.sum():
+            nearer = np.sort(margin[right & at_home])
+            # One more than there are: so few suspects that one false alarm is too many stay out.
+            false = np.minimum(false, 1 + len(nearer) - np.searchsorted(nearer, -low))
+        share = false / np.arange(1, len(lower) + 1)
+        # The share of the largest number of suspects that an image is among at its best.
+        chance[lower] = np.minimum(np.minimum.accumulate(share[::-1])[::-1], 1)
+    suspect = judged & (chance <= false_alarms if threshold is None else margin < threshold)
     sound = judged & ~suspect
-    # At home with another person: as similar as all but the least typical images of a person.
-    typical = float(np.percentile(centres.own[sound], 10)) if sound.any() else np.inf
     chosen = np.flatnonzero(suspect)
     examples = _Examples(centres.own, labels, sound)
     if threshold is None and len(chosen):
@@ -162,14 +190,13 @@ def find_mislabelled(
         people=int((size > 0).sum()),
         false_alarms=false_alarms,
         confused=float((margin[judged] < 0).mean()),
+        is_able=expected is not None,
         threshold=threshold,
-        median=median,
-        spread=spread,
         suspects=tuple(
             Suspect(
                 index=i,
                 label=int(labels[i]),
-                kind=BELONGS if other[i] >= typical else OUTLIER,
+                kind=BELONGS if at_home[i] else OUTLIER,
                 own=float(centres.own[i]),
                 other=float(other[i]),
                 other_label=int(other_label[i]),
@@ -179,10 +206,22 @@ def find_mislabelled(
             )
             for i in chosen[np.argsort(margin[chosen], kind="stable")].tolist()
         ),
-        alike=alike_people(centres, false_alarms=false_alarms),
+        alike=alike,
         split=split_people(embeddings, labels, false_alarms=false_alarms),
         histogram=MarginHistogram(tuple(edges.tolist()), tuple(counts.tolist())),
     )
+
+
+def _similarity_at_home(own: Floats, like_none: float) -> float:
+    """The similarity to a centre from which on an image looks like one of that person's.
+
+    That of all but the least typical 2 % of the images with their own person, or up to a tenth of
+    them if others' are as similar.
+    """
+    if not len(own):
+        return np.inf
+    least, low = np.percentile(own, [2, 10])
+    return float(min(low, max(least, like_none)))
 
 
 class _Examples:

@@ -74,12 +74,13 @@ DEFINITIONS = (
     ),
     (
         "Suspects",
-        "Images whose margin is too low for the scatter of all margins (median, and lower quartile "
-        "as standard deviation), as many as keep the expected share of false alarms (Benjamini "
-        "and Hochberg). Hard but right images, such as profiles, are the usual false alarms, and a "
-        "model trained on these labels has learnt some of the errors: in a trial with 5 % of the "
-        "labels exchanged, half of those were found at an expected share of 10 %, and at least 7 "
-        "of 10 suspects were wrong.",
+        "Images with a negative margin, of each kind as many as keep the stated share of false "
+        "alarms. Right images are expected among them as follows. Nobody here: the right images "
+        "thin out towards a margin of 0, and this is continued below it; where many hard ones "
+        "(profiles, blur) lie close to 0, none is named. Belongs to another: as many right images "
+        "with a margin below -t as there are above t among those that look like two people. The "
+        "model is the limit: what it cannot tell apart is not named, and one trained on these "
+        "very labels has learnt some of the errors.",
     ),
 )
 
@@ -110,29 +111,41 @@ def all_findings(inspected: Inspected) -> tuple[Finding, ...]:
     if result is None:
         return found
     suspects = len(result.suspects)
-    if result.confused > _TOO_CONFUSED:
+    is_weak = not result.is_able or result.confused > _TOO_CONFUSED
+    if is_weak:
         found += (
             Finding(
                 NOTE,
                 "Model",
                 f"The model takes {result.confused:.0%} of the images for another person, so it "
                 "can hardly judge these labels.",
-                "Give a model that was trained on these images or on many more.",
+                "Give a stronger model, or look at the lowest margins with --threshold.",
             ),
         )
     if not suspects:
         found += (
-            Finding(GOOD, "Labels", f"None of {result.judged:,} labels stands out as wrong."),
+            Finding(
+                NOTE if is_weak else GOOD,
+                "Labels",
+                f"None of {result.judged:,} labels stands out as wrong.",
+                "The model is the limit: an error that it does not see is not named.",
+            ),
         )
     else:
         elsewhere = sum(suspect.kind == BELONGS for suspect in result.suspects)
+        right = max(suspect.chance for suspect in result.suspects)
+        expected = (
+            f" At most {result.false_alarms:.0%} of them are expected to be right."
+            if right <= result.false_alarms
+            else ""  # chosen by a threshold, which promises nothing
+        )
         found += (
             Finding(
-                NOTE if result.confused > _TOO_CONFUSED else SUSPICION,
+                NOTE if is_weak else SUSPICION,
                 "Labels",
                 f"{suspects:,} of {result.judged:,} images ({suspects / result.judged:.1%}) are "
                 f"likely mislabelled or show no face, {elsewhere:,} of them look like another "
-                "person of the data.",
+                f"person of the data.{expected}",
                 "Look at them; clean.txt is the list without them: data.name=list "
                 "data.path=clean.txt data.root=DATA.",
             ),

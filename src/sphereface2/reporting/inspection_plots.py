@@ -47,7 +47,7 @@ def sizes_figure(sizes: tuple[SizeCount, ...]) -> Figure:
 
 
 def margins_figure(result: MislabelledResult) -> Figure:
-    """The margins of all judged images; suspects lie left of the threshold."""
+    """The margins of all judged images; all suspects lie left of the threshold."""
     figure, axes = axes_of("Margins", "own less best other similarity", "images")
     edges, counts = result.histogram.edges, result.histogram.counts
     axes.stairs(counts, edges, color=GENUINE_COLOUR, alpha=0.35, fill=True)
