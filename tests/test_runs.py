@@ -21,6 +21,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from markupsafe import escape
 from typer.testing import CliRunner
 
 from sphereface2 import run_folder, runs
@@ -781,3 +782,59 @@ class TestBadImages:
         runs.train(self.config(crops, "data.on_bad_image=skip"), tmp_path / "run")
         assert not (tmp_path / "run" / run_folder.BAD_IMAGES).exists()
         assert lines(tmp_path / "run", "train")[-1]["bad_images"] == 0
+
+
+def test_silent_mistakes_are_said_in_the_terminal_the_log_and_the_report(tmp_path: Path) -> None:
+    for number in range(8):
+        write_crops(tmp_path / "crops" / f"person{number}", 1 if number == 3 else 4)
+    cv2.imwrite(str(tmp_path / "crops" / "person0" / "0.png"), np.zeros((50, 40, 3), np.uint8))
+    cv2.imwrite(str(tmp_path / "crops" / "person1" / "0.png"), np.zeros((60, 40, 3), np.uint8))
+    cv2.imwrite(str(tmp_path / "crops" / "person2" / "0.png"), np.zeros((60, 40, 3), np.uint8))
+    for number in range(5, 25):
+        write_crops(tmp_path / "lfw" / f"person{number}", 2)
+    pairs = [
+        line
+        for n in range(5, 24)
+        for line in (
+            f"person{n}/0.png person{n}/1.png 1",
+            f"person{n}/0.png person{n + 1}/0.png 0",
+        )
+    ]
+    pairs[0] = "person5/0.png person5/0.png 1"
+    (tmp_path / "pairs.txt").write_text("\n".join(pairs))
+    words = [
+        *SMALL[3:],
+        "head.name=triplet",
+        f"data={{name: folder, path: {tmp_path / 'crops'}}}",
+        f"evaluation.sets=[{{name: pairs, path: {tmp_path / 'pairs.txt'}, root: {tmp_path}/lfw}}]",
+    ]
+    run = tmp_path / "run"
+    done = CliRunner().invoke(app, ["train", "quickstart", *words, "--output", str(run)])
+    assert done.exit_code == 0, done.output
+    said = [
+        "the images look unaligned: they have 3 sizes, such as 32×32 and 40×60; ",
+        "1 of the 8 people has one image only, which the head triplet compares with itself: ",
+        "set pairs: 3 of its 20 people have the names of people trained on (person5, person6, pers",
+        "set pairs: an image is paired with itself in pair 1, which any model gets right; ",
+    ]
+    noticed = [line["text"] for line in lines(run, "notice") if line["topic"] == "data"]
+    assert len(noticed) == len(said)
+    for text, begins in zip(noticed, said, strict=True):
+        assert text.startswith(begins)
+        assert done.output.count(text) == 1
+    done = CliRunner().invoke(app, ["evaluate", str(run)])
+    assert done.exit_code == 0, done.output
+    assert EvaluationResult.load(run / "evaluation.json").notes == tuple(noticed[2:])
+    assert all(note in done.output for note in noticed[2:])
+    words = ["--on", str(tmp_path / "pairs.txt"), "--root", str(tmp_path / "lfw")]
+    done = CliRunner().invoke(app, ["evaluate", str(run), *words, "--output", str(tmp_path / "e")])
+    assert done.exit_code == 0, done.output
+    assert all(note in done.output for note in noticed[2:])
+    report = (run / "report.html").read_text(encoding="utf-8")
+    for text in noticed:
+        assert report.count(str(escape(text))) == 1
+    # People with several images each, a head that compares no images: nothing to say.
+    write_crops(tmp_path / "crops" / "person3", 4)
+    plain = [f"data={{name: folder, path: {tmp_path / 'lfw'}}}", "training.batch_size=8"]
+    runs.train(load_config("quickstart", [*SMALL[3:], *NO_SETS, *plain]), tmp_path / "fine")
+    assert not lines(tmp_path / "fine", "notice")

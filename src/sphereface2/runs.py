@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -20,6 +21,7 @@ from sphereface2.backbones.model_folder import LoadedModel, Preprocessing, save_
 from sphereface2.config import Choice, RunConfig, config_from_mapping, dump_config
 from sphereface2.data import SOURCES, VERIFICATION_SETS
 from sphereface2.data.label_noise import NoisyLabels
+from sphereface2.data.set_checks import notes_on_pairs, notes_on_people, notes_on_trained
 from sphereface2.data.set_words import set_choice
 from sphereface2.data.source import bad_images, notes_on
 from sphereface2.data.training_source import (
@@ -364,6 +366,13 @@ def _backbone_tensors(backbone: Backbone) -> dict[str, torch.Tensor]:
     return {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
 
 
+def notes_on_sets(config: RunConfig | None, sets: Sequence[VerificationSet]) -> list[str]:
+    """What is odd about sets, also in view of what a config trained on."""
+    notes = [note for each in sets for note in notes_on_pairs(each)]
+    path = None if config is None else config.data.options.get("path")
+    return notes if path is None else [*notes_on_trained(Path(str(path)), sets), *notes]
+
+
 def _measure(
     judged: _Judged,
     config: RunConfig,
@@ -394,6 +403,7 @@ def _measure(
         versions=installed_versions(),
         config=config.model_dump(mode="json"),
         model_step=judged.step,
+        notes=tuple(notes_on_sets(config, sets)),
     )
     # Kept so that runs can be compared pair by pair without their models.
     subject = [
@@ -557,8 +567,23 @@ def _run(
 
 def _notices(trainer: Trainer, noisy: NoisyLabels | None, folder: Path) -> list[Notice]:
     """What is to be known of the images before the training starts."""
-    source, head = trainer.source, trainer.head
-    found = [Notice("data", note) for note in notes_on(source)]
+    source, head, evaluation = trainer.source, trainer.head, trainer.evaluate
+    notes = list(notes_on(source))
+    single = int(np.count_nonzero(np.bincount(source.labels[source.labels >= 0]) == 1))
+    if single and head.images_per_person > 1:
+        of = (
+            f"1 of the {source.num_classes:,} people has"
+            if single == 1
+            else (f"{single:,} of the {source.num_classes:,} people have")
+        )
+        notes.append(
+            f"{of} one image only, which the head {trainer.config.head.name} compares with itself: "
+            "it learns from pairs of a person's images"
+        )
+    if isinstance(evaluation, _Evaluation):
+        notes += notes_on_people(source, evaluation.sets)
+        notes += [note for each in evaluation.sets for note in notes_on_pairs(each)]
+    found = [Notice("data", note) for note in notes]
     if trainer.config.open_set is not None and head.note_on_unknown is not None:
         head.warns_of_unknown = False
         found.append(Notice("open_set", head.note_on_unknown))

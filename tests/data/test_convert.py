@@ -23,11 +23,11 @@ import pytest
 from sphereface2.data.bin_set import bin_set, write_bin
 from sphereface2.data.converting import targets as convert_targets
 from sphereface2.data.converting.convert import convert
-from sphereface2.data.converting.job import people_file
 from sphereface2.data.converting.safe_names import FileNames, safe_file, safe_part, unique_parts
 from sphereface2.data.encoded import EncodedImages
 from sphereface2.data.opening import open_images
 from sphereface2.data.pair_list import pair_list
+from sphereface2.data.recordio import people_file
 from tests.data import convert_killer
 from tests.data.convert_killer import tree
 

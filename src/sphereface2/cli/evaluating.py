@@ -22,6 +22,7 @@ from sphereface2.cli.showing import Watch, console, rank
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
+    from sphereface2.config import RunConfig
     from sphereface2.data.verification_sets import Missing, VerificationSet
     from sphereface2.evaluation.pair_scores import PairScores
     from sphereface2.evaluation.protocol_result import ProtocolResult
@@ -269,6 +270,8 @@ def _print_verification(result: "EvaluationResult", report: Path) -> None:
         out.print(f"checkpoint: {result.step_in_words}", highlight=False, soft_wrap=True)
     out.print()
     out.print(detail_table(result))
+    for note in result.notes:
+        out.print(note, style="yellow", highlight=False, markup=False, soft_wrap=True)
     out.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -384,6 +387,7 @@ def _evaluate_sets(
     from sphereface2.protocols.pairs import find_sets, score_saved, score_sets
     from sphereface2.protocols.writing import write_verification
     from sphereface2.run_folder import read_history
+    from sphereface2.runs import notes_on_sets
 
     sets: list[VerificationSet] = []
     scored: list[PairScores] | None
@@ -405,8 +409,21 @@ def _evaluate_sets(
             history=[]
             if subject.embedder is None
             else read_history(subject.embedder.folder.parent),
+            notes=notes_on_sets(_config_of(subject), sets),
         )
     _print_verification(result, report)
+
+
+def _config_of(subject: "Subject") -> "RunConfig | None":
+    """The config of the run that the model belongs to, if it has one that can be read."""
+    from sphereface2.config import load_config
+    from sphereface2.run_folder import CONFIG
+
+    path = None if subject.embedder is None else subject.embedder.folder.parent / CONFIG
+    try:
+        return None if path is None or not path.is_file() else load_config(str(path))
+    except ValueError:
+        return None  # of another version: only a note depends on it
 
 
 # -- how it ends ---------------------------------------------------------------------------------

@@ -78,6 +78,7 @@ def bin_set(*, path: DataPath, title: str | None = None) -> list[VerificationSet
             pairs=np.arange(len(images), dtype=np.int64).reshape(-1, 2),
             same=same,
             folds=ten_folds(same, file),
+            originals=_originals(images),
         )
     ]
 
@@ -145,6 +146,13 @@ def _images(found: Any, file: Path) -> list[bytes | NDArray[np.uint8]]:
                 "image file"
             )
     return found
+
+
+def _originals(images: Sequence[bytes | NDArray[np.uint8]]) -> NDArray[np.int64]:
+    """Of each image the first with the same bytes: a photo stands in the file for each pair."""
+    first: dict[bytes, int] = {}
+    content = (image if isinstance(image, bytes) else image.tobytes() for image in images)
+    return np.array([first.setdefault(each, i) for i, each in enumerate(content)], np.int64)
 
 
 def _answers(found: Any, file: Path) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from sphereface2.data.encoded import EncodedImages
 from sphereface2.data.opening import open_images
+from sphereface2.data.recordio import names_of_people
 from sphereface2.data.source import Images, Progress
 from sphereface2.data.verification_sets import FOLDS, VerificationSet
 from sphereface2.tables import DataPath
@@ -57,9 +59,10 @@ def drawn_pairs(
         raise ValueError(f"drawn pairs: seed must not be negative, got {seed}")
     source = open_images(Path(path), root=None if root is None else Path(root))
     name = Path(path).stem if title is None else title
-    return [
-        draw_pairs(_Faces(source), source.labels, name=name, where=path, pairs=pairs, seed=seed)
-    ]
+    drawn = draw_pairs(
+        _Faces(source), source.labels, name=name, where=path, pairs=pairs, seed=seed
+    )
+    return [replace(drawn, names=names_of_people(source))]
 
 
 def draw_pairs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,11 +20,14 @@ from sphereface2.data.source import Progress
 from sphereface2.data.transforms import resize
 
 OnBadImage = Literal["stop", "skip"]
+_Sizes = Counter[tuple[int, int]]
 UNKNOWN = "unknown"
 """The person of an image whose label is -1."""
 
 _CHUNK = 256
 _SHOWN = 5
+_OF_ONE_SIZE = 0.9
+_LFW_SIZE = (250, 250)
 
 
 @dataclass(frozen=True)
@@ -136,8 +140,10 @@ class EncodedImages(ABC):
         if self._is_checked:
             return
         found: list[BadImage] = []
-        for done, chunk in self._check_chunks(workers):
-            found += chunk
+        sizes: _Sizes = Counter()
+        for done, (bad, chunk_sizes) in self._check_chunks(workers):
+            found += bad
+            sizes += chunk_sizes
             if progress is not None:
                 progress(done, len(self))
         if self.on_bad_image == "stop" and found:
@@ -145,6 +151,7 @@ class EncodedImages(ABC):
             raise ValueError(self._complaint(found))
         self.exclude(found)
         self._is_checked = True
+        self.notes += tuple(_unaligned(sizes))
 
     def _decode(self, index: int) -> NDArray[np.uint8]:
         stored = self.encoded(index)
@@ -155,7 +162,7 @@ class EncodedImages(ABC):
         except ValueError as error:
             raise ValueError(undecodable(self.location(index), error)) from error
 
-    def _check_chunks(self, workers: int) -> Iterator[tuple[int, list[BadImage]]]:
+    def _check_chunks(self, workers: int) -> Iterator[tuple[int, tuple[list[BadImage], _Sizes]]]:
         starts = range(0, len(self), _CHUNK)
         if workers < 2:
             for start in starts:
@@ -164,24 +171,26 @@ class EncodedImages(ABC):
         stopped = threading.Event()
         pool = ThreadPoolExecutor(workers, thread_name_prefix="check")
 
-        def check(start: int) -> list[BadImage]:
-            return [] if stopped.is_set() else self._check(start)
+        def check(start: int) -> tuple[list[BadImage], _Sizes]:
+            return ([], Counter()) if stopped.is_set() else self._check(start)
 
         try:
-            for start, bad in zip(starts, pool.map(check, starts), strict=True):
-                yield min(start + _CHUNK, len(self)), bad
+            for start, checked in zip(starts, pool.map(check, starts), strict=True):
+                yield min(start + _CHUNK, len(self)), checked
         finally:
             stopped.set()
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _check(self, start: int) -> list[BadImage]:
-        bad = []
+    def _check(self, start: int) -> tuple[list[BadImage], _Sizes]:
+        bad: list[BadImage] = []
+        sizes: _Sizes = Counter()
         for index in range(start, min(start + _CHUNK, len(self))):
             try:
-                look(self.encoded(index))
+                header = look(self.encoded(index))
+                sizes[header.width, header.height] += 1
             except (ValueError, OSError) as error:
                 bad.append(BadImage(index, self.location(index), _reason(error)))
-        return bad
+        return bad, sizes
 
     def exclude(self, bad: Sequence[BadImage]) -> None:
         """Let the next readable image stand in for each of these from now on."""
@@ -257,6 +266,22 @@ class _StandIns:
         if good is None:
             raise ValueError("none of the images can be used")
         return good
+
+
+def _unaligned(sizes: _Sizes) -> Iterator[str]:
+    """A sentence if the sizes of the images are not those of aligned crops."""
+    (width, height), count = sizes.most_common(1)[0]
+    if count < _OF_ONE_SIZE * sizes.total():
+        shown = " and ".join(f"{wide}×{high}" for (wide, high), _ in sizes.most_common(2))
+        what = f"they have {len(sizes):,} sizes, such as {shown}"
+    elif (width, height) == _LFW_SIZE:
+        what = f"they are {width}×{height}, as LFW's photos are"
+    else:
+        return
+    yield (
+        f"the images look unaligned: {what}; 'sphereface2 align PHOTOS CROPS' makes aligned crops "
+        "of photos"
+    )
 
 
 def _reason(error: ValueError | OSError) -> str:

@@ -71,6 +71,7 @@ def lfw_pairs(
             same=same,
             folds=folds,
             people=np.unique([name for name, _ in keys], return_inverse=True)[1].astype(np.int64),
+            names=sorted({name for name, _ in keys}),
             missing=missing,
         )
     ]

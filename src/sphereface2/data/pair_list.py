@@ -67,14 +67,17 @@ def pair_list(
         require_files(images, list_file, folder)
     pairs = np.array([(number[a], number[b]) for a, b in named], np.int64).reshape(-1, 2)
     answers = np.array(same, np.bool_)
+    folds = ten_folds(answers, list_file)
+    people, names = _people(files, pairs, answers)
     return [
         VerificationSet(
             name=list_file.stem if title is None else title,
             images=ImageFiles(images),
             pairs=pairs,
             same=answers,
-            folds=ten_folds(answers, list_file),
-            people=_people(files, pairs, answers),
+            folds=folds,
+            people=people,
+            names=names,
             missing=missing,
         )
     ]
@@ -135,12 +138,13 @@ def _parse(list_file: Path) -> tuple[list[tuple[str, str]], list[bool]]:
 
 def _people(
     files: list[str], pairs: NDArray[np.int64], same: NDArray[np.bool_]
-) -> NDArray[np.int64] | None:
+) -> tuple[NDArray[np.int64] | None, list[str]]:
     """Who each image shows, by its folder; None where the pairs do not bear the folders out."""
     folders = [PurePosixPath(file).parts[:-1] for file in files]
     for depth in range(1, min(len(folder) for folder in folders) + 1):
         # The outermost folders that agree: PERSON/frontal/1.jpg and PERSON/profile/1.jpg are one.
-        _, people = np.unique(["/".join(folder[:depth]) for folder in folders], return_inverse=True)
+        outer = ["/".join(folder[:depth]) for folder in folders]
+        names, people = np.unique(outer, return_inverse=True)
         if np.array_equal(people[pairs[:, 0]] == people[pairs[:, 1]], same):
-            return people.astype(np.int64)
-    return None
+            return people.astype(np.int64), [PurePosixPath(name).name for name in names.tolist()]
+    return None, []

@@ -231,6 +231,23 @@ class RecordIO(EncodedImages):
         return numbers
 
 
+def people_file(rec: Path) -> Path:
+    """Beside a .rec, which holds numbers only: the name of each person, a line each."""
+    return rec.with_name(f"{rec.stem}.people.txt")
+
+
+def names_of_people(images: EncodedImages) -> list[str]:
+    """The people of a source, by the names beside it where it holds numbers only."""
+    side = people_file(images.path)
+    if images.path.suffix != ".rec" or not side.is_file():
+        return images.people
+    lines = side.read_bytes().decode("utf-8", "surrogateescape").split("\n")[:-1]
+    numbers = [int(person) for person in images.people]
+    if max(numbers, default=0) >= len(lines):
+        return images.people  # names of another set
+    return [lines[number] for number in numbers]
+
+
 class _Heads:
     """What the headers of all records say, an array for each word."""
 

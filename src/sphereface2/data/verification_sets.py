@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -30,6 +30,10 @@ class VerificationSet:
     """(pairs,): the fold of each pair, 0 to 9."""
     people: NDArray[np.int64] | None = None
     """(images,): who each image shows, where that is known."""
+    names: Sequence[str] = ()
+    """The names of the people that the images show, where they are known."""
+    originals: NDArray[np.int64] | None = None
+    """(images,): the first image with the same content, where that is known."""
     attributes: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
     """Of each attribute, such as the age gap, its value for every pair in words, "" if unknown."""
     missing: Missing = "error"

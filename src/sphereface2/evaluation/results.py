@@ -119,6 +119,8 @@ class EvaluationResult(JsonResult):
     versions: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     model_step: ModelStep | None = None
+    notes: tuple[str, ...] = ()
+    """What is odd about the sets, a sentence each."""
 
     def __post_init__(self) -> None:
         if not self.rows:

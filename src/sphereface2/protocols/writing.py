@@ -46,11 +46,13 @@ def write_verification(
     words: Sequence[str],
     images: Mapping[str, Images],
     history: Sequence[Mapping[str, Any]] = (),
+    notes: Sequence[str] = (),
 ) -> tuple[EvaluationResult, Path]:
     """Measure scored pairs and write result, scores and report.
 
     words: what the sets were called; images: those of each set, where they are there to be shown
     history: the lines of metrics.jsonl of the model's run, if it has one
+    notes: what is odd about the sets
     """
     embedder = subject.embedder
     described = {
@@ -69,6 +71,7 @@ def write_verification(
         model_step=None
         if embedder is None
         else ModelStep.of_model(embedder.model.config.get("extra", {}), history),
+        notes=tuple(notes),
     )
     save_scores(subject.output / SCORES, scored, model=subject.label)
     result.save(subject.output / EVALUATION)

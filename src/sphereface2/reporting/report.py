@@ -138,6 +138,7 @@ def render_report(
     """The report as a string."""
     curves = training_curves(history)
     sheet = pictures.contact_sheet
+    noticed = [line["text"] for line in history if line.get("topic") == "data"]
     return render_page(
         "report.html.jinja",
         title=evaluation.title,
@@ -145,6 +146,7 @@ def render_report(
         accent=plots.method_colour(evaluation.model),
         sections=SECTIONS,
         tiles=_tiles(evaluation),
+        notes=list(dict.fromkeys([*noticed, *evaluation.notes])),
         accuracy=accuracy_content(evaluation),
         step=evaluation.step_in_words,
         detail=detail_content(evaluation),

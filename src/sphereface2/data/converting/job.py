@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from sphereface2.data.converting.safe_names import FileNames, safe_file, unique_parts
 from sphereface2.data.encoded import UNKNOWN, EncodedImages
 from sphereface2.data.image_file import Encoded, look, suffix_of
+from sphereface2.data.recordio import names_of_people
 
 
 class Job:
@@ -31,7 +31,7 @@ class Job:
         anew[found] = np.arange(len(found))
         self.labels: NDArray[np.int64] = anew[images.labels]
         """The label of each image of the source; -1 for nobody known."""
-        names = _names_of_people(images)
+        names = names_of_people(images)
         self.people = [names[label] for label in found.tolist()]
         self.has_unknown = bool((labels < 0).any())
 
@@ -77,27 +77,10 @@ class Job:
             return ".jpg"
 
 
-def people_file(rec: Path) -> Path:
-    """Beside a .rec, which holds numbers only: the name of each person, a line each."""
-    return rec.with_name(f"{rec.stem}.people.txt")
-
-
 def people_text(people: Sequence[str]) -> bytes:
     """The content of a `people_file`."""
     lines = [person.replace("\n", "_").replace("\r", "_") for person in people]
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
-
-
-def _names_of_people(images: EncodedImages) -> list[str]:
-    """The people of a source, by the names beside it where it holds numbers only."""
-    side = people_file(images.path)
-    if images.path.suffix != ".rec" or not side.is_file():
-        return images.people
-    lines = side.read_bytes().decode("utf-8", "surrogateescape").split("\n")[:-1]
-    numbers = [int(person) for person in images.people]
-    if max(numbers, default=0) >= len(lines):
-        return images.people  # names of another set
-    return [lines[number] for number in numbers]
 
 
 def _in_order(people: Sequence[str]) -> list[str]:

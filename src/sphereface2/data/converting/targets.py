@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sphereface2.data.class_labels import classes_of_texts
-from sphereface2.data.converting.job import Job, people_file, people_text
+from sphereface2.data.converting.job import Job, people_text
 from sphereface2.data.converting.safe_names import FileNames
 from sphereface2.data.converting.work_folder import MARK, Product, WorkFolder, Written, write_whole
 from sphereface2.data.encoded import EncodedImages
@@ -19,6 +19,7 @@ from sphereface2.data.image_file import Encoded, printable
 from sphereface2.data.image_list import ImageList
 from sphereface2.data.parquet_writer import ROWS_PER_GROUP, ParquetWriter, require_pyarrow
 from sphereface2.data.record_writer import RecordWriter
+from sphereface2.data.recordio import people_file
 from sphereface2.data.source import Progress
 
 IMAGES_PER_PART = 2048
