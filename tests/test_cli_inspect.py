@@ -153,7 +153,7 @@ def test_an_interrupted_embedding_is_gone_on_with(
             "holds no model: neither config.json and model.safetensors",
         ),
         (["{faces}", "--model", "{out}/none"], "there is no run or model folder"),
-        (["{faces}", "--false-alarms", "2"], "between 0 and 1"),
+        (["{faces}", "--model", "{faces}", "--false-alarms", "2"], "between 0 and 1"),
         (["{out}"], "no images in"),
         (["{out}/none"], "there is no file or folder"),
         (["{faces}", "--output", "{faces}/person0/00.jpg"], "is not a folder"),

@@ -301,6 +301,8 @@ def test_a_weaker_model_names_fewer_not_worse(scatter: float) -> None:
         wrong = {*exchanged.tolist(), *strangers.tolist()}
         named = {suspect.index for suspect in result.suspects}
         assert len(named - wrong) <= 0.1 * len(named)
+        if scatter < 0.2:
+            assert len(named & set(exchanged.tolist())) >= 0.35 * len(exchanged)
         if scatter > 0.5:
             assert not result.is_able
             assert not named

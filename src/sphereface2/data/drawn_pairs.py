@@ -59,9 +59,7 @@ def drawn_pairs(
         raise ValueError(f"drawn pairs: seed must not be negative, got {seed}")
     source = open_images(Path(path), root=None if root is None else Path(root))
     name = Path(path).stem if title is None else title
-    drawn = draw_pairs(
-        _Faces(source), source.labels, name=name, where=path, pairs=pairs, seed=seed
-    )
+    drawn = draw_pairs(_Faces(source), source.labels, name=name, where=path, pairs=pairs, seed=seed)
     return [replace(drawn, names=names_of_people(source))]
 
 

@@ -11,8 +11,9 @@ share of false alarms:
   below it (`right_below`).
 - belongs to another: as like another person as images are to their own. A right image that looks
   like two people is at least as often nearer to its own, so of those with a margin below -t no more
-  are right than have one above t. With a model that finds several such people for an image this
-  does not hold, and the first estimate counts.
+  are right than have one above t. A model that finds several such people for an image breaks this
+  rule; then as many count as a normal scatter of all margins would have there, twice over. Hard
+  images, which make that scatter heavier, are of the other kind.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ from sphereface2.evaluation.doubtful_people import (
     alike_people,
     split_people,
 )
-from sphereface2.evaluation.outlying import right_below
+from sphereface2.evaluation.outlying import centre_and_spread, chance_below, right_below
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -42,6 +43,9 @@ _LIKE_NONE = 97
 
 _AT_HOME_TWICE = 0.1
 """If more right images than this share look like another person's, some look like several."""
+
+_HEAVIER = 2.0
+"""How many times as many right images as a normal scatter has may belong to another, it seems."""
 
 MIN_IMAGES = 3
 """A person with fewer images is not judged: of two that differ nobody can say which is wrong."""
@@ -170,6 +174,9 @@ def find_mislabelled(
         lower = lower[np.argsort(margin[lower], kind="stable")]
         low = margin[lower].astype(np.float64)
         false = np.full(len(lower), np.inf) if expected is None else expected(low)
+        if has_twins and expected is not None:
+            scatter = chance_below(low, *centre_and_spread(margin[judged]))
+            false = np.minimum(false, _HEAVIER * judged.sum() * scatter)
         if has_twins and np.count_nonzero(right & at_home) <= _AT_HOME_TWICE * right.sum():
             nearer = np.sort(margin[right & at_home])
             # One more than there are: so few suspects that one false alarm is too many stay out.

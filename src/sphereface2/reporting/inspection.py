@@ -78,7 +78,8 @@ DEFINITIONS = (
         "alarms. Right images are expected among them as follows. Nobody here: the right images "
         "thin out towards a margin of 0, and this is continued below it; where many hard ones "
         "(profiles, blur) lie close to 0, none is named. Belongs to another: as many right images "
-        "with a margin below -t as there are above t among those that look like two people. The "
+        "with a margin below -t as there are above t among those that look like two people, or "
+        "twice as many as a normal scatter of all margins has there, if that is less. The "
         "model is the limit: what it cannot tell apart is not named, and one trained on these "
         "very labels has learnt some of the errors.",
     ),
