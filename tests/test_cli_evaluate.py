@@ -125,7 +125,7 @@ MISTAKES = [
     (["evaluate", "nowhere"], "nowhere is no run folder"),
     (["evaluate", "--on", "mine.txt"], "there is nothing to judge: give a MODEL or --embeddings"),
     (["evaluate", "nowhere", "--on", "mine.txt"], "there is no run or model folder nowhere"),
-    (["evaluate", "run", "--on", "mine.txt"], "images of mine.txt are missing"),
+    (["evaluate", "run", "--on", "mine.txt"], "mine.txt are missing"),
     (["evaluate", "run", "--on", "mine.txt", "a.b=1"], "'a.b=1' changes the config of a run"),
     (["evaluate", "run", "--on", "lfv.bin"], "there is no verification set 'lfv.bin'"),
     (

@@ -184,7 +184,7 @@ MISTAKES = [
     (["calibrate", "bare"], "name a set with --on SET"),
     (["calibrate", "net"], "name a set with --on SET"),
     (["calibrate", "net", "--on", "lfw.bin"], "there is no verification set 'lfw.bin'"),
-    (["calibrate", "net", "--on", "mine.txt"], "images of mine.txt are missing"),
+    (["calibrate", "net", "--on", "mine.txt"], "mine.txt are missing"),
     (
         ["calibrate", "net", "--on", "mine.txt", "--root", "faces", "--prior", "2"],
         "prior must lie between 0 and 1, got 2",
