@@ -119,7 +119,7 @@ def all_findings(inspected: Inspected) -> tuple[Finding, ...]:
                 NOTE,
                 "Model",
                 f"The model takes {result.confused:.0%} of the images for another person, so it "
-                "can hardly judge these labels.",
+                + ("sees the clearest errors only." if result.is_able else "cannot judge labels."),
                 "Give a stronger model, or look at the lowest margins with --threshold.",
             ),
         )

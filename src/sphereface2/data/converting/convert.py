@@ -75,6 +75,7 @@ def convert(
             watch=watch,
         )
     images = open_images(source, root=root)
+    notes = images.notes  # whether they are aligned, which the check adds, matters to a training
     stays = form == "list" and images_stay(images)
     work = WorkFolder(target, overwrite=overwrite)
     request = _request(images, root=root, form=form, on_bad_image=policy)
@@ -104,7 +105,7 @@ def convert(
         written=written.anew,
         skipped=len(bad),
         seconds=time.monotonic() - began,
-        notes=(*images.notes, *written.notes),
+        notes=(*notes, *written.notes),
     )
 
 
