@@ -4,7 +4,8 @@
     python -m benchmarks.mutants heads/engine.py evaluation/metrics.py --sample 0
 
 A mutant is the package with one small fault (`mutations.py`). The tests that run the function it is
-in are run against it, the shortest first; a mutant that none of them notices survives and is shown.
+in are run against it, the shortest first and those with ranks last; a mutant that none of them
+notices survives and is shown.
 Everything happens in a copy of the repository, one process per mutant, forked from one that has
 torch loaded already. Which tests run which function is recorded once; that and every outcome are
 kept in `.mutants/`, so that a stopped run continues where it was. --sample 0 takes all mutants.
@@ -61,8 +62,13 @@ WITH_RANKS = {
     "training/distributed.py": "tests/distributed/test_training.py",
     "training/agreement.py": "tests/distributed/test_training.py",
 }
-MOST_SECONDS = 40.0
-"""Tests beyond so many seconds in all are not asked about one mutant."""
+# Ranks are asked last about the other modules of these stages, too.
+RANKS = {
+    "heads": "tests/distributed/test_sharding.py",
+    "training": "tests/distributed/test_training.py",
+}
+QUICK_SECONDS = 40.0
+"""Tests beyond so many seconds in all, and ranks, are asked only where the others see nothing."""
 
 Calls = dict[str, dict[str, Any]]
 """Of each test its file, its seconds and the functions ("module function") that it runs."""
@@ -309,8 +315,8 @@ def _record(copy: Path, modules: Sequence[str], progress: Progress, *, again: bo
     return {test: entry for test, entry in found.items() if entry["is_good"]}
 
 
-def _tests_for(mutant: Mutant, calls: Calls) -> list[str]:
-    """The tests that run the function of a mutant, the shortest first."""
+def _tests_for(mutant: Mutant, calls: Calls) -> tuple[list[str], list[str]]:
+    """The tests that run the function of a mutant, the shortest first; and those to ask after."""
     wanted = f"{mutant.module} {mutant.function}"
     found = [
         test
@@ -322,14 +328,17 @@ def _tests_for(mutant: Mutant, calls: Calls) -> list[str]:
         or test.split("::")[0] == WITH_RANKS.get(mutant.module)
     ]
     found.sort(key=lambda test: calls[test]["seconds"])
-    few: list[str] = []
+    quick: list[str] = []
     total = 0.0
     for test in found:
         total += calls[test]["seconds"]
-        if few and total > MOST_SECONDS:
-            break
-        few.append(test)
-    return few
+        if total < QUICK_SECONDS or not quick:
+            quick.append(test)
+    slow = found[len(quick) :]
+    stage = mutant.module.split("/")[0]
+    if found and mutant.module not in WITH_RANKS and stage in RANKS:
+        slow.append(RANKS[stage])
+    return quick, slow
 
 
 # -- judging ---------------------------------------------------------------------------------------
@@ -344,8 +353,8 @@ def _judge(
     task = progress.add_task("mutants", total=len(mutants))
     for mutant in mutants:
         source = (copy / PACKAGE / mutant.module).read_bytes()
-        tests = _tests_for(mutant, calls)
-        files = sorted({test.split("::")[0] for test in tests})
+        quick, slow = _tests_for(mutant, calls)
+        files = sorted({test.split("::")[0] for test in (*quick, *slow)})
         digests = _digest(source), _digest(*(Path(copy / file).read_bytes() for file in files))
         before = kept.get(mutant.key)
         is_known = before is not None and before.module == digests[0]
@@ -353,8 +362,12 @@ def _judge(
             outcome = before
         else:
             began = time.perf_counter()
-            limit = 60 + 10 * sum(calls[test]["seconds"] for test in tests)
-            status = _try(mutant, source, copy, tests, timeout=limit) if tests else "no test"
+            status = "no test"
+            for tests in filter(None, (quick, slow)):
+                known = sum(calls[test]["seconds"] for test in tests if test in calls)
+                status = _try(mutant, source, copy, tests, timeout=300 + 10 * known)
+                if status != "survived":
+                    break
             outcome = Outcome(status, time.perf_counter() - began, *digests)
             kept[mutant.key] = outcome
             _save(path, {key: vars(value) for key, value in kept.items()})

@@ -129,3 +129,15 @@ def test_the_statistics_count_the_classes_that_beat_the_right_one() -> None:
         "active_negatives": 0.5,
         "positive_score": 0.5,
     }
+
+
+@pytest.mark.parametrize("name", ["contrastive", "triplet"])
+def test_the_statistics_of_pairs_leave_out_an_image_with_itself(name: str) -> None:
+    """Two images of a person at 60 degrees and one of another at a right angle to both."""
+    head = build_head(name, 3, 2)
+    head.collect_statistics = True
+    rows = torch.tensor([[2.0, 0.0, 0.0], [0.5, math.sqrt(0.75), 0.0], [0.0, 0.0, 3.0]])
+    head(rows, torch.tensor([0, 0, 1]))
+    found = head.statistics()
+    assert found["positive_score"] == pytest.approx(0.5)
+    assert found["negative_score"] == pytest.approx(0.0, abs=1e-6)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sphereface2.heads import SphereFace2, SphereFace2A, SphereFace2M, build_head, head_options
+from sphereface2.heads.contract import Rows
 
 # K = 8631 (VGGFace2), λ = 0.7, t = 3 unless it says otherwise
 PUBLISHED = [
@@ -168,3 +169,16 @@ def test_wespeakers_words_and_form() -> None:
     assert head.bias.item() == 0.0
     torch.testing.assert_close(head(x, y), total / 4)
     assert head_options("sphereface2-c", theirs)["balance"] == 0.7
+
+
+@pytest.mark.parametrize("sharpness", [0.5, 1.0, 2.0, 3.0, 4.5, 6.0])
+def test_the_negatives_logit_and_slope_follow_the_adjustment(sharpness: float) -> None:
+    head = build_head("sphereface2-c", 4, 5, sharpness=sharpness, radius=20.0, margin=0.3)
+    assert isinstance(head, SphereFace2)
+    cosine = torch.linspace(-0.95, 0.95, 21, dtype=torch.float64)[:, None].requires_grad_()
+    rows = Rows(norm=torch.ones(1, dtype=torch.float64), known=torch.ones(1, dtype=torch.bool))
+    expected = 20.0 * (2 * ((cosine + 1) / 2) ** sharpness - 1 + 0.3)
+    (derivative,) = torch.autograd.grad(expected.sum(), [cosine])
+    logit, slope = head.other_logit(cosine.detach().clone(), rows)
+    torch.testing.assert_close(logit, expected.detach())
+    torch.testing.assert_close(torch.as_tensor(slope).expand_as(derivative).double(), derivative)
