@@ -131,6 +131,21 @@ def test_the_statistics_count_the_classes_that_beat_the_right_one() -> None:
     }
 
 
+def test_a_binary_head_counts_the_negatives_above_its_threshold() -> None:
+    """Logits that are the cosines themselves, 0.5 and -0.5: the first is on the wrong side of 0."""
+    head = build_head("sphereface2-c", 2, 3, radius=1.0, margin=0.0, sharpness=1.0, bias="none")
+    rise = math.sqrt(0.75)
+    with torch.no_grad():
+        weight = torch.tensor([[1.0, 0.0], [0.5, rise], [-0.5, rise]])
+        head.get_parameter("weight").copy_(weight)
+    head.collect_statistics = True
+    head(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    found = head.statistics()
+    assert found["active_negatives"] == 0.5
+    assert found["negative_score"] == pytest.approx(0.0, abs=1e-6)
+    assert found["positive_score"] == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("name", ["contrastive", "triplet"])
 def test_the_statistics_of_pairs_leave_out_an_image_with_itself(name: str) -> None:
     """Two images of a person at 60 degrees and one of another at a right angle to both."""
