@@ -59,10 +59,10 @@ MISTAKES = [
     (["train", "broken.yaml"], "broken.yaml"),
     (["train", "own-faces"], "data.path has no value yet; give it as data.path=VALUE"),
     (["train", "own-faces", "data.path=nowhere"], "nowhere"),
-    (["train", "own-faces", "data.path=123"], "data.path: 123 does not exist"),
+    (["train", "own-faces", "data.path=123"], "123 does not exist; give the folder"),
     (
         ["train", "own-faces", "data.path=alone"],
-        "data.path: alone has images of one person only; training needs at least two people, each "
+        "alone has images of one person only; training needs at least two people, each "
         "in a folder of their own",
     ),
     (["resume", "nowhere"], "nowhere is no run folder"),

@@ -52,7 +52,14 @@ def drawn_pairs(
     seed: int = 0,
     title: str | None = None,
 ) -> list[VerificationSet]:
-    """Pairs of the people in a folder, list, .rec or .parquet, drawn as by `draw_pairs`."""
+    """Pairs of the people in a folder, list, .rec or .parquet; half of them are genuine.
+
+    The people are shared out over ten folds (fewer, where there are fewer than twenty people), so
+    that no person is both in a fold and in those its threshold is chosen on. Within a fold the
+    genuine pairs are spread evenly over the people. Where a fold has too few images for its part
+    of `pairs`, it gets what there is, as many impostor pairs as genuine ones. Images of nobody
+    known (label -1) stay out.
+    """
     if pairs < 2 * FOLDS:
         raise ValueError(f"drawn pairs: pairs must be at least {2 * FOLDS}, got {pairs}")
     if seed < 0:
@@ -72,14 +79,7 @@ def draw_pairs(
     pairs: int = 6000,
     seed: int = 0,
 ) -> VerificationSet:
-    """Pairs of labelled images, half of them genuine; `where` names the images in messages.
-
-    The people are shared out over ten folds (fewer, where there are fewer than twenty people), so
-    that no person is both in a fold and in those its threshold is chosen on. Within a fold the
-    genuine pairs are spread evenly over the people. Where a fold has too few images for its part
-    of `pairs`, it gets what there is, as many impostor pairs as genuine ones. Images of nobody
-    known (label -1) stay out.
-    """
+    """As `drawn_pairs`, of images that are open; `where` names them in messages."""
     rng = np.random.default_rng(seed)
     by_person = _by_person(labels, rng)
     several = [images for images in by_person if len(images) > 1]
