@@ -115,3 +115,21 @@ def test_a_small_megaface_scores_what_it_must(tmp_path: Path, feature_files: boo
         assert _agrees(result.rank_1[1], truth.expected["rank 1, first 100"])
         dirty = megaface(probes, listed.people, distractors)
         assert dirty.rank_1[-1].rate.value < result.rank_1[-1].rate.value
+
+
+def test_smaller_sets_keep_their_shares_and_never_run_out_of_anybody() -> None:
+    assert MEGAFACE.scaled(1.0) == MEGAFACE
+    half = MEGAFACE.scaled(0.5)
+    assert (half.people, half.probes, half.distractors) == (265, 1765, 500_000)
+    assert (half.noisy_probes, half.noisy_distractors) == (12, 343)
+    least = MEGAFACE.scaled(1e-6)
+    assert (least.people, least.probes, least.distractors) == (8, 32, 100)
+    assert (least.noisy_probes, least.noisy_distractors) == (2, 2)
+    assert IJBB.scaled(1.0) == IJBB
+    tenth = IJBB.scaled(0.1)
+    assert tenth.galleries == (("S1", 93), ("S2", 91))
+    assert (tenth.images, tenth.probes, tenth.genuine) == (22_763, 1_027, 1_027)
+    assert tenth.impostors == 80_000  # pairs: they shrink with the square
+    few = IJBB.scaled(1e-6)
+    assert few.galleries == (("S1", 4), ("S2", 4))
+    assert (few.images, few.probes, few.genuine, few.impostors) == (48, 16, 8, 100)
