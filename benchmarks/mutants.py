@@ -365,7 +365,7 @@ def _judge(
             status = "no test"
             for tests in filter(None, (quick, slow)):
                 known = sum(calls[test]["seconds"] for test in tests if test in calls)
-                status = _try(mutant, source, copy, tests, timeout=300 + 10 * known)
+                status = _try(mutant, source, copy, tests, timeout=120 + 5 * known)
                 if status != "survived":
                     break
             outcome = Outcome(status, time.perf_counter() - began, *digests)
