@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,3 +128,13 @@ def test_what_cannot_be_written_is_said_before_the_work(
     path = tmp_path / place
     with pytest.raises((ValueError, OSError), match=f"^{path} cannot be written: .*{sentence}"):
         require_writable(path, is_file=is_file)
+
+
+def test_who_holds_a_lock_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    assert read_note(path) == {}
+    writer = threading.Timer(0.1, lambda: path.write_text('{"pid": 5}'))
+    writer.start()
+    assert read_note(path, patience=30) == {"pid": 5}
+    writer.join()

@@ -32,7 +32,7 @@ from sphereface2.data.bin_set import write_bin
 from sphereface2.data.loader import Batch
 from sphereface2.data.training_source import build_training_source
 from sphereface2.evaluation.results import RAW_PIXELS, UNTRAINED, EvaluationResult
-from sphereface2.files import LockedError
+from sphereface2.files import LockedError, read_note
 from sphereface2.heads import HEADS
 from sphereface2.scoring import build_sets, score_sets, unwatched
 from sphereface2.training.checkpoint import has_checkpoint
@@ -491,6 +491,7 @@ class TestLock:
             try:
                 # Held from the first moment on, and until it is killed.
                 wait_for(folder / run_folder.LOCK, process)
+                assert read_note(folder / run_folder.LOCK, patience=60)
                 os.kill(process.pid, signal.SIGSTOP)
                 assert not (folder / run_folder.CONFIG).exists()
                 with refused:
@@ -717,7 +718,8 @@ class TestOpenSet:
             runs.train(small(known), tmp_path / "run")
         other_seed = known.replace("first_person: 11", "first_person: 0, seed: 5")
         assert len(build_training_source(runs.resolve(small(other_seed)))) == 54
-        write_crops(tmp_path / "a", 2)
+        for person in ("a", "b"):
+            write_crops(tmp_path / person, 2)
         folder = f"{{name: folder, path: {tmp_path}}}"
         with pytest.raises(ValueError, match="give other images"):
             build_training_source(

@@ -36,13 +36,20 @@ class Lock:
         os.pwrite(self.handle, json.dumps(facts).ljust(_WIDTH).encode(), 0)
 
 
-def read_note(path: Path) -> dict[str, Any]:
-    """What the process that holds a lock, or was killed while it did, says; {}: nothing."""
-    try:
-        note = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return note if isinstance(note, dict) else {}
+def read_note(path: Path, *, patience: float = 0.0) -> dict[str, Any]:
+    """What the process that holds a lock, or was killed while it did, says; {}: nothing.
+
+    patience: in seconds; a lock is held for a moment before its file says by whom
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            note = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            note = {}
+        if note or time.monotonic() >= deadline:
+            return note if isinstance(note, dict) else {}
+        time.sleep(_PAUSE)
 
 
 @contextmanager

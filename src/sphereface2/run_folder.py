@@ -61,8 +61,12 @@ def run_lock(folder: Path, *, patience: float = 1.0) -> Iterator[Lock]:
         try:
             lock = stack.enter_context(file_lock(folder / LOCK, patience=patience))
         except LockedError:
-            owner = read_note(folder / LOCK)
-            pid, host = owner.get("pid", "?"), owner.get("host", "?")
+            owner = read_note(folder / LOCK, patience=patience)
+            if not {"pid", "host"} <= owner.keys():
+                raise LockedError(
+                    f"another process trains in {folder}, or did a moment ago; try again"
+                ) from None
+            pid, host = owner["pid"], owner["host"]
             raise LockedError(
                 f"process {pid} on {host} is training here: {folder} is its own until it ends; "
                 f"wait for it, or stop it there with 'kill {pid}', which keeps a checkpoint"
