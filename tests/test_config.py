@@ -549,7 +549,8 @@ def test_the_reader_knows_where_the_choices_are() -> None:
     choices = [
         (name,) for name, field in RunConfig.model_fields.items() if field.annotation is Choice
     ]
-    inner = {("open_set", "data"), ("evaluation", "sets", "0")}
+    lists = {("evaluation", name, "0") for name in ("sets", "choose_on")}
+    inner = {("open_set", "data"), *lists}
     assert set(recipes_module._CHOICES) == {*choices, *inner}
 
 
