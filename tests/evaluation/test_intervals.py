@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binomtest
 
 from sphereface2.evaluation import metrics
-from sphereface2.evaluation.bootstrap import replicate
+from sphereface2.evaluation.bootstrap import replicate, replicated_shares
 from sphereface2.evaluation.intervals import (
     OVER_PAIRS,
     OVER_PEOPLE,
@@ -302,3 +302,9 @@ def test_intervals_over_pairs_hold_the_truth_where_no_pair_shares_a_person() -> 
             truth = 1.0 - NORMAL.cdf(NORMAL.inv_cdf(1 - target) - GAP)
             held[target] += interval.low <= truth <= interval.high
     assert all(0.90 <= count / 200 <= 0.99 for count in held.values()), held
+
+
+def test_of_one_pair_the_draws_that_hold_it_count() -> None:
+    shares = replicated_shares(np.array([True]), np.array([[3, 8]]), replicates=40)
+    assert 0 < len(shares) < 40
+    assert set(shares) == {1.0}

@@ -146,6 +146,16 @@ def test_clean_labels_have_few_suspects_and_a_weak_model_names_none() -> None:
     assert weak.confused > 0.5
 
 
+def test_what_is_most_like_its_own_person_is_never_suspected() -> None:
+    embeddings, labels = crowd(people=40, images=20, scatter=0.2)
+    given = labels.copy()
+    wrong = np.random.default_rng(3).choice(len(labels), 160, replace=False)
+    given[wrong] = (given[wrong] + 7) % 40
+    result = find_mislabelled(embeddings, given, false_alarms=0.3)
+    assert len(result.suspects) > 80
+    assert all(suspect.own <= suspect.other for suspect in result.suspects)
+
+
 def test_a_threshold_of_the_users_own() -> None:
     embeddings, labels = crowd(scatter=0.2)
     result = find_mislabelled(embeddings, labels, threshold=0.1)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sphereface2.evaluation import EvaluationResult
+from sphereface2.evaluation.intervals import wilson
 from sphereface2.evaluation.verification import decided_right, measure
 from sphereface2.reporting.tables import slices_content
 from tests.evaluation.test_comparison import scored
@@ -55,3 +56,10 @@ def test_without_attributes_there_is_no_slice() -> None:
     wrong = replace(scored(0, noise=0.5), attributes={"age": np.array(["a"])})
     with pytest.raises(ValueError, match="attribute 'age': 600 pairs, but values of the shape"):
         measure(wrong, model="net", replicates=0)
+
+
+def test_without_replicates_a_slice_has_wilsons_interval() -> None:
+    ages = np.array(["young", "old"])[np.arange(600) % 2]
+    pairs = replace(scored(0, noise=0.5), attributes={"age": ages})
+    for each in measure(pairs, model="net", replicates=0).slices:
+        assert each.right == wilson(each.right.successes, each.right.trials)
