@@ -48,7 +48,13 @@ KEPT = ROOT / ".mutants"
 # What is mutated by default, and the tests that are asked.
 STAGES = {
     "heads": ["tests/heads"],
-    "evaluation": ["tests/evaluation"],
+    "evaluation": [
+        "tests/evaluation",
+        "tests/reporting",
+        "tests/test_cli_inspect.py",
+        "tests/test_cli_judging.py",
+        "tests/test_protocols.py",
+    ],
     "training": ["tests/training"],
     "data/label_noise.py": ["tests/data/test_label_noise.py"],
     "data/transforms.py": ["tests/data/test_transforms.py"],

@@ -276,9 +276,11 @@ class TestFinished:
         assert load_config(copied).training.workers == 1
 
     def test_without_sets_the_next_command_names_one(self, tmp_path: Path) -> None:
-        runs.train(small(*NO_SETS), tmp_path / "run")
-        said = CliRunner().invoke(app, ["resume", str(tmp_path / "run")])
-        assert f"next: sphereface2 evaluate {tmp_path / 'run'} --on SET\n" in said.output
+        # Brackets are not markup, and a name with a blank is quoted as a shell wants it.
+        folder = tmp_path / "[red] run"
+        runs.train(small(*NO_SETS), folder)
+        said = CliRunner().invoke(app, ["resume", str(folder)])
+        assert f"next: sphereface2 evaluate '{folder}' --on SET\n" in said.output
 
 
 class TestChanges:
@@ -463,7 +465,7 @@ class TestSignals:
             finally:
                 process.kill()
         assert process.returncode == 128 + number
-        assert f"go on with: sphereface2 resume {tmp_path / 'run'}" in errors
+        assert f"continue with: sphereface2 resume {tmp_path / 'run'}" in errors
         assert has_checkpoint(tmp_path / "run" / "checkpoints" / "last")
         assert not (tmp_path / "run" / run_folder.LOCK).exists()
 

@@ -257,4 +257,6 @@ def _print(inspected: "Inspected", folder: Path, *, as_json: bool) -> None:
 
     out = Console()
     out.print(inspection_table(inspected))
-    out.print(f"report: {folder / 'inspection.html'}", highlight=False, soft_wrap=True)
+    out.print(
+        f"report: {folder / 'inspection.html'}", highlight=False, markup=False, soft_wrap=True
+    )

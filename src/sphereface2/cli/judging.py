@@ -140,7 +140,10 @@ def calibrate(
         markup=False,
     )
     out.print(
-        f"kept in {folder / 'config.json'}; picture: {place}", highlight=False, soft_wrap=True
+        f"kept in {folder / 'config.json'}; picture: {place}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
 
 

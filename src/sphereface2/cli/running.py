@@ -1,5 +1,6 @@
 """Commands that make a run: train, resume."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -155,23 +156,25 @@ def _tell(screen: "Console", folder: Path, result: "TrainingResult") -> None:
     from sphereface2.runs import longer
     from sphereface2.training.stopping import exit_code
 
+    def say(text: str) -> None:
+        screen.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    run = shlex.quote(str(folder))  # what is to be typed
     if result.interrupted:
-        text = (
+        say(
             f"stopped at step {result.steps} of {result.total_steps}; "
-            f"go on with: sphereface2 resume {folder}"
+            f"continue with: sphereface2 resume {run}"
         )
-        screen.print(text, highlight=False, soft_wrap=True)
         raise typer.Exit(exit_code(result.stopped_by))
     config = run_config(folder)
-    judge = f"sphereface2 evaluate {folder}" + ("" if config.evaluation.sets else " --on SET")
+    judge = f"sphereface2 evaluate {run}" + ("" if config.evaluation.sets else " --on SET")
     if result.was_finished:
-        text = (
+        say(
             f"{folder} is finished: {result.steps} steps in {in_words(result.seconds)}; "
-            f"to train it longer: sphereface2 resume {folder} {longer(config)}"
+            f"to train it longer: sphereface2 resume {run} {longer(config)}\nnext: {judge}"
         )
-        screen.print(f"{text}\nnext: {judge}", highlight=False, soft_wrap=True)
         return
-    text = f"trained {result.steps} steps in {in_words(result.seconds)}"
-    model = f"model: {folder / 'model'}, {result.model_step.in_words()}"
-    screen.print(f"{text}\n{model}", highlight=False, soft_wrap=True)
-    screen.print(f"next: {judge}", highlight=False, soft_wrap=True)
+    say(
+        f"trained {result.steps} steps in {in_words(result.seconds)}\n"
+        f"model: {folder / 'model'}, {result.model_step.in_words()}\nnext: {judge}"
+    )

@@ -89,7 +89,7 @@ class ProgressDisplay(Events):
         return self.console.width < _WORDS
 
     def _print(self, line: str) -> None:
-        self.console.print(line, highlight=False, soft_wrap=True)
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _duration(seconds: float) -> str:
