@@ -1,5 +1,6 @@
 """Every option of every command is obeyed or refused: what is given never passes silently."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -200,6 +201,7 @@ COMMANDS: dict[str, dict[str, list[tuple[list[str], str]]]] = {
         ],
         "--far": ALWAYS,
         "--prior": ALWAYS,
+        "--missing": [(["run", "--missing", "leave"], "unknown --missing 'leave'")],
         "--flip": ALWAYS,
         "--workers": [(["run", "--workers", "-3"], "Invalid value for '--workers'")],
         "--device": [(["run", "--device", "gpu"], "got 'gpu'")],
@@ -377,7 +379,15 @@ def test_images_that_cannot_be_read_stop_an_evaluation_or_are_left_out(
 ) -> None:
     said = sentence(run("evaluate", *WAYS[way]))
     assert "p3/0.png" in said
-    assert "--missing skip" in said
+    own = way == "own sets"
+    skip, root = (
+        ("evaluation.sets.0.missing=skip", "evaluation.sets.0.root=DIR")
+        if own
+        else ("--missing skip", "--root DIR")
+    )
+    assert "1 of the 36 images of" in said
+    assert "mine.txt is missing, such as" in said
+    assert said.endswith(f"with {root}, or leave out what is missing with {skip}")
     faces(damaged / "spare", 12, 4)
     (damaged / "spare" / "p3" / "0.png").rename(damaged / "crops" / "p3" / "0.png")
     said = sentence(run("evaluate", *WAYS[way]))
@@ -399,7 +409,43 @@ def test_images_that_cannot_be_read_stop_an_evaluation_or_are_left_out(
         assert (row.missing_images, row.skipped_pairs) == (2, count)
         assert row.pairs == len((damaged / "mine.txt").read_text().splitlines()) - count
     # Embeddings that may lack some are not taken for all.
-    assert "--missing skip" in sentence(run("evaluate", *WAYS[way], "--output", "less"))
+    assert skip in sentence(run("evaluate", *WAYS[way], "--output", "less"))
+
+
+@pytest.mark.parametrize("way", [["--on", "mine.txt", "--root", "crops"], []])
+def test_calibrate_leaves_images_out_where_it_is_asked_to(way: list[str], damaged: Path) -> None:
+    said = sentence(run("calibrate", "own", *way))
+    assert "p3/0.png" in said
+    assert said.endswith("or leave out what is missing with --missing skip")
+    done = run("calibrate", "own", *way, "--missing", "skip")
+    assert done.exit_code == 0, done.output
+    kept = json.loads((damaged / "own" / "model" / "config.json").read_text())["calibration"]
+    lines = (damaged / "mine.txt").read_text().splitlines()
+    assert kept["pairs"] == len(lines) - lost(damaged, "p3/0.png", "p5/1.png")
+    faces(damaged / "spare", 12, 4)
+    (damaged / "spare" / "p3" / "0.png").rename(damaged / "crops" / "p3" / "0.png")
+    said = sentence(run("calibrate", "own", *way))
+    assert "p5/1.png" in said
+    assert said.endswith("--missing skip leaves such images out")
+
+
+def test_a_set_among_the_changes_of_a_run_is_pointed_to_its_option(place: Path) -> None:
+    said = sentence(run("evaluate", "run", "crops"))
+    assert said.endswith("'crops' is not KEY=VALUE; to judge the model on it, use --on crops")
+    assert "give one with --on SET" in sentence(run("evaluate", "run", "evaluation.sets=[]"))
+
+
+def test_odd_pairs_are_noted_with_saved_embeddings(place: Path) -> None:
+    lines = (place / "mine.txt").read_text().splitlines()
+    name = lines[0].split()[0]
+    (place / "odd.txt").write_text("\n".join([f"{name} {name} 1", *lines]) + "\n")
+    words = ["evaluate", "--embeddings", "x.npy", "--on", "odd.txt", "crops", "--output", "out"]
+    done = run(*words)
+    assert done.exit_code == 0, done.output
+    note = "set odd: an image is paired with itself in pair 1, which any"
+    assert note in done.stdout
+    (kept,) = EvaluationResult.load(place / "out" / "evaluation.json").notes
+    assert kept.startswith(note)
 
 
 def test_saved_embeddings_may_lack_some_images(place: Path) -> None:

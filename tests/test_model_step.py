@@ -96,6 +96,13 @@ class TestWords:
 
 
 class TestRuns:
+    def test_sets_to_choose_by_are_checked_as_those_that_are_reported(self, chosen: Path) -> None:
+        lines = map(json.loads, (chosen / run_folder.METRICS).read_text().splitlines())
+        notices = [line["text"] for line in lines if line["kind"] == "notice"]
+        for name in ("reported", "kept"):
+            same = f"set {name}: 12 of its 12 people have the names of people trained on (p0, "
+            assert any(text.startswith(same) for text in notices), notices
+
     def test_the_model_is_the_best_on_the_sets_to_choose_by(self, chosen: Path) -> None:
         lines = logged(chosen)
         assert [(set(line["metrics"]), set(line["choice"])) for line in lines] == [
@@ -200,6 +207,13 @@ class TestRefused:
         config = config_of(f"evaluation.sets=[{sets}]", f"evaluation.choose_on=[{choose_on}]")
         with pytest.raises(ValueError, match=rf"choose_on shows people of .*{message}"):
             runs.resolve(config)
+
+    def test_people_who_are_trained_on(self, crops: Path) -> None:
+        data = f"data={{name: folder, path: {crops / 'learnt'}}}"
+        few = [word for word in SMALL if not word.startswith("data.")]
+        choose_on = f"evaluation.choose_on=[{crops}/kept/../learnt]"
+        with pytest.raises(ValueError, match=r"choose_on shows the people who are trained on \("):
+            runs.resolve(load_config("quickstart", [*few, data, choose_on]))
 
     def test_others_are_fine(self) -> None:
         after = "evaluation.choose_on=[{name: synthetic, first_person: 1000800}]"

@@ -21,6 +21,7 @@ from sphereface2.backbones.model_folder import LoadedModel, Preprocessing, save_
 from sphereface2.config import Choice, RunConfig, config_from_mapping, dump_config
 from sphereface2.data import SOURCES, VERIFICATION_SETS
 from sphereface2.data.label_noise import NoisyLabels
+from sphereface2.data.set_aside import NAME as SET_ASIDE
 from sphereface2.data.set_checks import notes_on_pairs, notes_on_people, notes_on_trained
 from sphereface2.data.set_words import set_choice
 from sphereface2.data.source import bad_images, notes_on
@@ -567,7 +568,7 @@ def _run(
 
 def _notices(trainer: Trainer, noisy: NoisyLabels | None, folder: Path) -> list[Notice]:
     """What is to be known of the images before the training starts."""
-    source, head, evaluation = trainer.source, trainer.head, trainer.evaluate
+    source, head = trainer.source, trainer.head
     notes = list(notes_on(source))
     single = int(np.count_nonzero(np.bincount(source.labels[source.labels >= 0]) == 1))
     if single and head.images_per_person > 1:
@@ -580,9 +581,12 @@ def _notices(trainer: Trainer, noisy: NoisyLabels | None, folder: Path) -> list[
             f"{of} one image only, which the head {trainer.config.head.name} compares with itself: "
             "it learns from pairs of a person's images"
         )
-    if isinstance(evaluation, _Evaluation):
-        notes += notes_on_people(source, evaluation.sets)
-        notes += [note for each in evaluation.sets for note in notes_on_pairs(each)]
+    for judge in (trainer.evaluate, trainer.choose):
+        if isinstance(judge, _Evaluation):
+            # People who are set aside are of the training data, but not trained on.
+            sets = [each for each in judge.sets if each.name != SET_ASIDE]
+            notes += notes_on_people(source, sets)
+            notes += [note for each in sets for note in notes_on_pairs(each)]
     found = [Notice("data", note) for note in notes]
     if trainer.config.open_set is not None and head.note_on_unknown is not None:
         head.warns_of_unknown = False

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import nn
@@ -35,26 +36,33 @@ def build_sets(
     """
     if not config.evaluation.sets:
         raise ValueError(
-            "the config names no verification set; give one, such as "
+            "the config names no verification set; give one with --on SET, or to the config as "
             "'evaluation.sets=[{name: pairs, path: pairs.txt}]'"
         )
-    return _prepared(config.evaluation.sets, config, missing=missing, watch=watch)
+    return _prepared("sets", config, missing=missing, watch=watch)
 
 
 def build_choice_sets(config: RunConfig, source: Source, *, watch: Watch) -> list[VerificationSet]:
     """The sets on which the step to export is chosen; `source` is what is trained on, prepared."""
-    sets = _prepared(config.evaluation.choose_on, config, watch=watch)
+    sets = _prepared("choose_on", config, watch=watch)
     aside = set_aside_of(source)
     return sets if aside is None else [*sets, aside.verification_set()]
 
 
 def _prepared(
-    choices: Sequence[Choice], config: RunConfig, *, watch: Watch, missing: Missing | None = None
+    part: Literal["sets", "choose_on"],
+    config: RunConfig,
+    *,
+    watch: Watch,
+    missing: Missing | None = None,
 ) -> list[VerificationSet]:
+    choices: list[Choice] = getattr(config.evaluation, part)
     sets = [
         each
-        for choice in choices
-        for each in sets_of_choice(choice.name, choice.options, missing=missing)
+        for number, choice in enumerate(choices)
+        for each in sets_of_choice(
+            choice.name, choice.options, key=f"evaluation.{part}.{number}", missing=missing
+        )
     ]
     for each in sets:
         with watch(f"preparing set {each.name}") as progress:
@@ -63,8 +71,18 @@ def _prepared(
 
 
 def refuse_shared_people(config: RunConfig) -> None:
-    """A ValueError where `evaluation.choose_on` names what is reported: `config` is resolved."""
+    """A ValueError where `evaluation.choose_on` names what is reported or trained on.
+
+    `config` is resolved.
+    """
     for choice in config.evaluation.choose_on:
+        path = _shared_path(choice, config.data)
+        if path:
+            raise ValueError(
+                f"evaluation.choose_on shows the people who are trained on ({path}), on whom every "
+                "later step looks better; give others, or set some of them aside with "
+                "evaluation.set_aside=0.02"
+            )
         for other in config.evaluation.sets:
             hint = _shared(choice, other)
             if hint:
@@ -84,9 +102,14 @@ def _shared(choice: Choice, other: Choice) -> str:
         )
         is_shared = ours["seed"] == theirs["seed"] and not apart
         return f"give those after them, as first_person: {behind}" if is_shared else ""
-    path = ours.get("path")
-    is_shared = path is not None and Path(path).resolve() == Path(theirs.get("path", "")).resolve()
-    return f"give others than {path}, or leave it out of one of the two" if is_shared else ""
+    path = _shared_path(choice, other)
+    return f"give others than {path}, or leave it out of one of the two" if path else ""
+
+
+def _shared_path(choice: Choice, other: Choice) -> str:
+    ours, theirs = (each.options.get("path") for each in (choice, other))
+    is_shared = ours and theirs and Path(ours).resolve() == Path(theirs).resolve()
+    return str(ours) if is_shared else ""
 
 
 def score_sets(

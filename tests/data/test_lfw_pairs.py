@@ -77,7 +77,7 @@ def test_blanks_root_and_endings(root: Path, tmp_path: Path) -> None:
     (found,) = lfw_pairs(path=path, root=str(root))
     files = {file.name for file in found.images.paths}  # type: ignore[attr-defined]
     assert {"Zoë_0001.jpg", "Ana_Paula_0002.PNG", "Abel_Pacheco_0001.png"} <= files
-    with pytest.raises(FileNotFoundError, match=r"Ana_Paula_0002\.png; set root"):
+    with pytest.raises(FileNotFoundError, match=r"Ana_Paula_0002\.png; give the"):
         lfw_pairs(path=path, root=str(root), suffix="png")
 
 
@@ -87,7 +87,9 @@ def test_missing_images_are_counted_and_the_first_are_named(root: Path, tmp_path
     (root / "Zoë" / "Zoë_0001.png").unlink()
     with pytest.raises(FileNotFoundError, match=r"2 of the \d+ images .*Zoë_0001\.jpg, .*0002"):
         lfw_pairs(path=path)
-    with pytest.raises(FileNotFoundError, match=r"9 of the 9 images .*set root to"):
+    with pytest.raises(
+        FileNotFoundError, match=r"9 of the 9 images .*give the folder .* with root, or"
+    ):
         lfw_pairs(path=path, root=str(tmp_path))
     with pytest.raises(FileNotFoundError, match="root: there is no folder"):
         lfw_pairs(path=path, root=str(tmp_path / "nowhere"))

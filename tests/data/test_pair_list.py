@@ -78,7 +78,7 @@ def test_missing_images_are_counted_and_the_first_are_named(images: Path) -> Non
     path = write_list(images, [1, 0] * 10)
     (images / "2.png").unlink()
     (images / "4.png").unlink()
-    with pytest.raises(FileNotFoundError, match=r"2 of the 6 images .*2\.png, .*4\.png; set root"):
+    with pytest.raises(FileNotFoundError, match=r"2 of the 6 images .*2\.png, .*4\.png; give the"):
         pair_list(path=str(path))
 
 

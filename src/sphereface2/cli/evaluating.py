@@ -13,6 +13,7 @@ from sphereface2.cli.options import (
     Device,
     Flip,
     Workers,
+    checked_missing,
     given_options,
     readers,
     refuse_idle,
@@ -150,7 +151,7 @@ def evaluate(
                 workers=readers(workers),
                 batch_size=batch_size,
                 device=device,
-                missing=_checked_missing(missing),
+                missing=checked_missing(missing),
             )
         if protocol is not None:
             _evaluate_protocol(subject, protocol, root=root, options=chosen)
@@ -220,16 +221,6 @@ def _refuse_idle_options(
         )
 
 
-def _checked_missing(word: str) -> "Missing":
-    from typing import get_args
-
-    from sphereface2.data.verification_sets import Missing
-    from sphereface2.tables import look_up
-
-    words: dict[str, Missing] = {each: each for each in get_args(Missing)}
-    return look_up("--missing", words, word)
-
-
 def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
     if rank() != 0:
         return  # one process is enough, and torchrun may have started more
@@ -247,12 +238,17 @@ def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
             f"{folder} is a model folder, which has no sets of its own: name some with --on, or a "
             "benchmark with --protocol"
         )
+    for word in given[1:]:
+        if "=" not in word and Path(word).exists():
+            raise ValueError(
+                f"'{word}' is not KEY=VALUE; to judge the model on it, use --on {word}"
+            )
     changes = [f"{_KEYS[name]}={options[name]}".lower() for name in _KEYS if name in options]
     evaluated = runs.evaluate(
         folder,
         overrides=[*given[1:], *changes],
         output=options.get("output"),
-        missing=_checked_missing(options["missing"]) if "missing" in options else None,
+        missing=checked_missing(options["missing"]) if "missing" in options else None,
         checkpoint=options.get("checkpoint"),
         watch=Watch(console()),
     )
@@ -384,7 +380,7 @@ def _print_protocol(result: "ProtocolResult", report: Path) -> None:
 def _evaluate_sets(
     subject: "Subject", words: Sequence[str], *, root: Path | None, mirrored: bool | None
 ) -> None:
-    from sphereface2.protocols.pairs import find_sets, score_saved, score_sets
+    from sphereface2.protocols.pairs import find_sets, notes_on_saved, score_saved, score_sets
     from sphereface2.protocols.writing import write_verification
     from sphereface2.run_folder import read_history
     from sphereface2.runs import notes_on_sets
@@ -393,11 +389,13 @@ def _evaluate_sets(
     scored: list[PairScores] | None
     if subject.embeddings is not None:
         scored = score_saved(subject, words, mirrored=mirrored)
+        notes = notes_on_saved(words)
     else:
         assert subject.embedder is not None
         with _together():
             sets = find_sets(words, root=root, missing=subject.missing)
         scored = score_sets(subject.embedder, sets, folder=subject.output / "embeddings")
+        notes = notes_on_sets(_config_of(subject), sets)
     if scored is None:
         return  # rank 0 has them
     with subject.watch("measuring"):
@@ -409,7 +407,7 @@ def _evaluate_sets(
             history=[]
             if subject.embedder is None
             else read_history(subject.embedder.folder.parent),
-            notes=notes_on_sets(_config_of(subject), sets),
+            notes=notes,
         )
     _print_verification(result, report)
 

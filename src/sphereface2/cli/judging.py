@@ -5,13 +5,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.options import Device, Flip, Workers, readers, refuse_idle
+from sphereface2.cli.options import (
+    Device,
+    Flip,
+    Workers,
+    checked_missing,
+    readers,
+    refuse_idle,
+)
 from sphereface2.cli.showing import Watch, console
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
     from sphereface2.config import RunConfig
-    from sphereface2.data.verification_sets import VerificationSet
+    from sphereface2.data.verification_sets import Missing, VerificationSet
 
 
 def compare(
@@ -70,6 +77,13 @@ def calibrate(
     prior: Annotated[
         float, typer.Option(help="The share of pairs that are one person, where you will use it.")
     ] = 0.5,
+    missing: Annotated[
+        str | None,
+        typer.Option(
+            help="Images that are not there or cannot be read: 'error', or 'skip' (left out); as "
+            "the set says if not given."
+        ),
+    ] = None,
     flip: Flip = None,
     workers: Workers = None,
     device: Device = "auto",
@@ -98,6 +112,7 @@ def calibrate(
             "root",
             because="is for the images of lists named with --on; a run's own sets know theirs",
         )
+    chosen = None if missing is None else checked_missing(missing)
     if not model.is_dir():
         raise FileNotFoundError(f"there is no run or model folder {model}")
     folder = model / MODEL if (model / MODEL).is_dir() else model
@@ -107,7 +122,7 @@ def calibrate(
     config = _run_config(folder.parent)
     calibration = calibrate_model(
         folder,
-        _sets(on or [], config, root=root, folder=folder),
+        _sets(on or [], config, root=root, missing=chosen, folder=folder),
         far_targets=far or FAR_TARGETS,
         prior=prior,
         flip=flip,
@@ -176,14 +191,23 @@ def _run_config(folder: Path) -> "RunConfig | None":
 
 
 def _sets(
-    words: list[str], config: "RunConfig | None", *, root: str | None, folder: Path
+    words: list[str],
+    config: "RunConfig | None",
+    *,
+    root: str | None,
+    missing: "Missing | None",
+    folder: Path,
 ) -> "list[VerificationSet]":
     from sphereface2.data import VERIFICATION_SETS
     from sphereface2.data.set_words import require_lists_for_root, sets_of_choice, sets_of_word
 
     def of_run() -> "list[VerificationSet]":
         choices = config.evaluation.sets if config is not None else []
-        return [each for choice in choices for each in sets_of_choice(choice.name, choice.options)]
+        return [
+            each
+            for choice in choices
+            for each in sets_of_choice(choice.name, choice.options, missing=missing)
+        ]
 
     require_lists_for_root(words, root)
     if words:
@@ -193,7 +217,7 @@ def _sets(
             own = of_run() if is_own else []
             named = [each for each in own if each.name == word]
             others = [each.name for each in own]
-            chosen += named or sets_of_word(word, root=root, others=others)
+            chosen += named or sets_of_word(word, root=root, others=others, missing=missing)
         return chosen
     own = of_run()
     if not own:

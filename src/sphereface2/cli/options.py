@@ -1,11 +1,14 @@
 """Options that several commands have, and the refusal of options that would change nothing."""
 
 import os
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sphereface2.machine import usable_cores
+
+if TYPE_CHECKING:
+    from sphereface2.data.verification_sets import Missing
 
 Flip = Annotated[
     bool | None,
@@ -28,6 +31,17 @@ def readers(workers: int | None) -> int:
     """How many read images in this process: as many as asked for, or its share of the cores."""
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return workers or max(1, usable_cores() // ranks)
+
+
+def checked_missing(word: str) -> "Missing":
+    """What a word after --missing means."""
+    from typing import get_args
+
+    from sphereface2.data.verification_sets import Missing
+    from sphereface2.tables import look_up
+
+    words: dict[str, Missing] = {each: each for each in get_args(Missing)}
+    return look_up("--missing", words, word)
 
 
 def given_options(context: typer.Context) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sphereface2.data.image_file import printable, read_file, read_image
 from sphereface2.data.source import Progress
 from sphereface2.data.verification_sets import Missing, VerificationSet, ten_folds
+from sphereface2.durations import counted
 from sphereface2.tables import DataPath
 
 
@@ -107,15 +108,31 @@ def root_folder(list_file: Path, root: str | None) -> Path:
     return folder
 
 
+class MissingFilesError(FileNotFoundError):
+    """Images of a list that are not there."""
+
+    def __init__(self, what: str, folder: Path) -> None:
+        self.what, self.folder = what, folder
+        super().__init__(self.advising(root="root", skip="missing=skip"))
+
+    def advising(self, *, root: str, skip: str = "") -> str:
+        """The message with the settings that help, by the names that the reader can give."""
+        return (
+            f"{self.what}; give the folder that the paths start from (now {self.folder}) with "
+            f"{root}"
+        ) + (f", or leave out what is missing with {skip}" if skip else "")
+
+
 def require_files(images: list[Path], list_file: Path, folder: Path) -> None:
     """Refuse a list whose images are not all there: how many, and the first of them."""
     missing = [image for image in images if not image.is_file()]
     if missing:
         first = ", ".join(printable(image) for image in missing[:3])
-        raise FileNotFoundError(
-            f"{len(missing)} of the {len(images)} images of {list_file} are missing, such as "
-            f"{first}; set root to the folder that the paths start from (now {folder}), or leave "
-            "them out with missing=skip (--missing skip)"
+        are = "is" if len(missing) == 1 else "are"
+        raise MissingFilesError(
+            f"{len(missing):,} of the {counted(len(images), 'image')} of {list_file} {are} "
+            f"missing, such as {first}",
+            folder,
         )
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sphereface2.data.encoded import EncodedImages
 from sphereface2.data.image_file import printable
+from sphereface2.data.named_pairs import NamedPairs
 from sphereface2.data.recordio import names_of_people, people_file
 from sphereface2.data.source import Source
 from sphereface2.data.verification_sets import VerificationSet
@@ -18,9 +19,10 @@ from sphereface2.data.verification_sets import VerificationSet
 _SHOWN = 3
 
 
-def notes_on_pairs(each: VerificationSet) -> list[str]:
+def notes_on_pairs(each: VerificationSet | NamedPairs) -> list[str]:
     """Mistakes in a list of pairs that no accuracy shows, a sentence each; usually none."""
-    images = np.arange(len(each.images)) if each.originals is None else each.originals
+    originals = each.originals if isinstance(each, VerificationSet) else None
+    images = np.arange(len(each.images)) if originals is None else originals
     pairs = np.sort(images[each.pairs], axis=1)
     notes = []
     with_itself = pairs[:, 0] == pairs[:, 1]

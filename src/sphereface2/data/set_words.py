@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sphereface2.data import VERIFICATION_SETS
-from sphereface2.data.pair_list import line_fields, text_lines
+from sphereface2.data.pair_list import MissingFilesError, line_fields, text_lines
 from sphereface2.data.verification_sets import Missing, VerificationSet
 from sphereface2.tables import build, look_up, nearest, option_names
 
@@ -31,7 +31,11 @@ def sets_of_word(
     kind, options = _choice_of_word(word, others)
     if is_pair_list(Path(word)):
         options["root"] = root
-    return _built("set", kind, options, missing)
+    try:
+        return _built("set", kind, options, missing)
+    except MissingFilesError as error:
+        said = error.advising(root="--root DIR", skip="--missing skip")
+        raise FileNotFoundError(said) from None
 
 
 def set_choice(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -44,11 +48,22 @@ def set_choice(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, An
 
 
 def sets_of_choice(
-    name: str, options: Mapping[str, Any], *, missing: Missing | None = None
+    name: str, options: Mapping[str, Any], *, key: str = "", missing: Missing | None = None
 ) -> list[VerificationSet]:
-    """The sets that one entry of `evaluation.sets` means; `missing` as above."""
+    """The sets that one entry of a config means; `missing` as above.
+
+    key: the entry's, where a message may say to change it
+    """
     kind, more = set_choice(name, options)
-    return _built("evaluation set", kind, more, missing)
+    try:
+        return _built("evaluation set", kind, more, missing)
+    except MissingFilesError as error:
+        root, skip = (
+            (f"{key}.root=DIR", f"{key}.missing=skip")
+            if key
+            else ("root in its config", "--missing skip")
+        )
+        raise FileNotFoundError(error.advising(root=root, skip=skip)) from None
 
 
 def require_lists_for_root(words: Sequence[str], root: Path | str | None) -> None:

@@ -16,7 +16,7 @@ from sphereface2.evaluation.calibration import (
     calibrate,
     check_request,
 )
-from sphereface2.evaluation.embed import embed
+from sphereface2.evaluation.embed import SKIP, MissingImageError, embed, prepare
 from sphereface2.evaluation.pair_scores import combine, images_digest, score_set
 from sphereface2.model_step import ModelStep
 
@@ -52,19 +52,23 @@ def calibrate_model(
     digest = weights_digest(folder)
     scored = []
     for each in sets:
-        with watch(f"preparing set {each.name}") as progress:
-            each.images.prepare(workers=workers, progress=progress)
-        with watch(f"embedding set {each.name}") as progress:
-            embeddings = embed(
-                model.backbone.to(device),
-                each.images,
-                preprocessing=model.preprocessing,
-                batch_size=batch_size,
-                flip=flip,
-                workers=workers,
-                device=device,
-                progress=progress,
-            )
+        try:
+            with watch(f"preparing set {each.name}") as progress:
+                prepare(each.images, each.missing, workers=workers, progress=progress)
+            with watch(f"embedding set {each.name}") as progress:
+                embeddings = embed(
+                    model.backbone.to(device),
+                    each.images,
+                    preprocessing=model.preprocessing,
+                    batch_size=batch_size,
+                    flip=flip,
+                    workers=workers,
+                    device=device,
+                    missing=each.missing,
+                    progress=progress,
+                )
+        except MissingImageError as error:
+            raise MissingImageError(f"{error}; {SKIP}") from None
         scored.append(score_set(each, embeddings, images=images_digest(each.images)))
     with watch("calibrating"):
         calibration = calibrate(

@@ -11,6 +11,7 @@ import numpy as np
 
 from sphereface2.data.named_pairs import named_pairs, without_ending
 from sphereface2.data.opening import open_images
+from sphereface2.data.set_checks import notes_on_pairs
 from sphereface2.data.set_words import (
     has_people,
     is_pair_list,
@@ -71,6 +72,16 @@ def score_saved(
     assert subject.embeddings is not None
     saved = subject.read(subject.embeddings, mirrored=mirrored)
     return [_score_word(saved, word, subject.missing) for word in words]
+
+
+def notes_on_saved(words: Sequence[str]) -> list[str]:
+    """What is odd about the pairs of sets that saved embeddings are scored on."""
+    notes = []
+    for word in words:
+        path = Path(word)
+        lists = [named_pairs(path)] if is_pair_list(path) else find_sets([word], missing="skip")
+        notes += [note for each in lists for note in notes_on_pairs(each)]
+    return notes
 
 
 def _score_word(saved: SavedEmbeddings, word: str, missing: Missing) -> PairScores:

@@ -52,17 +52,18 @@ class _Parts:
             self.backbones[repr(choice)] = build_backbone(choice.name, seed=0, **choice.options)
         return self.backbones[repr(choice)]
 
-    def check_set(self, choice: Choice) -> None:
+    def check_set(self, choice: Choice, key: str) -> None:
         if repr(choice) not in self.sets:
-            sets_of_choice(choice.name, choice.options)
+            sets_of_choice(choice.name, choice.options, key=key)
             self.sets.add(repr(choice))
 
 
 def _build(config: RunConfig, parts: _Parts) -> None:
     choose_precision(config.precision, choose_device(config.device))
     source, backbone = parts.source(config), parts.backbone(config.backbone)
-    for choice in (*config.evaluation.sets, *config.evaluation.choose_on):
-        parts.check_set(choice)
+    for part in ("sets", "choose_on"):
+        for number, choice in enumerate(getattr(config.evaluation, part)):
+            parts.check_set(choice, f"evaluation.{part}.{number}")
     with torch.random.fork_rng(devices=[]):
         head = build_head(
             config.head.name, backbone.embedding_dim, source.num_classes, **config.head.options

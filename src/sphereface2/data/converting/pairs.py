@@ -24,7 +24,7 @@ from sphereface2.data.converting.work_folder import (
 from sphereface2.data.encoded import OnBadImage
 from sphereface2.data.image_file import is_image_file, look, printable, suffix_of
 from sphereface2.data.lfw_pairs import is_lfw_header, is_lfw_pair, lfw_pairs
-from sphereface2.data.pair_list import line_fields, pair_list
+from sphereface2.data.pair_list import MissingFilesError, line_fields, pair_list
 from sphereface2.data.source import Progress
 from sphereface2.data.verification_sets import VerificationSet
 from sphereface2.durations import counted
@@ -142,10 +142,11 @@ def _open(source: Path, root: Path | None) -> VerificationSet:
             raise ValueError(f"--root: {printable(source)} holds its images itself")
         return bin_set(path=str(source))[0]
     kind = _kind_of_list(source, sure=False) if source.is_file() else ""
-    if kind == "lfw":
-        return lfw_pairs(**where)[0]
-    if kind == "pairs":
-        return pair_list(**where)[0]
+    if kind:
+        try:
+            return (lfw_pairs if kind == "lfw" else pair_list)(**where)[0]
+        except MissingFilesError as error:
+            raise FileNotFoundError(error.advising(root="--root DIR")) from None
     raise ValueError(
         f"{printable(source)} holds no pairs, of which a .bin is made; give a pair list "
         "('path1 path2 0|1' a line) or a file as LFW's pairs.txt"
