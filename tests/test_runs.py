@@ -6,6 +6,7 @@ import math
 import os
 import re
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -130,6 +131,27 @@ def test_a_report_does_without_training_data_that_have_moved(tmp_path: Path) -> 
     page = runs.evaluate(tmp_path / "run").report.read_text()
     assert "No contact sheet: the training data cannot be read (" in page
     assert f"{tmp_path / 'crops'} does not exist" in page
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "head.name=arcface",
+        "head.margin=0.2",
+        "backbone.width=4",
+        "data.seed=7",
+        "training.epochs=9",
+        "training.worker_kind=threads",
+        "evaluation.set_aside=0.2",
+    ],
+)
+def test_an_evaluation_leaves_the_model_as_it_was_trained(change: str, finished: Path) -> None:
+    before = state(finished)
+    key, _, value = change.partition("=")
+    said = rf"^{key} \S+ -> {value} is not for evaluate: the model of {finished} stays"
+    with pytest.raises(ValueError, match=said):
+        runs.evaluate(finished, overrides=["device=cpu", change])
+    assert state(finished) == before
 
 
 def test_a_set_may_be_named_by_its_file_alone(tmp_path: Path) -> None:
@@ -275,6 +297,44 @@ class TestFinished:
         assert runs.resume(copied, overrides=["training.workers=1"]).was_finished
         assert load_config(copied).training.workers == 1
 
+    def test_a_change_is_said_once_and_may_be_taken_back(self, copied: Path) -> None:
+        for workers, said in [(1, "0 -> 1"), (1, ""), (0, "1 -> 0"), (1, "0 -> 1")]:
+            resumed = CliRunner().invoke(
+                app, ["resume", str(copied), f"training.workers={workers}"]
+            )
+            assert resumed.exit_code == 0
+            found = re.findall(r"changed: training.workers (.*)", resumed.output)
+            assert found == ([said] if said else [])
+            assert load_config(copied).training.workers == workers
+
+    def test_data_that_are_not_its_own_are_refused(self, tmp_path: Path) -> None:
+        for person in "abcd":
+            write_crops(tmp_path / "crops" / person, 4)
+        folder, other = tmp_path / "run", tmp_path / "other"
+        words = [f"data={{name: folder, path: {tmp_path / 'crops'}}}", "training.batch_size=4"]
+        runs.train(load_config("quickstart", [*SMALL[3:], *NO_SETS, *words]), folder)
+        before = state(folder)
+        change = ["resume", str(folder), f"data.path={other}"]
+        with pytest.raises(FileNotFoundError, match=f"{other} does not exist"):
+            runs.resume(folder, overrides=change[2:])
+        shutil.copytree(tmp_path / "crops", other)
+        shutil.rmtree(other / "d")
+        with pytest.raises(ValueError, match=f"^{other} cannot be what {folder} was trained on"):
+            runs.resume(folder, overrides=change[2:])
+        sets = "evaluation.sets=[{name: drawn, path: nowhere}]"
+        with pytest.raises(FileNotFoundError, match="nowhere"):
+            runs.resume(folder, overrides=[sets])
+        assert state(folder) == before
+        shutil.copytree(tmp_path / "crops" / "d", other / "d")
+        said = CliRunner().invoke(app, change)
+        assert f"changed: data.path {tmp_path / 'crops'} -> {other}\n" in said.output
+        assert load_config(folder).data.options["path"] == str(other)
+
+    def test_without_its_checkpoints_it_says_that_it_starts_again(self, copied: Path) -> None:
+        shutil.rmtree(copied / "checkpoints")
+        said = CliRunner().invoke(app, ["resume", str(copied)])
+        assert f"no checkpoint in {copied / 'checkpoints'}: the run starts again\n" in said.output
+
     def test_without_sets_the_next_command_names_one(self, tmp_path: Path) -> None:
         # Brackets are not markup, and a name with a blank is quoted as a shell wants it.
         folder = tmp_path / "[red] run"
@@ -309,8 +369,18 @@ class TestChanges:
             ValueError, match=f"^{key} was .* and cannot become {value}: .*"
         ) as said:
             runs.resume(folder, overrides=[change])
-        assert f"sphereface2 train {folder} '{change}' --output NEW" in str(said.value)
+        assert f"sphereface2 train {folder} {change} --output NEW" in str(said.value)
         assert state(folder) == before
+
+    def test_a_name_stands_before_its_options_and_the_command_has_all_words(
+        self, tmp_path: Path
+    ) -> None:
+        folder = stopped_run(tmp_path / "a run")
+        words = ["schedule.warmup=0", "head.name=cosface", "label_noise={rate: 0.1}"]
+        with pytest.raises(ValueError, match=r"^head\.name was sphereface2-c .* cosface:") as said:
+            runs.resume(folder, overrides=words)
+        command = str(said.value).partition("another run: ")[2]
+        assert shlex.split(command)[1:] == ["train", str(folder), *words, "--output", "NEW"]
 
     def test_an_edited_config_follows_the_same_rule(self, tmp_path: Path) -> None:
         folder = stopped_run(tmp_path / "run")

@@ -126,10 +126,10 @@ def change_config(folder: Path, config: RunConfig, changes: Sequence[Change], *,
     write_atomically(folder / CONFIG, dump_config(config))
     history = read_changes(folder)
     # A run that was killed before its next checkpoint finds the same changes again.
-    known = [(entry.get("step"), entry.get("key"), entry.get("new")) for entry in history]
+    known = {entry.get("key"): (entry.get("step"), entry.get("new")) for entry in history}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     for change in changes:
-        if (step, change.key, change.new) not in known:
+        if known.get(change.key) != (step, change.new):
             history.append({"time": now, "step": step, **asdict(change)})
     write_atomically(folder / CHANGES, "".join(f"{json.dumps(entry)}\n" for entry in history))
 

@@ -67,6 +67,7 @@ from sphereface2.run_folder import (
     keep_manifest,
     list_bad_images,
     load_run_model,
+    read_changes,
     read_history,
     refuse_foreign_folder,
     refuse_used_folder,
@@ -92,6 +93,7 @@ from sphereface2.training.checkpoint import (
     Checkpoint,
     changed_settings,
     config_settings,
+    differing_settings,
     has_checkpoint,
     load_checkpoint,
     load_tensors,
@@ -177,19 +179,34 @@ def resume(
                 if checkpoint is None
                 else checkpoint.settings
             )
-            changes = changed_settings(before, config_settings(config), run=folder)
-        if checkpoint is not None and _is_over(folder, checkpoint, changes):
-            return _left_as_it_is(folder, config, checkpoint, changes)
+            changes = changed_settings(
+                before, config_settings(config), run=folder, overrides=overrides
+            )
+        is_over = checkpoint is not None and _is_over(folder, checkpoint, changes)
+        if checkpoint is not None and is_over:
+            _refuse_idle_changes(folder, config, checkpoint, changes)
+            # No checkpoint follows that has what was changed since: the run's own list has.
+            known = {entry["key"]: entry["new"] for entry in read_changes(folder)}
+            before = {**checkpoint.settings, **known}
+            changes = differing_settings(before, config_settings(config))
+            if not any(change.names_images for change in changes):
+                return _left_as_it_is(folder, config, checkpoint, changes, events)
         with team.together():
             trainer = _build_trainer(
                 config, folder, events=events, watch=watch, checkpoint=checkpoint
             )
         team.require_same(_identity(trainer))
+        if checkpoint is not None and is_over:
+            return _left_as_it_is(folder, config, checkpoint, changes, events)
         step = 0 if checkpoint is None else checkpoint.step
         with team.together():
             if team.is_first:
                 change_config(folder, config, changes, step=step)
-        return _run(trainer, config, folder, resume=checkpoint is not None, changes=changes)
+        notices = _told(changes)
+        if checkpoint is None and read_history(folder):
+            text = f"there is no checkpoint in {folder / CHECKPOINTS}: the run starts again"
+            notices.append(Notice("restart", text))
+        return _run(trainer, config, folder, resume=checkpoint is not None, notices=notices)
 
 
 def _is_over(folder: Path, checkpoint: Checkpoint, changes: Sequence[Change]) -> bool:
@@ -199,11 +216,11 @@ def _is_over(folder: Path, checkpoint: Checkpoint, changes: Sequence[Change]) ->
     return current_team().from_first(lambda: is_done and is_exported(folder, steps=checkpoint.step))
 
 
-def _left_as_it_is(
+def _refuse_idle_changes(
     folder: Path, config: RunConfig, checkpoint: Checkpoint, changes: Sequence[Change]
-) -> TrainingResult:
-    team = current_team()
-    with team.together():
+) -> None:
+    """A ValueError where only the steps of a longer run could follow a change."""
+    with current_team().together():
         for change in changes:
             if change.changes_steps:
                 raise ValueError(
@@ -211,8 +228,21 @@ def _left_as_it_is(
                     f"{change.new} would change nothing; make it longer as well, with "
                     f"{longer(config)}"
                 )
+
+
+def _left_as_it_is(
+    folder: Path,
+    config: RunConfig,
+    checkpoint: Checkpoint,
+    changes: Sequence[Change],
+    events: Events | None,
+) -> TrainingResult:
+    team = current_team()
+    with team.together():
         if team.is_first:
             change_config(folder, config, changes, step=checkpoint.step)
+            for notice in _told(changes):
+                (events or Events()).noticed(notice)
     best, last = (folder / CHECKPOINTS / name for name in ("best", "last"))
     step = ModelStep("last", checkpoint.step, checkpoint.step)
     if checkpoint.own_sets and checkpoint.best_step is not None:
@@ -227,6 +257,10 @@ def _left_as_it_is(
         seconds=checkpoint.seconds,
         was_finished=True,
     )
+
+
+def _told(changes: Sequence[Change]) -> list[Notice]:
+    return [Notice(CHANGED, f"changed: {change}") for change in changes]
 
 
 def longer(config: RunConfig) -> str:
@@ -260,13 +294,15 @@ def evaluate(
 ) -> Evaluated:
     """Verify unseen people with a run's model and two baselines; write the result and a report.
 
-    `overrides` may change the evaluation and the device, as `evaluation.sets.0.people=50`.
+    `overrides` may change the evaluation, the device and `training.workers`, as
+    `evaluation.sets.0.people=50`; the model stays as it was trained.
     `checkpoint` is judged in place of the exported model. `output` is where the result goes, by
     default into the run's own folder, and that of a checkpoint into one of its own: `compare` and
     sweeps take what is in the run folder for the model's. `missing` says for all sets what becomes
     of images that cannot be read.
     """
     config = run_config(folder, overrides)
+    _refuse_another_model(folder, run_config(folder), config)
     own = folder if checkpoint is None else folder / f"{EVALUATION_OF}{checkpoint}"
     place = own if output is None else output
     require_writable(place)
@@ -288,6 +324,18 @@ def evaluate(
         pictures=pictures,
     )
     return Evaluated(result, place / REPORT)
+
+
+def _refuse_another_model(folder: Path, trained: RunConfig, judged: RunConfig) -> None:
+    """A ValueError for a change that only a training could follow."""
+    for change in differing_settings(config_settings(trained), config_settings(judged)):
+        is_of_model = change.key.startswith(("evaluation.choose_on", "evaluation.set_aside"))
+        if is_of_model or not change.key.startswith(("evaluation.", "device", "training.workers")):
+            raise ValueError(
+                f"{change} is not for evaluate: the model of {folder} stays as it was trained; "
+                "evaluation.sets, evaluation.flip, evaluation.batch_size, device and "
+                "training.workers may be changed"
+            )
 
 
 def _contact_sheet(config: RunConfig) -> ReportPictures:
@@ -543,7 +591,7 @@ def _run(
     folder: Path,
     *,
     resume: bool,
-    changes: Sequence[Change] = (),
+    notices: Sequence[Notice] = (),
 ) -> TrainingResult:
     """Train, and keep beside the run what was done to its images."""
     source, team = trainer.source, trainer.team
@@ -554,11 +602,8 @@ def _run(
                 keep_manifest(folder, noisy)
             list_bad_images(folder, bad_images(source))
     try:
-        notices = [
-            *(Notice(CHANGED, f"changed: {change}") for change in changes),
-            *_notices(trainer, noisy, folder),
-        ]
-        result = trainer.run(resume=resume, notices=notices)
+        told = [*notices, *_notices(trainer, noisy, folder)]
+        result = trainer.run(resume=resume, notices=told)
     finally:
         # Images may turn out to be unreadable only when they are decoded.
         if team.is_first:

@@ -279,7 +279,7 @@ def test_settings_that_change_the_numbers_must_agree(tmp_path: Path) -> None:
             5,
             r"optimizer\.fused_head was false .* become true: the sav",
         ),
-        (make_config(head="cosface"), people, 5, r"'head\.name=cosface' --output NEW$"),
+        (make_config(head="cosface"), people, 5, r" head\.name=cosface --output NEW$"),
         (make_config(), np.arange(46) % 5, 5, "the number of images was 45 and is 46"),
         (make_config(), people, 6, "the number of classes was 5 and is 6"),
         (make_config(), people[::-1], 5, "the digest of the labels was"),

@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,11 @@ class Change:
         return self.key.startswith(_LATER)
 
     @property
+    def names_images(self) -> bool:
+        """Whether other images could be read because of it."""
+        return self.key.startswith(("data.", "evaluation.", "open_set."))
+
+    @property
     def changes_length(self) -> bool:
         return self.key in _LENGTH
 
@@ -265,21 +271,35 @@ class Change:
         return f"{self.key} {_text(self.old)} -> {_text(self.new)}"
 
 
-def changed_settings(
-    before: Mapping[str, Any], now: Mapping[str, Any], *, run: Path
-) -> list[Change]:
-    """What of the config is another than before; a ValueError for what may not change."""
-    keys = sorted({*before, *now} - set(_IMAGES))
+def differing_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
+    """What of the config is another than before; names first, since options come with them."""
+    keys = sorted({*before, *now} - set(_IMAGES), key=lambda key: (not key.endswith(".name"), key))
     both = [Change(key, before.get(key), now.get(key)) for key in keys]
-    changes = [change for change in both if change.old != change.new]
+    return [change for change in both if change.old != change.new]
+
+
+def changed_settings(
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    *,
+    run: Path,
+    overrides: Sequence[str] | None = None,
+) -> list[Change]:
+    """What of the config is another than before; a ValueError for what may not change.
+
+    overrides: with which the run's own config.yaml becomes `now`, where they are known
+    """
+    changes = differing_settings(before, now)
     for change in changes:
         key, old, new = change.key, _text(change.old), _text(change.new)
         may_change = key.startswith((*_FREE, *_LATER))
         if not may_change or key in _FIXED:
             reason = next((why for start, why in _FIXED.items() if key.startswith(start)), "")
+            words = [f"{key}={new}"] if overrides is None else overrides
             raise ValueError(
                 f"{key} was {old} when {run} began and cannot become {new}: {reason}; leave it at "
-                f"{old}, or train another run: sphereface2 train {run} '{key}={new}' --output NEW"
+                f"{old}, or train another run: "
+                + shlex.join(["sphereface2", "train", str(run), *words, "--output", "NEW"])
             )
     return changes
 
