@@ -62,8 +62,8 @@ class ProxyHead(Head):
         if isinstance(self.reduction(), Binary):
             return None
         return (
-            f"{type(self).__name__} is a softmax head: it leaves out samples of no known class "
-            "(label -1); the sphereface2 heads learn from them as negatives"
+            "a softmax head leaves out samples of no known class (label -1); the sphereface2 heads "
+            "learn from them as negatives"
         )
 
     def reduction(self) -> Binary | Softmax:
