@@ -326,13 +326,26 @@ def test_a_runs_own_sets_are_scored_as_the_options_say(place: Path) -> None:
     assert run("evaluate", "mine", "evaluation.flip=false", *more).exit_code == 0
     config = EvaluationResult.load(place / "mine" / "evaluation.json").config
     assert (config["training"]["workers"], config["device"]) == (3, "cpu")
+    # Unlike what the model does by itself, which is said wherever the result is.
+    note = "scored without mirror images, though this model embeds with them by itself"
+    assert note in done.stdout
+    assert note in (place / "plain" / "report.html").read_text()
+    assert note in EvaluationResult.load(place / "mine" / "evaluation.json").notes
     # The very scores that the same images give after --on; with mirror images they are others.
     words = ["mine", "--on", "mine.txt", "--root", "crops", "--output"]
-    assert run("evaluate", *words, "on", "--no-flip").exit_code == 0
+    assert note in run("evaluate", *words, "on", "--no-flip").stdout
     np.testing.assert_allclose(scores(place / "plain"), scores(place / "mine"), atol=1e-6)
     np.testing.assert_allclose(scores(place / "plain"), scores(place / "on"), atol=1e-6)
-    assert run("evaluate", *words, "flipped").exit_code == 0
+    assert "mirror images" not in run("evaluate", *words, "flipped").stdout
     assert np.abs(scores(place / "plain") - scores(place / "flipped")).max() > 1e-3
+    flips = [load_scores(place / name / "scores.npz")[1][0].flip for name in ("on", "flipped")]
+    assert flips == [False, True]
+    # Side by side they are no comparison of models.
+    mixed = run("compare", "flipped", "plain", "on", "--output", "mixed.html")
+    warning = "flipped scored with mirror images, plain, on without: part of the difference may"
+    assert warning in mixed.stdout
+    assert warning in (place / "mixed.html").read_text()
+    assert "mirror images" not in run("compare", "plain", "on").stdout
 
 
 def test_a_dry_run_says_where_the_run_would_go(place: Path) -> None:
@@ -456,10 +469,11 @@ def test_saved_embeddings_may_lack_some_images(place: Path) -> None:
     (place / "y.txt").write_text("".join(f"{name}\n" for name in names if name != gone))
     words = ["evaluate", "--embeddings", "y.npy", "--on", "mine.txt", "--output", "out"]
     said = sentence(run(*words))
-    assert f"1 of 36 images of the list have no embedding ({gone}); --missing skip leaves" in said
+    assert f"1 of 36 images of the list has no embedding ({gone}); --missing skip leaves" in said
     done = run(*words, "--missing", "skip")
     assert done.exit_code == 0, done.output
     (row,) = EvaluationResult.load(place / "out" / "evaluation.json").rows
+    assert "mine: 1 image without an embedding" in " ".join(done.stdout.split())
     count = sum(gone in line for line in lines)
     assert (row.missing_images, row.skipped_pairs, row.pairs) == (1, count, len(lines) - count)
 

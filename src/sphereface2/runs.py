@@ -45,6 +45,7 @@ from sphereface2.evaluation.results import (
     UNTRAINED,
     EvaluationResult,
     installed_versions,
+    note_on_flip,
 )
 from sphereface2.evaluation.verification import measure_all
 from sphereface2.files import Lock, require_writable
@@ -394,7 +395,7 @@ def _judged(folder: Path, config: RunConfig, which: Which | None) -> _Judged:
         config.backbone.options,
         Preprocessing(backbone.input_size),
         config={},
-        flip=config.evaluation.flip,
+        flip=run_config(folder).evaluation.flip,
     )
     return _Judged(f"{title}, its {which} checkpoint", model, step)
 
@@ -452,11 +453,14 @@ def _measure(
         versions=installed_versions(),
         config=config.model_dump(mode="json"),
         model_step=judged.step,
-        notes=tuple(notes_on_sets(config, sets)),
+        notes=(
+            *note_on_flip(config.evaluation.flip, model.flip),
+            *notes_on_sets(config, sets),
+        ),
     )
     # Kept so that runs can be compared pair by pair without their models.
     subject = [
-        replace(scored, images=images_digest(each.images))
+        replace(scored, images=images_digest(each.images), flip=config.evaluation.flip)
         for scored, each in zip(labelled[config.head.name], sets, strict=True)
     ]
     save_scores(output / SCORES, subject, model=config.head.name)

@@ -105,6 +105,24 @@ def test_the_deviation_stands_beside_the_mean_where_there_is_room() -> None:
     assert "50.73 ± 13.30" not in printed(WIDE.to_rich(), width=80)
 
 
+def test_a_deviation_is_not_moved_where_that_saves_no_room() -> None:
+    names = [*(f"agedb_long_name_{number}" for number in range(1, 7)), "combined"]
+    row = (Cell("sphereface2-c"), *(Cell("54.5 ± 11.1", "43.4–65.6") for _ in names))
+    text = printed(TableContent("Long names", ("model", *names), (row,)).to_rich())
+    assert text.count("54.5 ± 11.1") == 7
+    # Seven columns in blocks of three at most: no block has a single one.
+    headings = [line.split()[1:] for line in text.splitlines() if "agedb" in line]
+    assert headings == [names[:3], names[3:5], names[5:]]
+
+
+def test_people_of_several_sets_are_said_to_count_several_times() -> None:
+    evaluation = example_evaluation(sets=FOUR)
+    said = "combined: who occurs in several sets counts once per set"
+    assert said not in accuracy_content(evaluation).note
+    known = replace(evaluation, rows=tuple(replace(row, people=9) for row in evaluation.rows))
+    assert said in accuracy_content(known).note
+
+
 def test_numbers_of_a_thousand_pairs_have_two_decimals() -> None:
     few, many = example_evaluation().rows[0], replace(example_evaluation().rows[0], pairs=1000)
     assert accuracy_text(few) == f"{100 * few.accuracy:.1f} ± {100 * few.accuracy_std:.1f}"

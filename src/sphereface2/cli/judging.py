@@ -17,8 +17,11 @@ from sphereface2.cli.showing import Watch, console
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from sphereface2.config import RunConfig
     from sphereface2.data.verification_sets import Missing, VerificationSet
+    from sphereface2.evaluation.pair_scores import PairScores
 
 
 def compare(
@@ -46,12 +49,15 @@ def compare(
     steps = [
         f"{name}: {step}" for name, run in zip(labels, runs, strict=True) if (step := _step(run))
     ]
-    write_comparison(output, comparison, title=" · ".join(labels), steps=steps)
+    notes = _note_on_flips(dict(zip(labels, scored, strict=True)))
+    write_comparison(output, comparison, title=" · ".join(labels), steps=steps, notes=notes)
     out = Console()
     for content in comparison_tables(comparison):
         out.print(content.to_rich(), "")
     for line in steps:
         out.print(f"checkpoint of {line}", highlight=False, markup=False)
+    for note in notes:
+        out.print(note, style="yellow", highlight=False, markup=False, soft_wrap=True)
     for each in comparison.comparisons:
         out.print(each.sentence, highlight=False, markup=False)
     out.print(f"report: {output}", highlight=False, markup=False, soft_wrap=True)
@@ -147,9 +153,10 @@ def calibrate(
             markup=False,
         )
     probability = calibration.probability
+    sign = "−" if probability.intercept < 0 else "+"
     out.print(
         f"P(same | cosine) = 1 / (1 + exp(-({probability.slope:.3f} · cosine "
-        f"{probability.intercept:+.3f}))) at prior {probability.prior:g}; mean gap "
+        f"{sign} {abs(probability.intercept):.3f}))) at prior {probability.prior:g}; mean gap "
         f"{100 * calibration.calibration_error:.1f} points",
         highlight=False,
         markup=False,
@@ -172,6 +179,21 @@ def _labels(runs: list[Path]) -> list[str]:
         if len(set(labels)) == len(labels):
             break
     return labels
+
+
+def _note_on_flips(scored: "Mapping[str, Sequence[PairScores]]") -> list[str]:
+    """That some runs were scored with mirror images and others without, where it is so."""
+    by_flip = {
+        flip: [name for name, sets in scored.items() if any(each.flip is flip for each in sets)]
+        for flip in (True, False)
+    }
+    if not all(by_flip.values()):
+        return []
+    mirrored, plain = (", ".join(names) for names in by_flip.values())
+    return [
+        f"{mirrored} scored with mirror images, {plain} without: part of the difference may come "
+        "from that; evaluate them alike, with --flip or --no-flip"
+    ]
 
 
 def _step(run: Path) -> str:

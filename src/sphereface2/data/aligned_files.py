@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sphereface2.data.image_file import printable, read_image
 from sphereface2.data.source import Progress
+from sphereface2.durations import counted
 from sphereface2.faces.alignment import TEMPLATE_SIZE, align_face
 
 _SHOWN = 3
@@ -61,8 +62,9 @@ def require_images(
             progress(number, len(names))
     if missing:
         first = ", ".join(printable(name) for name in missing[:_SHOWN])
+        are = "is" if len(missing) == 1 else "are"
         raise FileNotFoundError(
-            f"{len(missing):,} of the {len(names):,} images of the list are missing in "
+            f"{len(missing):,} of the {counted(len(names), 'image')} of the list {are} missing in "
             f"{printable(folder)}, such as {first}"
         )
 

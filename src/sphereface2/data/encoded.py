@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sphereface2.data.image_file import Encoded, look, printable, to_array, to_pixels, undecodable
 from sphereface2.data.source import Progress
 from sphereface2.data.transforms import resize
+from sphereface2.durations import counted
 
 OnBadImage = Literal["stop", "skip"]
 _Sizes = Counter[tuple[int, int]]
@@ -198,15 +199,15 @@ class EncodedImages(ABC):
         if len(self.bad) == len(self):
             first = self.bad[0]
             raise ValueError(
-                f"none of the {len(self)} images of {printable(self.path)} can be used, the first "
-                f"({first.location}) because {first.reason}"
+                f"none of the {counted(len(self), 'image')} of {printable(self.path)} can be "
+                f"used, the first ({first.location}) because {first.reason}"
             )
 
     def _complaint(self, bad: Sequence[BadImage]) -> str:
         shown = ", ".join(f"{each.location} ({each.reason})" for each in bad[:_SHOWN])
         more = ", ..." if len(bad) > _SHOWN else ""
         return (
-            f"{len(bad)} of the {len(self)} images cannot be used: {shown}{more}; "
+            f"{len(bad)} of the {counted(len(self), 'image')} cannot be used: {shown}{more}; "
             f"'sphereface2 inspect {printable(self.path)}' lists all, and "
             "data.on_bad_image=skip trains without them"
         )

@@ -112,8 +112,9 @@ def in_order(
         raise ValueError(f"{saved.source}: {len(twice):,} names stand twice ({first_of(twice)})")
     lacking = [name for name in names if name not in rows]
     if lacking and missing == "error":
+        have = "has" if len(lacking) == 1 else "have"
         raise ValueError(
-            f"{saved.source}: {len(lacking):,} of {len(names):,} images of the list have no "
+            f"{saved.source}: {len(lacking):,} of {len(names):,} images of the list {have} no "
             f"embedding ({first_of(lacking)}); --missing skip leaves them out"
         )
     return np.array([rows.get(name, -1) for name in names], dtype=np.intp)

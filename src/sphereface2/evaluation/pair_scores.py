@@ -48,6 +48,7 @@ class PairScores:
     images: digest of the set's images (`images_digest`), where it was taken
     attributes: values of each pair by which `measure` slices the result
     missing_images, skipped_pairs: images without an embedding, and the pairs left out for them
+    flip: whether mirror images were added, where that is known
     """
 
     name: str
@@ -62,6 +63,7 @@ class PairScores:
     attributes: Attributes = field(default_factory=dict)
     missing_images: int = 0
     skipped_pairs: int = 0
+    flip: bool | None = None
 
     @property
     def digest(self) -> str:
@@ -205,8 +207,9 @@ def save_scores(path: Path, sets: Sequence[PairScores], *, model: str) -> None:
     for number, scored in enumerate(sets):
         for part in ("scores", "pairs", "same", "folds"):
             arrays[f"{number}.{part}"] = getattr(scored, part)
-        if scored.people is not None:
-            arrays[f"{number}.people"] = scored.people
+        for part in ("people", "flip"):
+            if getattr(scored, part) is not None:
+                arrays[f"{number}.{part}"] = np.asarray(getattr(scored, part))
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     write_atomically(path, buffer.getvalue())
@@ -247,8 +250,12 @@ def _read_set(arrays: dict[str, npt.NDArray[Any]], number: int) -> PairScores:
     )
     _check_pairs(name, scored.pairs, same, scored.folds)
     _refuse(name, "scores", ~np.isfinite(scored.scores), "are not finite")
-    people = arrays.get(f"{number}.people")
-    return scored if people is None else replace(scored, people=people.astype(np.int64))
+    people, flip = (arrays.get(f"{number}.{part}") for part in ("people", "flip"))
+    return replace(
+        scored,
+        people=None if people is None else people.astype(np.int64),
+        flip=None if flip is None else bool(flip),
+    )
 
 
 def _people_of_pairs(

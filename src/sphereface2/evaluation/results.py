@@ -150,6 +150,14 @@ class EvaluationResult(JsonResult):
         return next(matches, None)
 
 
+def note_on_flip(flip: bool, of_model: bool) -> list[str]:
+    """That mirror images were added or left out, where the model itself does otherwise."""
+    if flip == of_model:
+        return []
+    said, by_itself = ("with", "without") if flip else ("without", "with")
+    return [f"scored {said} mirror images, though this model embeds {by_itself} them by itself"]
+
+
 def installed_versions() -> dict[str, str]:
     """What a result was made with: Python and the packages that touch the numbers."""
     versions = {"python": platform.python_version()}

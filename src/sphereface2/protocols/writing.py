@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import yaml
 from sphereface2.data.source import Images
 from sphereface2.evaluation.pair_scores import SCORES, PairScores, save_scores
 from sphereface2.evaluation.protocol_result import ProtocolResult
-from sphereface2.evaluation.results import EvaluationResult, installed_versions
+from sphereface2.evaluation.results import EvaluationResult, installed_versions, note_on_flip
 from sphereface2.evaluation.verification import measure_all
 from sphereface2.model_step import ModelStep
 from sphereface2.protocols.roots import is_made
@@ -54,10 +55,12 @@ def write_verification(
     history: the lines of metrics.jsonl of the model's run, if it has one
     notes: what is odd about the sets
     """
-    embedder = subject.embedder
+    embedder, flip = subject.embedder, subject.flip_of(subject.embeddings)
+    if embedder is not None and flip is not None:
+        notes = [*note_on_flip(flip, embedder.model.flip), *notes]
     described = {
         "sets": list(words),
-        "flip": subject.flip_of(subject.embeddings),
+        "flip": flip,
         "model": None if embedder is None else str(embedder.folder),
         "weights": None if embedder is None else embedder.digest,
         "embeddings": None if subject.embeddings is None else str(subject.embeddings),
@@ -73,7 +76,8 @@ def write_verification(
         else ModelStep.of_model(embedder.model.config.get("extra", {}), history),
         notes=tuple(notes),
     )
-    save_scores(subject.output / SCORES, scored, model=subject.label)
+    kept = [replace(each, flip=flip) for each in scored]
+    save_scores(subject.output / SCORES, kept, model=subject.label)
     result.save(subject.output / EVALUATION)
     report = subject.output / REPORT
     write_report(

@@ -80,14 +80,26 @@ def comparison_tables(comparison: Comparison) -> list[TableContent]:
 
 
 def write_comparison(
-    path: Path, comparison: Comparison, *, title: str, steps: Sequence[str] = ()
+    path: Path,
+    comparison: Comparison,
+    *,
+    title: str,
+    steps: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> None:
     """Write the page to `path`, all of it or nothing."""
-    write_atomically(path, render_comparison(comparison, title=title, steps=steps))
+    page = render_comparison(comparison, title=title, steps=steps, notes=notes)
+    write_atomically(path, page)
 
 
-def render_comparison(comparison: Comparison, *, title: str, steps: Sequence[str] = ()) -> str:
-    """The page as a string; `steps` say of each run which step of its training was judged."""
+def render_comparison(
+    comparison: Comparison, *, title: str, steps: Sequence[str] = (), notes: Sequence[str] = ()
+) -> str:
+    """The page as a string.
+
+    steps: of each run, which step of its training was judged
+    notes: what is odd about the comparison
+    """
     evaluation = _as_evaluation(comparison)
     colours = plots.distinct_colours(comparison.models)
     accuracy, *differences = comparison_tables(comparison)
@@ -103,6 +115,7 @@ def render_comparison(comparison: Comparison, *, title: str, steps: Sequence[str
         ],
         accuracy=accuracy,
         steps=steps,
+        notes=notes,
         differences=differences,
         roc_legend=[legend_entry(model, colour) for model, colour in colours.items()],
         roc=curve_figures(evaluation, plots.roc_figure, "ROC", colours=colours),

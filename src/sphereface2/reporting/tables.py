@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from textwrap import wrap
 
 from rich import box
@@ -10,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from sphereface2.durations import counted
 from sphereface2.evaluation import (
     COMBINED,
     EvaluationResult,
@@ -71,8 +73,22 @@ class TableContent:
         return table
 
     def stacked(self, label_width: int, *, cut: bool = False) -> "TableContent":
-        """Narrower: labels broken between words (or `cut` within), deviations under their means."""
-        return replace(self, rows=tuple(_stacked(row, label_width, cut) for row in self.rows))
+        """Narrower: labels broken between words (or `cut` within), deviations under their means.
+
+        A deviation stays where the column is as wide without it.
+        """
+        stacked = [_stacked(row, label_width, cut) for row in self.rows]
+        for number, heading in enumerate(self.columns[1:], start=1):
+            column = [row[number] for row in stacked]
+            room = max(
+                len(line)
+                for text in (_wrapped(heading), *(f"{each.text}\n{each.detail}" for each in column))
+                for line in text.splitlines()
+            )
+            if all(len(row[number].text) <= room for row in self.rows):
+                for row, whole in zip(stacked, self.rows, strict=True):
+                    row[number] = whole[number]
+        return replace(self, rows=tuple(map(tuple, stacked)))
 
     def part(self, columns: Sequence[int], *, note: str = "", title: str = "") -> "TableContent":
         """The names and some of the columns."""
@@ -108,16 +124,23 @@ class TerminalTable:
             content = content.stacked(room // 2, cut=True)
         numbers = range(1, len(content.columns))
         # As few blocks as possible, and as even: a last column is not left alone.
-        for size in range(max(1, len(numbers)), 0, -1):
-            blocks = [numbers[start : start + size] for start in range(0, len(numbers), size)]
+        for count in range(1, max(1, len(numbers)) + 1):
+            ends = [-(-len(numbers) * part // count) for part in range(count + 1)]
+            blocks = [numbers[start:end] for start, end in pairwise(ends)]
             if all(width(content.part(block)) <= room for block in blocks):
                 break
         for place, block in enumerate(blocks):
-            yield content.part(
-                block,
-                title=content.title if place == 0 else "",
-                note=content.note if len(blocks) == 1 else "",
-            ).to_grid()
+            # A block by itself may have room for what the whole table has not.
+            fits = (form for form in forms if width(form.part(block)) <= room)
+            yield (
+                next(fits, content)
+                .part(
+                    block,
+                    title=content.title if place == 0 else "",
+                    note=content.note if len(blocks) == 1 else "",
+                )
+                .to_grid()
+            )
             if len(blocks) > 1:
                 yield ""
         if len(blocks) > 1 and content.note:
@@ -175,7 +198,13 @@ def accuracy_content(evaluation: EvaluationResult) -> TableContent:
     note = "threshold of each fold from the other folds, mean ± deviation over the folds"
     if all(len(row.fold_accuracies) == 10 for row in evaluation.rows):
         note = "10-fold as on LFW: threshold from the other folds, mean ± deviation over the folds"
-    notes = (note, interval_note(evaluation.rows), missing_note(evaluation))
+    pooled = any(row.set_name == COMBINED and row.people is not None for row in evaluation.rows)
+    notes = (
+        note,
+        interval_note(evaluation.rows),
+        f"{COMBINED}: who occurs in several sets counts once per set" if pooled else "",
+        missing_note(evaluation),
+    )
     return TableContent(
         title="Verification accuracy (%)",
         columns=("model", *evaluation.sets),
@@ -188,7 +217,7 @@ def missing_note(evaluation: EvaluationResult) -> str:
     """What was left out because images have no embedding, set by set, or nothing."""
     results = [evaluation.find(evaluation.model, name) for name in evaluation.sets]
     return "; ".join(
-        f"{each.set_name}: {each.missing_images:,} images without an embedding, "
+        f"{each.set_name}: {counted(each.missing_images, 'image')} without an embedding, "
         f"{each.skipped_pairs:,} of {each.pairs + each.skipped_pairs:,} pairs left out"
         for each in results
         if each is not None and each.missing_images and each.set_name != COMBINED
@@ -349,7 +378,7 @@ def _wrapped(text: str) -> str:
     return "\n".join(lines).replace(_WHOLE, " ± ") or text
 
 
-def _stacked(row: tuple[Cell, ...], label_width: int, cut: bool) -> tuple[Cell, ...]:
+def _stacked(row: tuple[Cell, ...], label_width: int, cut: bool) -> list[Cell]:
     label, *numbers = row
     lines = wrap(label.text, label_width, break_long_words=cut)
     cells = [replace(label, text="\n".join(lines) or label.text)]
@@ -357,7 +386,7 @@ def _stacked(row: tuple[Cell, ...], label_width: int, cut: bool) -> tuple[Cell, 
         mean, sign, deviation = cell.text.partition(" ± ")
         under = f"± {deviation}\n{cell.detail}".rstrip() if sign else cell.detail
         cells.append(replace(cell, text=mean, detail=under))
-    return tuple(cells)
+    return cells
 
 
 def _rich_cell(cell: Cell) -> Text:

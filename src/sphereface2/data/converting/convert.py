@@ -184,7 +184,7 @@ def _check(
     if bad and on_bad_image == "stop":
         first = ", ".join(f"{each.location} ({each.reason})" for each in bad[:5])
         raise ValueError(
-            f"{len(bad)} of the {len(images)} images cannot be used: {first}"
+            f"{len(bad)} of the {counted(len(images), 'image')} cannot be used: {first}"
             f"{', ...' if len(bad) > 5 else ''}; nothing was written; "
             f"'sphereface2 inspect {printable(images.path)}' lists all, and --on-bad-image skip "
             "leaves them out"

@@ -174,9 +174,9 @@ def _check(
             report(progress, done, len(wanted))
     if bad and on_bad_image == "stop":
         raise ValueError(
-            f"{len(bad)} of the {len(wanted)} images of {printable(source)} cannot be used: "
-            f"{', '.join(reasons[:5])}{', ...' if len(bad) > 5 else ''}; nothing was written; "
-            "--on-bad-image skip leaves their pairs out"
+            f"{len(bad)} of the {counted(len(wanted), 'image')} of {printable(source)} cannot be "
+            f"used: {', '.join(reasons[:5])}{', ...' if len(bad) > 5 else ''}; nothing was "
+            "written; --on-bad-image skip leaves their pairs out"
         )
     return bad
 

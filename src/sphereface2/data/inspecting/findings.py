@@ -95,7 +95,8 @@ def _sizes(inspection: Inspection) -> Finding:
 
 def _colour(inspection: Inspection) -> Finding:
     colour = inspection.colour
-    grey = f" {colour.grey_images:,} are grey." if colour.grey_images else ""
+    are = "is" if colour.grey_images == 1 else "are"
+    grey = f" {colour.grey_images:,} {are} grey." if colour.grey_images else ""
     text = (
         f"{colour.blue_images:,} of {counted(colour.colour_images, 'colour image')} "
         f"({colour.blue_share:.1%}) are bluer than red in the middle.{grey}"
