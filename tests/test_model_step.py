@@ -71,6 +71,8 @@ class TestWords:
     def test_each_way_of_choosing_has_its_words(self) -> None:
         best = ModelStep("best", 632, 948, 12, ("plain",))
         assert ModelStep("last", 948, 948).in_words(["plain"]) == "the last step, 948"
+        assert ModelStep("last", 36, 6000).in_words() == "step 36 of 6,000, unfinished"
+        assert ModelStep("last", 36, 0).in_words() == "step 36, unfinished"
         assert best.in_words(["plain", "combined"]) == (
             "step 632 of 948, the best of 12 evaluations on these very pairs: reads too high"
         )
@@ -164,6 +166,8 @@ class TestRuns:
         stop_at(5, monkeypatch)
         assert runs.train(with_crops(crops, choose=True), tmp_path / "run").interrupted
         monkeypatch.undo()
+        unfinished = runs.evaluate(tmp_path / "run", checkpoint="last").result
+        assert unfinished.step_in_words == "step 5 of 9, unfinished"
         runs.resume(tmp_path / "run")
         one, other = (load_model(folder / "model") for folder in (chosen, tmp_path / "run"))
         assert one.config["extra"] == other.config["extra"]

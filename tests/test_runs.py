@@ -607,6 +607,20 @@ class TestLock:
 
 
 class TestFolders:
+    def test_a_run_is_not_written_among_its_images(self, tmp_path: Path) -> None:
+        for person in "ab":
+            write_crops(tmp_path / "data" / "crops" / person, 2)
+        crops = tmp_path / "data" / "crops"
+        words = [*SMALL[3:], *NO_SETS, f"data={{name: folder, path: {crops}}}"]
+        config, before = load_config("quickstart", words), state(tmp_path)
+        for folder in (crops, crops / "run", tmp_path / "data"):
+            said = f"^{folder} cannot be the run's folder: the training images are in {crops};"
+            with pytest.raises(ValueError, match=said):
+                runs.train(config, folder)
+        assert state(tmp_path) == before
+        with pytest.raises(ValueError, match=r"^--output is empty"):
+            app(["train", "quickstart", "--output", ""], standalone_mode=False)
+
     def test_a_used_folder_is_refused_and_left_alone(self, finished: Path) -> None:
         before = {path.name: path.stat().st_mtime_ns for path in finished.iterdir()}
         with pytest.raises(ValueError, match=r"already holds a run .*--overwrite"):

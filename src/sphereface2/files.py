@@ -52,6 +52,21 @@ def read_note(path: Path, *, patience: float = 0.0) -> dict[str, Any]:
         time.sleep(_PAUSE)
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file; nothing is written to find out."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+
+
 @contextmanager
 def file_lock(
     path: Path,

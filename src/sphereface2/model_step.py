@@ -16,6 +16,7 @@ class ModelStep:
     """Which step of a training a model is, and how that step was chosen.
 
     which: the last step, or the best of some evaluations
+    steps: of the training; above `step` for the last one of a run that is unfinished, 0: unknown
     evaluations, sets, accuracy: of the choice; how many, on which sets, and what it reached there
     own_sets: whether those sets served the choice alone, so that others are judged fairly
     """
@@ -55,7 +56,10 @@ class ModelStep:
     def in_words(self, judged: Collection[str] = ()) -> str:
         """A sentence for a table of results on the sets `judged`."""
         if self.which == "last":
-            return f"the last step, {self.step:,}"
+            if self.step == self.steps:
+                return f"the last step, {self.step:,}"
+            of = f" of {self.steps:,}" if self.steps else ""
+            return f"step {self.step:,}{of}, unfinished"
         step = f"step {self.step:,} of {self.steps:,}"
         if self.evaluations == 1:
             return f"{step}, the only one that was evaluated"

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from sphereface2.backbones.model_folder import CONFIG as MODEL_CONFIG
-from sphereface2.backbones.model_folder import IN_RUN, WEIGHTS, LoadedModel, load_model
+from sphereface2.backbones.model_folder import (
+    IN_RUN,
+    RUN_CONFIG,
+    RUN_LOCK,
+    WEIGHTS,
+)
 from sphereface2.config import RunConfig, dump_config, load_config
 from sphereface2.data.encoded import BadImage
 from sphereface2.data.label_noise import NoisyLabels
@@ -19,7 +24,7 @@ from sphereface2.evaluation.pair_scores import SCORES
 from sphereface2.files import Lock, LockedError, file_lock, read_note
 from sphereface2.training.checkpoint import Change
 
-CONFIG = "config.yaml"
+CONFIG = RUN_CONFIG
 METRICS = "metrics.jsonl"
 CHANGES = "changes.jsonl"
 CHECKPOINTS = "checkpoints"
@@ -31,7 +36,7 @@ REPORT = "report.html"
 LABEL_NOISE = "label_noise.csv"
 BAD_IMAGES = "bad_images.txt"
 CALIBRATION = "calibration.png"
-LOCK = "run.lock"
+LOCK = RUN_LOCK
 # All that a run writes: what --overwrite may remove, and nothing else.
 PRODUCTS = (
     CONFIG,
@@ -114,6 +119,20 @@ def refuse_foreign_folder(folder: Path) -> None:
                 )
 
 
+def refuse_data_folder(folder: Path, config: RunConfig) -> None:
+    """A ValueError where a run would be written among the images that it is trained on."""
+    choices = [config.data, *([] if config.open_set is None else [config.open_set.data])]
+    for path in (choice.options.get("path") for choice in choices):
+        if path is None or not Path(str(path)).is_dir():
+            continue
+        data, run = Path(str(path)).resolve(), folder.resolve()
+        if data.is_relative_to(run) or run.is_relative_to(data):
+            raise ValueError(
+                f"{folder} cannot be the run's folder: the training images are in {path}; choose "
+                "an --output outside of it that does not hold it"
+            )
+
+
 def run_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The config of a run; its folder may be called like a recipe."""
     return load_config(require_run(folder) / CONFIG, overrides)
@@ -172,15 +191,6 @@ def remove_products(folder: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-
-
-def load_run_model(folder: Path) -> LoadedModel:
-    """The network that a finished run has exported."""
-    if not (folder / MODEL).is_dir():
-        raise FileNotFoundError(
-            f"{folder} holds no trained model yet: finish it with 'sphereface2 resume {folder}'"
-        )
-    return load_model(folder / MODEL)
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from sphereface2.backbones import Backbone, backbone_options, build_backbone
-from sphereface2.backbones.model_folder import LoadedModel, Preprocessing, save_model
+from sphereface2.backbones.model_folder import LoadedModel, Preprocessing, load_model, save_model
 from sphereface2.config import Choice, RunConfig, config_from_mapping, dump_config
 from sphereface2.data import SOURCES, VERIFICATION_SETS
 from sphereface2.data.label_noise import NoisyLabels
@@ -67,9 +67,9 @@ from sphereface2.run_folder import (
     is_exported,
     keep_manifest,
     list_bad_images,
-    load_run_model,
     read_changes,
     read_history,
+    refuse_data_folder,
     refuse_foreign_folder,
     refuse_used_folder,
     remove_judgements,
@@ -134,6 +134,7 @@ def train(
     with team.together():
         config = resolve(config)
         if team.is_first:
+            refuse_data_folder(folder, config)
             require_writable(folder)
     with _owned(folder):
         with team.together():
@@ -373,7 +374,7 @@ def _judged(folder: Path, config: RunConfig, which: Which | None) -> _Judged:
     """What a run has exported, or one of its checkpoints."""
     title = folder.resolve().name
     if which is None:
-        model = load_run_model(folder)
+        model = load_model(folder)
         step = ModelStep.of_model(model.config.get("extra", {}), read_history(folder))
         return _Judged(title, model, step)
     path, last = (folder / CHECKPOINTS / name for name in (which, "last"))
@@ -381,7 +382,8 @@ def _judged(folder: Path, config: RunConfig, which: Which | None) -> _Judged:
         why = "it was not evaluated during its training" if which == "best" else "train it first"
         raise FileNotFoundError(f"{folder} has no checkpoint '{which}': {why}")
     saved = load_checkpoint(path)
-    step = ModelStep("last", saved.step, saved.step)
+    steps = saved.step if saved.finished else _planned_steps(folder, config)
+    step = ModelStep("last", saved.step, steps)
     if which == "best":
         final = load_checkpoint(last) if has_checkpoint(last) else saved
         # Killed in between, a run has a best checkpoint that is ahead of its last one.
@@ -398,6 +400,15 @@ def _judged(folder: Path, config: RunConfig, which: Which | None) -> _Judged:
         flip=run_config(folder).evaluation.flip,
     )
     return _Judged(f"{title}, its {which} checkpoint", model, step)
+
+
+def _planned_steps(folder: Path, config: RunConfig) -> int:
+    """How long a run is to be, its epochs by what it logged; 0 where that is not known."""
+    steps, epochs = config.training.steps, config.training.epochs
+    lines = [line for line in read_history(folder) if line.get("kind") == "train"]
+    if epochs is not None and lines:
+        steps = round(epochs * lines[-1]["step"] / lines[-1]["epoch"])
+    return steps or 0
 
 
 def _best_step(checkpoint: Checkpoint, *, step: int, steps: int) -> ModelStep:

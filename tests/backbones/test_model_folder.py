@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from sphereface2.backbones.model_folder import (
     weights_digest,
 )
 from sphereface2.data.transforms import resize
+from sphereface2.files import file_lock
 
 OPTIONS: dict[str, Any] = {"width": 4, "input_size": 16, "embedding_dim": 6}
 
@@ -208,10 +210,13 @@ def test_a_run_folder_means_the_model_in_it(folder: Path, tmp_path: Path) -> Non
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.yaml").write_text("seed: 0\n")
-    assert refusal(run) == (
-        f"{run} holds no model: neither config.json and model.safetensors, as a model folder does, "
-        "nor model/, as a finished run does"
-    )
+    unfinished = f"{run} is an unfinished run, which holds no trained model yet: "
+    assert refusal(run) == f"{unfinished}finish it with 'sphereface2 resume {run}'"
+    with file_lock(run / "run.lock"):
+        who = f"process {os.getpid()} on {socket.gethostname()}"
+        assert refusal(run) == f"{unfinished}{who} is training it; wait for its end"
+    (run / "run.lock").touch()  # as a killed process leaves it
+    assert refusal(run).startswith(f"{unfinished}finish it")
     folder.rename(run / "model")
     assert load_model(run).config == load_model(run / "model").config
     (run / "model" / "model.safetensors").unlink()

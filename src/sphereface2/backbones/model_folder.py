@@ -22,6 +22,7 @@ from torch.nn.functional import normalize
 from sphereface2.backbones import backbone_options, build_backbone
 from sphereface2.backbones.backbone import Backbone, summed_embeddings
 from sphereface2.data.transforms import resize
+from sphereface2.files import is_locked, read_note
 
 FORMAT = "sphereface2-model"
 VERSION = 1
@@ -30,6 +31,8 @@ CONFIG = "config.json"
 _BATCH = 256  # images that `LoadedModel.embed` takes through the network at once
 IN_RUN = "model"
 """Where a run folder has its model folder."""
+RUN_CONFIG = "config.yaml"
+RUN_LOCK = "run.lock"
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,8 @@ def find_model(path: Path | str) -> Path:
         raise FileNotFoundError(f"there is no run or model folder {folder}")
     if not any((folder / file).is_file() for file in (CONFIG, WEIGHTS)):
         if not (folder / IN_RUN).is_dir():
+            if (folder / RUN_CONFIG).is_file():
+                raise FileNotFoundError(_unfinished(folder))
             raise FileNotFoundError(
                 f"{folder} holds no model: neither {CONFIG} and {WEIGHTS}, as a model folder does, "
                 f"nor {IN_RUN}/, as a finished run does"
@@ -193,6 +198,15 @@ def find_model(path: Path | str) -> Path:
         if not (folder / file).is_file():
             raise FileNotFoundError(f"{folder} is not a model folder: it holds no {file}")
     return folder
+
+
+def _unfinished(run: Path) -> str:
+    text = f"{run} is an unfinished run, which holds no trained model yet"
+    if not is_locked(run / RUN_LOCK):
+        return f"{text}: finish it with 'sphereface2 resume {run}'"
+    owner = read_note(run / RUN_LOCK)
+    who = f"process {owner['pid']} on {owner['host']}" if "pid" in owner else "another process"
+    return f"{text}: {who} is training it; wait for its end"
 
 
 def load_model(path: Path | str) -> LoadedModel:

@@ -28,7 +28,7 @@ def train(
     ],
     overrides: Overrides = None,
     output: Annotated[
-        Path | None, typer.Option(help="The run folder; runs/RECIPE if not given.")
+        str | None, typer.Option(metavar="PATH", help="The run folder; runs/RECIPE if not given.")
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a run that is already in the folder.")
@@ -51,7 +51,9 @@ def train(
     """Train a model: sphereface2 train quickstart head.name=cosface --output runs/cosface"""
     from sphereface2.config import load_config
 
-    folder = output or Path("runs") / name_of(recipe)
+    if output == "":  # a Path would be the present folder
+        raise ValueError("--output is empty; give the name of a folder, or leave it out")
+    folder = Path("runs") / name_of(recipe) if output is None else Path(output)
     if dry_run:
         if rank() == 0:
             _forecast(recipe, data, overrides or [])

@@ -15,13 +15,14 @@ import numpy.typing as npt
 import torch
 
 from sphereface2 import runs
+from sphereface2.backbones.model_folder import load_model
 from sphereface2.config import RunConfig, load_config
 from sphereface2.data.source import Source
 from sphereface2.data.training_source import build_people
 from sphereface2.evaluation.embed import embed
 from sphereface2.evaluation.learned_features import LearnedFeatures, plain_rows
 from sphereface2.files import file_lock
-from sphereface2.run_folder import CONFIG, load_run_model, run_config
+from sphereface2.run_folder import CONFIG, run_config
 from sphereface2.scoring import Watch, unwatched
 from sphereface2.training.checkpoint import load_tensors
 from sphereface2.training.result import TrainingResult
@@ -111,7 +112,7 @@ def _features(
     config: RunConfig, folder: Path, result: TrainingResult, watch: Watch
 ) -> LearnedFeatures:
     """The exported network's features beside the classifiers of the same step."""
-    people, model, head = build_people(config), load_run_model(folder), config.head.options
+    people, model, head = build_people(config), load_model(folder), config.head.options
     with watch("embedding the training images") as progress:
         features = embed(
             model.backbone,
