@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test lint types check mutants clean
+.PHONY: install demo test golden lint types check mutants clean
 
 install: .venv/.installed
 
@@ -21,7 +21,7 @@ demo: install
 
 # One thread a worker: two workers of two threads each would stand in each other's way.
 test: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/golden
 
 lint: install
 	$(BIN)/ruff check .
@@ -31,6 +31,10 @@ types: install
 	$(BIN)/mypy
 
 check: lint types test
+
+# The numbers that users see, to the last digit, before and after a change of the inside.
+golden: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/golden
 
 # How many small faults the tests catch; e.g. make mutants MUTANTS='heads --sample 50 --seed 3'
 mutants: install
