@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sphereface2.experiments.paper.parallel import DECAY, LEARNING_RATE, MOMENTUM, HeadStep
 from sphereface2.heads.proxy import ProxyHead
-from sphereface2.reproducing.parallel import DECAY, LEARNING_RATE, MOMENTUM, HeadStep
 
 Step = Callable[[Tensor, Tensor], None]
 

@@ -26,10 +26,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.image_file import read_image
-from sphereface2.durations import counted
+from sphereface2.data.sources.image_file import read_image
 from sphereface2.faces import MTCNN, Face, YuNet
 from sphereface2.faces.detector import largest
+from sphereface2.progress import counted
 
 Image = NDArray[np.uint8]
 Points = NDArray[np.float64]

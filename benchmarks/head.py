@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.projection import project
 from benchmarks.workers import Measured, compare
-from sphereface2.reproducing.parallel import describe_machine
+from sphereface2.experiments.paper.parallel import describe_machine
 
 OUTPUT = Path("docs/performance")
 DENSE = ("dense sphereface2", "dense cosface", "dense arcface")
@@ -103,7 +103,7 @@ def _plot(parts: Mapping[str, Sequence[Measured]], path: Path) -> None:
     """Images a second over the number of classes, and over ranks."""
     from matplotlib.figure import Figure
 
-    from sphereface2.reporting.plots import method_colour
+    from sphereface2.reporting.figures.verification import method_colour
 
     figure = Figure(figsize=(9.5, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)

@@ -33,14 +33,14 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
-from sphereface2.data.batch_plan import BatchPlan
-from sphereface2.data.folder import ImageFolder
-from sphereface2.data.loader import Loader, WorkerKind
-from sphereface2.data.record_writer import RecordWriter
-from sphereface2.data.recordio import RecordIO
-from sphereface2.data.source import Source
-from sphereface2.data.synthetic import SyntheticFaces
-from sphereface2.durations import counted
+from sphereface2.data.loader.batch_plan import BatchPlan
+from sphereface2.data.loader.loader import Loader, WorkerKind
+from sphereface2.data.sources.folder import ImageFolder
+from sphereface2.data.sources.recordio import RecordIO
+from sphereface2.data.sources.recordio_writer import RecordWriter
+from sphereface2.data.sources.source import Source
+from sphereface2.data.sources.synthetic import SyntheticFaces
+from sphereface2.progress import counted
 
 SIZE, BATCH = 112, 125
 EPOCHS, UNCOUNTED = 2, 50  # epochs in a pass, and batches before it and behind it

@@ -51,22 +51,20 @@ STAGES = {
     "evaluation": [
         "tests/evaluation",
         "tests/reporting",
-        "tests/test_cli_inspect.py",
-        "tests/test_cli_judging.py",
-        "tests/test_protocols.py",
+        "tests/cli/test_inspect.py",
+        "tests/cli/test_compare_and_calibrate.py",
+        "tests/models",
     ],
     "training": ["tests/training"],
-    "data/label_noise.py": ["tests/data/test_label_noise.py"],
+    "data/mixing.py": ["tests/data/test_label_noise.py", "tests/data/test_open_set.py"],
     "data/transforms.py": ["tests/data/test_transforms.py"],
-    "data/batch_plan.py": ["tests/data/test_loader.py", "tests/data/test_open_set.py"],
+    "data/loader/batch_plan.py": ["tests/data/test_loader.py", "tests/data/test_open_set.py"],
 }
 # Tested by ranks, in processes of their own: nothing is recorded there, and a mutant takes half a
 # minute. They are mutated only if they are named themselves.
 WITH_RANKS = {
     "heads/sharding.py": "tests/distributed/test_sharding.py",
-    "heads/exchange.py": "tests/distributed/test_sharding.py",
     "training/distributed.py": "tests/distributed/test_training.py",
-    "training/agreement.py": "tests/distributed/test_training.py",
 }
 # Ranks are asked last about the other modules of these stages, too.
 RANKS = {
@@ -127,7 +125,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.mutants", description="How many small faults the tests catch."
     )
-    parser.add_argument("modules", nargs="*", help="stages or modules, e.g. heads data/loader.py")
+    parser.add_argument(
+        "modules", nargs="*", help="stages or modules, e.g. heads data/mixing.py"
+    )
     parser.add_argument("--sample", type=int, default=200, help="how many mutants; 0: all")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--record", action="store_true", help="record again what each test runs")

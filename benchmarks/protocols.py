@@ -25,16 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from sphereface2.evaluation.generated import read_truth
-from sphereface2.evaluation.generated_ijb import EMBEDDINGS, IJBC, generate_ijb
-from sphereface2.evaluation.generated_megaface import MEGAFACE, generate_megaface
+from sphereface2.datatools.generate.ijb import EMBEDDINGS, IJBC, generate_ijb
+from sphereface2.datatools.generate.megaface import MEGAFACE, generate_megaface
+from sphereface2.datatools.generate.truth import SphereCosine, Truth, read_truth
 from sphereface2.evaluation.ijb import evaluate_ijb
 from sphereface2.evaluation.ijb_files import read_ijb
-from sphereface2.evaluation.known_truth import SphereCosine, Truth
 from sphereface2.evaluation.megaface import megaface
 from sphereface2.evaluation.megaface_files import megaface_features, read_megaface
-from sphereface2.evaluation.operating import Measure
-from sphereface2.evaluation.unit_rows import unit_rows
+from sphereface2.evaluation.thresholds import Measure
+from sphereface2.models.unit_rows import unit_rows
 
 Numbers = dict[str, Any]
 LIMITS = {

@@ -12,7 +12,7 @@ import time
 import cv2
 import numpy as np
 
-from sphereface2.data.synthetic import render_sample
+from sphereface2.data.sources.synthetic import render_sample
 
 
 def measure(people: int, samples: int, first_person: int) -> np.ndarray:

@@ -13,10 +13,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from sphereface2.evaluation.json_result import write_atomically
-from sphereface2.evaluation.sweep_result import SweepResult
+from sphereface2.evaluation.experiment_results import SweepResult
+from sphereface2.files import write_atomically
+from sphereface2.registry import nearest
 from sphereface2.reporting.sweep_tables import markdown_table, run_seconds
-from sphereface2.tables import nearest
 
 PAGE, RESULTS = Path("docs/results.md"), Path("docs/results")
 _MARKER = re.compile(r"<!-- (table|end) (\S+) -->")

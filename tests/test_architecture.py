@@ -1,41 +1,38 @@
-"""The package is a line: imports point to earlier stages only, checked on the syntax tree."""
+"""The package is a line: imports point to earlier rooms only, checked on the syntax tree."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Container
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "src" / "sphereface2"
 
-# A module may import modules of its own stage and of stages before it. `recipes` is what `config`
-# reads; `runs` and the command line stand at the end, where everything meets.
+# A module may import modules of its own stage and of stages before it; `runs` and the command line
+# stand at the end, where everything meets.
 LINE = [
+    "aliases",
+    "registry",
+    "progress",
     "files",
-    "machine",
-    "durations",
-    "model_step",
-    "peers",
-    "tables",
-    "recipes",
+    "workers",
     "config",
     "faces",
+    "rendering",
     "data",
-    "public_data",
     "backbones",
     "heads",
     "training",
+    "models",
     "evaluation",
+    "datatools",
     "reporting",
-    "recognition",
-    "protocols",
-    "run_folder",
-    "scoring",
     "runs",
-    "estimating",
-    "sweeping",
-    "reproducing",
+    "experiments",
     "cli",
     "__main__",
 ]
@@ -48,9 +45,10 @@ ONLY_IN = {"matplotlib": {"reporting"}, "jinja2": {"reporting"}, "typer": {"cli"
 WITHOUT_TORCH = [
     "sphereface2",
     "sphereface2.cli",
-    "sphereface2.config",
-    "sphereface2.data",
-    "sphereface2.tables",
+    "sphereface2.config.schema",
+    "sphereface2.data.pairs",
+    "sphereface2.data.sources",
+    "sphereface2.registry",
 ]
 
 
@@ -58,8 +56,25 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def stage(path: Path) -> str:
+def room(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def module_name(path: Path) -> str:
+    parts = ("sphereface2", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def imported_names(path: Path, known: Container[str]) -> set[str]:
+    """The modules of ours that a file imports, by either form of `from ... import`."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module in known:
+            assert node.module is not None
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.add(full if full in known else node.module)
+    return found
 
 
 def imported(path: Path) -> list[str]:
@@ -79,23 +94,45 @@ def imported(path: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_to_earlier_stages(path: Path) -> None:
-    here = stage(path)
-    if here in FREE:
-        return
-    for name in imported(path):
-        top, *rest = name.split(".")
-        if top == "sphereface2" and rest:
-            assert rest[0] in LINE, f"{path} imports {name}, which is in no stage"
-            assert LINE.index(rest[0]) <= LINE.index(here), f"{path} imports {name}, a later stage"
-        assert here in ONLY_IN.get(top, {here}), f"{path} imports {top}, which is not its business"
-
-
-def test_every_module_belongs_to_a_stage_and_says_what_it_is_for() -> None:
+def test_imports_point_to_earlier_rooms() -> None:
     for path in modules():
-        assert stage(path) in {*LINE, *FREE}, path
+        here = room(path)
+        if here in FREE:
+            continue
+        for name in imported(path):
+            top, *rest = name.split(".")
+            if top == "sphereface2" and rest:
+                assert rest[0] in LINE, f"{path} imports {name}, which is in no room"
+                assert LINE.index(rest[0]) <= LINE.index(here), f"{path} imports {name}, later"
+            assert here in ONLY_IN.get(top, {here}), f"{path} imports {top}, not its business"
+
+
+def test_every_room_of_the_line_exists() -> None:
+    assert {room(path) for path in modules()} == {*LINE, *FREE}
+
+
+def test_no_modules_import_each_other() -> None:
+    names = {module_name(path): path for path in modules()}
+    graph = {
+        name: {each for each in imported_names(path, names) if each != name}
+        for name, path in names.items()
+    }
+    # A package's table names its modules, which may not ask for the table in turn.
+    TopologicalSorter(graph).prepare()
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    for path in modules():
         assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/paper_map.md"])
+def test_files_that_the_documentation_names_exist(page: str) -> None:
+    root = PACKAGE.parent.parent
+    text = (root / page).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.py)?)`", text)
+    missing = [each for each in named if not any((at / each).exists() for at in (root, PACKAGE))]
+    assert not missing
 
 
 def test_no_drawer_modules() -> None:

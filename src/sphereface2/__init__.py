@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sphereface2.backbones import build_backbone
-    from sphereface2.backbones.model_folder import load_model
     from sphereface2.heads import SphereFace2, SphereFace2A, SphereFace2M, build_head
+    from sphereface2.models.folder import load_model
 
 __version__ = "0.1.0"
 
@@ -22,7 +22,7 @@ _HOME = {
     "SphereFace2M": "sphereface2.heads",
     "build_head": "sphereface2.heads",
     "build_backbone": "sphereface2.backbones",
-    "load_model": "sphereface2.backbones.model_folder",
+    "load_model": "sphereface2.models.folder",
 }
 
 __all__ = [

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.inspecting.face_pose import POINTS
+from sphereface2.datatools.inspect.faces import POINTS
 
 Picture = NDArray[np.uint8]
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sphereface2.data.encoded import EncodedImages
-from sphereface2.data.folder import ImageFolder
-from sphereface2.data.image_list import ImageList
-from sphereface2.data.recordio import RecordIO
+from sphereface2.data.sources.encoded import EncodedImages
+from sphereface2.data.sources.folder import ImageFolder
+from sphereface2.data.sources.image_list import ImageList
+from sphereface2.data.sources.recordio import RecordIO
 from tests.data.test_folder import write_image
 from tests.data.test_image_file import encode, picture, png_of_size, saved
 from tests.data.test_recordio import BODIES, LABELS, im2rec, insightface

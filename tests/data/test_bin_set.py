@@ -12,8 +12,8 @@ import cv2
 import numpy as np
 import pytest
 
-from sphereface2.data.bin_set import bin_set, write_bin
-from sphereface2.data.plain_pickle import NotPlainError, load_plain
+from sphereface2.data.pairs.bin_set import bin_set, write_bin
+from sphereface2.data.pairs.plain_pickle import NotPlainError, load_plain
 
 PAIRS = 30
 SAME = [index % 3 != 0 for index in range(PAIRS)]

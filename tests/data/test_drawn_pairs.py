@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
-from sphereface2.data.drawn_pairs import drawn_pairs
-from sphereface2.data.verification_sets import VerificationSet
+from sphereface2.data.pairs.drawn import drawn_pairs
+from sphereface2.data.pairs.verification_set import VerificationSet
 
 
 def people(folder: Path, counts: list[int]) -> Path:

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from sphereface2.data.encoded import BadImage, EncodedImages, OnBadImage, file_name
+from sphereface2.data.sources.encoded import BadImage, EncodedImages, OnBadImage, file_name
 
 
 def numbered(index: int) -> bytes:

@@ -6,9 +6,9 @@ import cv2
 import numpy as np
 import pytest
 
-from sphereface2.data import SOURCES
-from sphereface2.data.folder import ImageFolder
-from sphereface2.tables import build
+from sphereface2.data.sources import SOURCES
+from sphereface2.data.sources.folder import ImageFolder
+from sphereface2.registry import build
 
 RED = (200, 10, 20)
 

@@ -12,17 +12,17 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from sphereface2.data import image_file
-from sphereface2.data.image_file import (
+from sphereface2.data.sources import image_file
+from sphereface2.data.sources.image_file import (
     ImageHeader,
     decode,
     is_image_file,
     look,
-    printable,
     read_image,
     start_of,
     suffix_of,
 )
+from sphereface2.files import printable
 
 FORMATS = {".jpg": "jpeg", ".png": "png", ".bmp": "bmp", ".webp": "webp", ".tif": "tiff"}
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sphereface2.data import SOURCES
-from sphereface2.data.image_list import ImageList
-from sphereface2.tables import build
+from sphereface2.data.sources import SOURCES
+from sphereface2.data.sources.image_list import ImageList
+from sphereface2.registry import build
 from tests.data.test_folder import write_image
 
 BOX = "\t".join(["1.5"] * 14)

@@ -7,9 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from sphereface2.data.folder import ImageFolder
-from sphereface2.data.image_walk import find_images
-from sphereface2.data.loose_images import LooseImages
+from sphereface2.data.sources.folder import ImageFolder, LooseImages, find_images
 
 WHITE = np.full((16, 16, 3), 255, np.uint8)
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sphereface2.data.batch_plan import BatchPlan
-from sphereface2.data.folder import ImageFolder
-from sphereface2.data.label_noise import NoisyLabels
-from sphereface2.data.source import Progress
+from sphereface2.data.loader.batch_plan import BatchPlan
+from sphereface2.data.mixing import NoisyLabels
+from sphereface2.data.sources.folder import ImageFolder
+from sphereface2.progress import Progress
 from tests.data.test_folder import write_image
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sphereface2.data.lfw_pairs import lfw_pairs
+from sphereface2.data.pairs.lfw import lfw_pairs
 from tests.data.test_folder import write_image
 
 NAMES = ["Abel_Pacheco", "Ana_Paula", "Zoë"]

@@ -11,9 +11,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from sphereface2.data.batch_plan import BatchPlan
-from sphereface2.data.folder import ImageFolder
-from sphereface2.data.loader import Loader, WorkerKind
+from sphereface2.data.loader.batch_plan import BatchPlan
+from sphereface2.data.loader.loader import Loader, WorkerKind
+from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.transforms import mirrored
 from tests.data.numbered_images import Busy, Numbers, Slow
 
@@ -207,7 +207,7 @@ def test_closing_does_not_wait_for_whole_batches() -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sphereface2.data.reading_threads.ReadingThreads.take", interrupt)
+        patch.setattr("sphereface2.data.loader.reading_threads.ReadingThreads.take", interrupt)
         with pytest.raises(KeyboardInterrupt):
             next(batches)
     assert not loader_threads()

@@ -6,10 +6,10 @@ import cv2
 import numpy as np
 import pytest
 
-from sphereface2.data.lfw_pairs import lfw_pairs
-from sphereface2.data.named_pairs import named_pairs, without_ending
-from sphereface2.data.pair_list import ImageFiles, pair_list
-from sphereface2.data.verification_sets import VerificationSet
+from sphereface2.data.pairs.lfw import lfw_pairs
+from sphereface2.data.pairs.named_pairs import named_pairs, without_ending
+from sphereface2.data.pairs.pair_list import ImageFiles, pair_list
+from sphereface2.data.pairs.verification_set import VerificationSet
 
 
 def image(path: Path) -> None:

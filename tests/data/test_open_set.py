@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sphereface2.data.batch_plan import BatchPlan, MixedPlan
-from sphereface2.data.loader import Loader
-from sphereface2.data.loose_images import LooseImages
-from sphereface2.data.open_set import WithStrangers, plan_batches
-from sphereface2.data.source import Progress, bad_images
+from sphereface2.data.loader.batch_plan import BatchPlan, MixedPlan
+from sphereface2.data.loader.loader import Loader
+from sphereface2.data.mixing import WithStrangers, plan_batches
+from sphereface2.data.sources.folder import LooseImages
+from sphereface2.data.sources.source import bad_images
+from sphereface2.progress import Progress
 
 
 class Shades:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from sphereface2.data.folder import ImageFolder
-from sphereface2.data.image_list import ImageList
-from sphereface2.data.opening import open_images
-from sphereface2.data.parquet import ParquetImages
-from sphereface2.data.recordio import RecordIO
+from sphereface2.data.sources import open_images
+from sphereface2.data.sources.folder import ImageFolder
+from sphereface2.data.sources.image_list import ImageList
+from sphereface2.data.sources.parquet import ParquetImages
+from sphereface2.data.sources.recordio import RecordIO
 from tests.data.test_folder import write_image
 from tests.data.test_parquet import write
 from tests.data.test_recordio import BODIES, LABELS, im2rec

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from sphereface2.data.packed_names import PackedNames
+from sphereface2.data.sources.folder import PackedNames
 
 NAMES = ["a/1.jpg", "", "Zoë/ü.png", "b/\udcff\udc80.jpg", "\ud800", "a/1.jpg", "日本/顔.webp"]
 

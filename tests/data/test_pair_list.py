@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sphereface2.data import VERIFICATION_SETS
-from sphereface2.data.pair_list import pair_list
-from sphereface2.tables import build
+from sphereface2.data.pairs import VERIFICATION_SETS
+from sphereface2.data.pairs.pair_list import pair_list
+from sphereface2.registry import build
 from tests.data.test_folder import write_image
 
 

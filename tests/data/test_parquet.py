@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sphereface2.data import SOURCES
-from sphereface2.data.parquet import ParquetImages, ParquetWriter
-from sphereface2.tables import build
+from sphereface2.data.sources import SOURCES
+from sphereface2.data.sources.parquet import ParquetImages, ParquetWriter
+from sphereface2.registry import build
 from tests.data.test_recordio import BODIES
 
 NAMES = ["anna/1.png", "anna/2.png", "ben/1.png", "ben/b.png", "zoë/1.png", "zoë/2.png"]

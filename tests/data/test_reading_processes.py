@@ -16,18 +16,15 @@ import numpy as np
 import pytest
 import torch
 
-from sphereface2.data.batch_plan import BatchPlan
-from sphereface2.data.folder import ImageFolder
-from sphereface2.data.label_noise import NoisyLabels
-from sphereface2.data.loader import Loader, WorkerKind
-from sphereface2.data.loose_images import LooseImages
-from sphereface2.data.open_set import WithStrangers, plan_batches
-from sphereface2.data.parquet import ParquetImages
-from sphereface2.data.parquet_writer import ParquetWriter
-from sphereface2.data.record_writer import RecordWriter
-from sphereface2.data.recordio import RecordIO
-from sphereface2.data.source import Source, bad_images
-from sphereface2.data.synthetic import SyntheticFaces
+from sphereface2.data.loader.batch_plan import BatchPlan
+from sphereface2.data.loader.loader import Loader, WorkerKind
+from sphereface2.data.mixing import NoisyLabels, WithStrangers, plan_batches
+from sphereface2.data.sources.folder import ImageFolder, LooseImages
+from sphereface2.data.sources.parquet import ParquetImages, ParquetWriter
+from sphereface2.data.sources.recordio import RecordIO
+from sphereface2.data.sources.recordio_writer import RecordWriter
+from sphereface2.data.sources.source import Source, bad_images
+from sphereface2.data.sources.synthetic import SyntheticFaces
 from tests.data.numbered_images import Endless, Numbers, Unwelcome
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
@@ -191,8 +188,8 @@ def run_script(script: str, *arguments: object, cwd: Path) -> None:
 
 
 OWN_SOURCE = """
-from sphereface2.data.batch_plan import BatchPlan
-from sphereface2.data.folder import ImageFolder
+from sphereface2.data.loader.batch_plan import BatchPlan
+from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.loader import Loader
 class Mine(ImageFolder): pass
 source = Mine(path=sys.argv[1])
@@ -225,7 +222,7 @@ def test_closed_streams_and_files_named_as_modules_do_no_harm(tmp_path: Path) ->
 def test_processes_are_refused_where_they_cannot_share_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sphereface2.data.loader.CAN_SHARE", False)
+    monkeypatch.setattr("sphereface2.data.loader.loader.CAN_SHARE", False)
     with pytest.raises(ValueError, match="worker_kind=processes needs Linux"):
         loader_of(Numbers([0] * 8))
 

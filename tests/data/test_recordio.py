@@ -11,9 +11,9 @@ import cv2
 import numpy as np
 import pytest
 
-from sphereface2.data import SOURCES
-from sphereface2.data.recordio import RecordIO, RecordWriter
-from sphereface2.tables import build
+from sphereface2.data.sources import SOURCES
+from sphereface2.data.sources.recordio import RecordIO, RecordWriter
+from sphereface2.registry import build
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 

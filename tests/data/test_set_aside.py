@@ -6,13 +6,11 @@ import cv2
 import numpy as np
 import pytest
 
-from sphereface2.config import load_config
-from sphereface2.data.encoded import BadImage
-from sphereface2.data.folder import ImageFolder
-from sphereface2.data.label_noise import NoisyLabels
-from sphereface2.data.open_set import WithStrangers
-from sphereface2.data.set_aside import SetAside
-from sphereface2.data.training_source import build_training_source, set_aside_of
+from sphereface2.config.schema import load_config
+from sphereface2.data.mixing import NoisyLabels, WithStrangers, build_training_source, set_aside_of
+from sphereface2.data.pairs.set_aside import SetAside
+from sphereface2.data.sources.encoded import BadImage
+from sphereface2.data.sources.folder import ImageFolder
 from tests.data.numbered_images import Numbers
 
 LABELS = [-1, *np.repeat(np.arange(20), 3).tolist(), -1]

@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sphereface2.data.bin_set import bin_set, write_bin
-from sphereface2.data.converting.convert import convert
-from sphereface2.data.drawn_pairs import drawn_pairs
-from sphereface2.data.folder import ImageFolder
-from sphereface2.data.label_noise import NoisyLabels
-from sphereface2.data.lfw_pairs import lfw_pairs
-from sphereface2.data.pair_list import pair_list
-from sphereface2.data.recordio import RecordIO
-from sphereface2.data.set_checks import notes_on_pairs, notes_on_people
-from sphereface2.data.synthetic.sets import synthetic_verification_sets
+from sphereface2.data.mixing import NoisyLabels
+from sphereface2.data.pairs.bin_set import bin_set, write_bin
+from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_people
+from sphereface2.data.pairs.drawn import drawn_pairs
+from sphereface2.data.pairs.lfw import lfw_pairs
+from sphereface2.data.pairs.pair_list import pair_list
+from sphereface2.data.pairs.synthetic import synthetic_verification_sets
+from sphereface2.data.sources.folder import ImageFolder
+from sphereface2.data.sources.recordio import RecordIO
+from sphereface2.datatools.convert.images import convert
 from tests.data.test_folder import write_image
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sphereface2.data import set_words
+from sphereface2.data.pairs import by_word as set_words
 
 
 @pytest.mark.parametrize(

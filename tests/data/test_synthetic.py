@@ -12,18 +12,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sphereface2.data.source import Images, Source
-from sphereface2.data.synthetic import (
-    Setting,
+from sphereface2.data.pairs.synthetic import synthetic_verification_sets
+from sphereface2.data.pairs.verification_set import VerificationSet
+from sphereface2.data.sources.source import PreparedImages, Source
+from sphereface2.data.sources.synthetic import (
     SyntheticFaces,
+    SyntheticImages,
     render_sample,
     sample_conditions,
-    synthetic_verification_sets,
 )
-from sphereface2.data.synthetic.images import SyntheticImages
-from sphereface2.data.synthetic.person import draw_conditions, draw_person
-from sphereface2.data.synthetic.renderer import render
-from sphereface2.data.verification_sets import VerificationSet
+from sphereface2.rendering.person import Setting, draw_conditions, draw_person
+from sphereface2.rendering.renderer import render
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +59,7 @@ def test_a_picture_is_the_same_in_any_thread() -> None:
 def test_a_picture_is_the_same_in_another_process_and_needs_no_torch() -> None:
     program = (
         "import hashlib, sys\n"
-        "from sphereface2.data.synthetic import render_sample\n"
+        "from sphereface2.data.sources.synthetic import render_sample\n"
         "print(hashlib.sha256(render_sample(12, 7, seed=3).tobytes()).hexdigest())\n"
         "assert 'torch' not in sys.modules, 'torch was imported'\n"
     )
@@ -187,7 +186,7 @@ def test_sets_are_named_after_the_paper_and_share_no_people(
 
 def test_pairs_and_folds(sets: dict[str, VerificationSet]) -> None:
     for s in sets.values():
-        images: Images = s.images
+        images: PreparedImages = s.images
         assert len(images) == 400
         assert s.people is not None
         assert s.pairs.shape == (400, 2)

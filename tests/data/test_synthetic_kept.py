@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sphereface2.data.synthetic import SyntheticFaces, images, kept
+from sphereface2.data.sources import synthetic as images
+from sphereface2.data.sources import synthetic as kept
+from sphereface2.data.sources.synthetic import SyntheticFaces
 
 
 def faces(**changes: int) -> SyntheticFaces:

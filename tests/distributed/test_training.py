@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from sphereface2 import runs
 from sphereface2.cli import app
-from sphereface2.config import load_config
-from sphereface2.run_folder import run_lock
+from sphereface2.config.schema import load_config
+from sphereface2.runs import run as runs
+from sphereface2.runs.folder import run_lock
 from sphereface2.training.checkpoint import load_checkpoint, load_tensors
 from sphereface2.training.distributed import Team, saved_shapes
 from tests.distributed.training_worker import CASES, PHASES, STOP_AT, WORLDS
-from tests.test_runs import NO_SETS, SMALL
+from tests.runs.test_runs import NO_SETS, SMALL
 
 ROOT = Path(__file__).parent.parent.parent
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -17,7 +17,9 @@ import torch
 
 from sphereface2.heads import build_head
 from sphereface2.heads.sharding import class_shards
-from sphereface2.training import Events, Team, Trainer, joined
+from sphereface2.training.distributed import Team, joined
+from sphereface2.training.events import Events
+from sphereface2.training.trainer import Trainer
 from tests.training.conftest import Crowd, TinyNet, make_config
 
 WORLDS = (1, 2, 3)

@@ -9,9 +9,14 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from sphereface2.evaluation import metrics
-from sphereface2.evaluation.calibration import Calibration, calibrate, invert_adjustment
-from sphereface2.evaluation.model_calibration import learned_bias
-from sphereface2.evaluation.probability import fit_probability, reliability
+from sphereface2.evaluation.calibration import (
+    Calibration,
+    calibrate,
+    fit_probability,
+    invert_adjustment,
+    reliability,
+)
+from sphereface2.runs.calibrate import learned_bias
 from tests.evaluation.test_comparison import scored
 
 

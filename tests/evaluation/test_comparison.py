@@ -7,14 +7,9 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from sphereface2.evaluation import COMBINED, PairScores
-from sphereface2.evaluation.comparison import (
-    bootstrap_p_value,
-    compare,
-    holm,
-    mcnemar,
-)
-from sphereface2.evaluation.pair_scores import load_scores, save_scores
+from sphereface2.evaluation.comparison import bootstrap_p_value, compare, holm, mcnemar
+from sphereface2.evaluation.pair_scores import PairScores, load_scores, save_scores
+from sphereface2.evaluation.results import COMBINED
 from sphereface2.evaluation.verification import decided_right, measure
 
 

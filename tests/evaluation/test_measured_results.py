@@ -6,10 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sphereface2.evaluation.json_result import write_atomically
-from sphereface2.evaluation.learned_features import LearnedFeatures, plain_rows
-from sphereface2.evaluation.parallel_result import ParallelResult, ParallelRun
-from sphereface2.evaluation.sweep_result import SeedRun, SweepResult, SweepRow
+from sphereface2.evaluation.experiment_results import (
+    LearnedFeatures,
+    ParallelResult,
+    ParallelRun,
+    SeedRun,
+    SweepResult,
+    SweepRow,
+    plain_rows,
+)
+from sphereface2.files import write_atomically
 
 
 def row(*values: float) -> SweepRow:

@@ -7,15 +7,17 @@ import numpy.typing as npt
 import pytest
 
 from sphereface2.evaluation import class_centres
-from sphereface2.evaluation.class_centres import nearest_others, trimmed_centres, unit_rows
-from sphereface2.evaluation.doubtful_people import two_parts, unity
-from sphereface2.evaluation.mislabelled import BELONGS, OUTLIER, find_mislabelled
-from sphereface2.evaluation.outlying import (
+from sphereface2.evaluation.class_centres import (
     centre_and_spread,
     chance_below,
+    nearest_others,
     right_below,
+    trimmed_centres,
+    unit_rows,
     within_false_alarms,
 )
+from sphereface2.evaluation.doubtful_people import two_parts, unity
+from sphereface2.evaluation.mislabelled import BELONGS, OUTLIER, find_mislabelled
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]

@@ -8,7 +8,7 @@ from sklearn.metrics import roc_curve as sklearn_roc
 
 from sphereface2.evaluation.intervals import wilson
 from sphereface2.evaluation.metrics import tar_at_fars
-from sphereface2.evaluation.operating import (
+from sphereface2.evaluation.thresholds import (
     HighestScores,
     allowed,
     counted_off,

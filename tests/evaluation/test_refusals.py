@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sphereface2.datatools.generate.truth import SphereCosine
 from sphereface2.evaluation import metrics
 from sphereface2.evaluation.embedding_files import in_order, read_embeddings
+from sphereface2.evaluation.experiment_results import LearnedFeatures
 from sphereface2.evaluation.ijb_files import read_ijb, read_pairs
 from sphereface2.evaluation.ijb_verification import verify_templates
-from sphereface2.evaluation.known_truth import SphereCosine
-from sphereface2.evaluation.learned_features import LearnedFeatures
 from sphereface2.evaluation.megaface_files import read_feature, read_megaface, write_feature
 from sphereface2.evaluation.templates import pool_templates
-from sphereface2.evaluation.unit_rows import check_same_width, check_table
+from sphereface2.models.unit_rows import check_same_width, check_table
 
 TABLE = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 

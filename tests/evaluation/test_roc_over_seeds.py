@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from sphereface2.evaluation.results import RocPoints
-from sphereface2.evaluation.roc_over_seeds import mean_roc, roc_band, tar_at
+from sphereface2.evaluation.experiment_results import mean_roc, roc_band, tar_at
+from sphereface2.evaluation.metrics import RocPoints
 
 FIRST = RocPoints(far=(0.0, 0.01, 1.0), tar=(0.5, 0.8, 1.0), threshold=(0.9, 0.5, -1.0))
 SECOND = RocPoints(far=(0.0, 0.1, 1.0), tar=(0.3, 0.9, 1.0), threshold=(0.9, 0.5, -1.0))

@@ -2,8 +2,8 @@
 
 import pytest
 
+from sphereface2.evaluation.experiment_results import overlap, shares
 from sphereface2.evaluation.results import ScoreHistogram
-from sphereface2.evaluation.score_overlap import overlap, shares
 
 EDGES = (-1.0, -0.5, 0.0, 0.5, 1.0)
 

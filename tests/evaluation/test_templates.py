@@ -3,7 +3,7 @@ import numpy.typing as npt
 import pytest
 
 from sphereface2.evaluation.templates import ImageNorm, Templates, pool_templates
-from sphereface2.evaluation.unit_rows import Mirror
+from sphereface2.models.unit_rows import Mirror
 
 
 def _case(

@@ -8,23 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sphereface2.evaluation import (
-    COMBINED,
-    EvaluationResult,
-    PairScores,
-    combine,
-    images_digest,
-    installed_versions,
-    measure,
-    measure_all,
-    metrics,
-    score_pairs,
-    verify,
-    wilson,
-    write_atomically,
-)
+from sphereface2.data.sources.source import images_digest
+from sphereface2.evaluation import metrics
 from sphereface2.evaluation.bootstrap import replicate
-from sphereface2.evaluation.pair_scores import _merged_folds
+from sphereface2.evaluation.intervals import wilson
+from sphereface2.evaluation.pair_scores import PairScores, _merged_folds, combine, score_pairs
+from sphereface2.evaluation.results import COMBINED, EvaluationResult, installed_versions
+from sphereface2.evaluation.verification import measure, measure_all, verify
+from sphereface2.files import write_atomically
 
 Embeddings = npt.NDArray[np.float32]
 

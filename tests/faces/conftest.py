@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sphereface2.data.synthetic import SyntheticFaces
+from sphereface2.data.sources.synthetic import SyntheticFaces
 
 
 @pytest.fixture(scope="session")

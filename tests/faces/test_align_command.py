@@ -10,8 +10,8 @@ import typer
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from sphereface2.cli.aligning import align
-from sphereface2.data.image_file import read_image
+from sphereface2.cli.align import align
+from sphereface2.data.sources.image_file import read_image
 
 app = typer.Typer()
 app.command()(align)
@@ -77,7 +77,7 @@ def test_ctrl_c_says_how_to_go_on(
     def stopped(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sphereface2.data.aligning.folder.align_folder", stopped)
+    monkeypatch.setattr("sphereface2.datatools.align.folder.align_folder", stopped)
     result = CliRunner().invoke(app, [str(photos), str(tmp_path / "crops")])
     assert result.exit_code == 130
     assert "the same command resumes" in result.output

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sphereface2.faces.boxes import moved, squared, suppress
+from sphereface2.faces.mtcnn import moved, squared, suppress
 
 Floats = NDArray[np.float64]
 

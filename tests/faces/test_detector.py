@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sphereface2.faces import CHOICES, DETECTORS, Face
-from sphereface2.tables import build, look_up
+from sphereface2.registry import build, look_up
 
 
 def face(left: float, top: float, side: float) -> Face:

@@ -6,8 +6,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sphereface2.faces import MTCNN, Face, find_faces
-from sphereface2.faces.detector import MOST_PIXELS
-from sphereface2.faces.second_looks import FIRST_LOOK, SECOND_LOOKS
+from sphereface2.faces.detector import FIRST_LOOK, MOST_PIXELS, SECOND_LOOKS
 
 Images = NDArray[np.uint8]
 

@@ -229,7 +229,7 @@ def label_noise(place: Path) -> Numbers:
 
 
 def batch_order(place: Path) -> Numbers:
-    from sphereface2.data.batch_plan import BatchPlan
+    from sphereface2.data.loader.batch_plan import BatchPlan
 
     labels = np.repeat(np.arange(7), [1, 2, 3, 4, 5, 6, 7])
     found = {}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import sphereface2.heads.engine as engine
 from sphereface2.heads import HEADS, build_head
-from sphereface2.tables import option_names
+from sphereface2.registry import option_names
 from tests.heads.naive import NAIVE, gradients
 
 # Options that turn each head's features on one by one, on top of its defaults.

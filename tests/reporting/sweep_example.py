@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from sphereface2.evaluation.sweep_result import SeedRun, SweepResult, SweepRow
+from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
 
 COLUMNS = ("plain", "combined")
 PAPER = {"plain": "LFW", "combined": "Combined"}

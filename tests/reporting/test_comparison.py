@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sphereface2.evaluation.comparison import Comparison, compare
-from sphereface2.reporting.comparison import (
+from sphereface2.reporting.pages.comparison import (
     SECTIONS,
     comparison_tables,
     render_comparison,

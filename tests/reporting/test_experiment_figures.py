@@ -6,11 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sphereface2.evaluation.learned_features import LearnedFeatures, plain_rows
-from sphereface2.evaluation.parallel_result import ParallelResult, ParallelRun
-from sphereface2.evaluation.results import RocPoints
-from sphereface2.evaluation.roc_over_seeds import MethodRoc
-from sphereface2.reporting.experiment_figures import (
+from sphereface2.evaluation.experiment_results import (
+    LearnedFeatures,
+    MethodRoc,
+    ParallelResult,
+    ParallelRun,
+    plain_rows,
+)
+from sphereface2.evaluation.metrics import RocPoints
+from sphereface2.reporting.figures.experiments import (
     figures_of_features,
     figures_of_formulas,
     figures_of_parallel,

@@ -8,15 +8,15 @@ import numpy.typing as npt
 import pytest
 from matplotlib.axes import Axes
 
-from sphereface2.evaluation.learned_features import LearnedFeatures, plain_rows
-from sphereface2.reporting.feature_plots import (
+from sphereface2.evaluation.experiment_results import LearnedFeatures, plain_rows
+from sphereface2.reporting.figures.features import (
+    SphereView,
     boundary_chord,
     feature_plane,
     feature_sphere,
     margin_sentence,
     person_colour,
 )
-from sphereface2.reporting.sphere_view import SphereView
 
 Array = npt.NDArray[np.floating[Any]]
 

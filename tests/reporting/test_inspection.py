@@ -9,37 +9,31 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sphereface2.data.encoded import BadImage
-from sphereface2.data.inspecting.duplicates import NEAR_IDENTICAL, SAME_BYTES
-from sphereface2.data.inspecting.face_colour import ColourCheck
-from sphereface2.data.inspecting.face_pose import AlignmentCheck
-from sphereface2.data.inspecting.inspection import (
+from sphereface2.data.sources.encoded import BadImage
+from sphereface2.datatools.inspect.duplicates import NEAR_IDENTICAL, SAME_BYTES
+from sphereface2.datatools.inspect.faces import AlignmentCheck, ColourCheck
+from sphereface2.datatools.inspect.inspection import (
     DuplicateCount,
+    Inspected,
     Inspection,
     NamedGroup,
     PeopleCount,
     SizeCount,
 )
 from sphereface2.evaluation.doubtful_people import AlikePeople, SplitPerson
-from sphereface2.evaluation.inspected import Inspected
-from sphereface2.evaluation.mislabelled import (
-    BELONGS,
-    MarginHistogram,
-    MislabelledResult,
-    Suspect,
-)
-from sphereface2.reporting.inspection import (
-    all_findings,
-    inspection_table,
-    render_inspection,
-    write_inspection,
-)
+from sphereface2.evaluation.mislabelled import BELONGS, MarginHistogram, MislabelledResult, Suspect
 from sphereface2.reporting.inspection_pictures import (
     ImageArray,
     InspectionPictures,
     collect_pictures,
     jpeg_data_uri,
     with_template,
+)
+from sphereface2.reporting.pages.inspection import (
+    all_findings,
+    inspection_table,
+    render_inspection,
+    write_inspection,
 )
 
 EVIL = "<script>[red]$x$"

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
-from sphereface2.evaluation.parallel_result import ParallelResult, ParallelRun
-from sphereface2.evaluation.results import RocPoints, ScoreHistogram
-from sphereface2.evaluation.roc_over_seeds import MethodRoc
-from sphereface2.reporting.measured_plots import (
+from sphereface2.evaluation.experiment_results import MethodRoc, ParallelResult, ParallelRun
+from sphereface2.evaluation.metrics import RocPoints
+from sphereface2.evaluation.results import ScoreHistogram
+from sphereface2.reporting.figures.measured import (
     images_per_second,
     roc_curves,
     score_distributions,
 )
-from sphereface2.reporting.plots import METHOD_COLOURS
+from sphereface2.reporting.figures.verification import METHOD_COLOURS
 
 # Made up.
 FIRST = RocPoints(far=(0.0, 0.01, 1.0), tar=(0.5, 0.8, 1.0), threshold=(0.9, 0.5, -1.0))

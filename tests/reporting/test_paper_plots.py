@@ -7,8 +7,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from sphereface2.reporting import paper_plots
-from sphereface2.reporting.margin_picture import margin_picture, softmax_margin
+from sphereface2.reporting.figures import paper as paper_plots
+from sphereface2.reporting.figures.margin import margin_picture, softmax_margin
 
 
 def naive_softmax(cosine: float, scale: float) -> float:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sphereface2.data.synthetic import SyntheticFaces
+from sphereface2.data.sources.synthetic import SyntheticFaces
 from sphereface2.reporting.pictures import people_sheet
 
 

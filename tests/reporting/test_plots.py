@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from sphereface2.evaluation import COMBINED, RAW_PIXELS, UNTRAINED
-from sphereface2.reporting import plots
+from sphereface2.evaluation.results import COMBINED, RAW_PIXELS, UNTRAINED
+from sphereface2.reporting.figures import verification as plots
 from sphereface2.reporting.history import training_curves
 from tests.reporting.example import example_evaluation, example_history
 

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sphereface2.evaluation.generated_ijb import IJBC, generate_ijb
-from sphereface2.evaluation.generated_megaface import generate_megaface
+from sphereface2.datatools.generate.ijb import IJBC, generate_ijb
+from sphereface2.datatools.generate.megaface import generate_megaface
 from sphereface2.evaluation.identification import IdentificationResult, identify
 from sphereface2.evaluation.ijb import IjbResult, evaluate_ijb
 from sphereface2.evaluation.ijb_files import read_ijb
 from sphereface2.evaluation.megaface import MegaFaceResult, megaface
 from sphereface2.evaluation.megaface_files import megaface_features, read_megaface
-from sphereface2.evaluation.operating import Measure
-from sphereface2.reporting.protocol_plots import cmc_figure, det_figure, roc_figure
-from sphereface2.reporting.protocol_report import render_protocol_report, write_protocol_report
+from sphereface2.evaluation.thresholds import Measure
+from sphereface2.reporting.figures.protocols import cmc_figure, det_figure, roc_figure
+from sphereface2.reporting.pages.protocols import render_protocol_report, write_protocol_report
 from sphereface2.reporting.protocol_tables import (
     galleries_content,
     measures_content,

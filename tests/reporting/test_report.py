@@ -11,10 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sphereface2.evaluation import COMBINED, EvaluationResult
-from sphereface2.reporting import PairPicture, ReportPictures, hardest_pairs
-from sphereface2.reporting.pictures import png_data_uri
-from sphereface2.reporting.report import DEFINITIONS, SECTIONS, render_report, write_report
+from sphereface2.evaluation.results import COMBINED, EvaluationResult
+from sphereface2.reporting.pages.verification import (
+    DEFINITIONS,
+    SECTIONS,
+    render_report,
+    write_report,
+)
+from sphereface2.reporting.pictures import PairPicture, ReportPictures, hardest_pairs, png_data_uri
 from sphereface2.reporting.tables import interval_text
 from tests.reporting.example import example_evaluation, example_history
 
@@ -67,6 +71,9 @@ def decoded(address: str) -> npt.NDArray[np.uint8]:
 
 
 class Pictures:
+    def __len__(self) -> int:
+        return 100
+
     def __getitem__(self, index: int, /) -> npt.NDArray[np.uint8]:
         return picture(index)
 

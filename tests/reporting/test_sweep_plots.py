@@ -10,9 +10,10 @@ from matplotlib.collections import PathCollection
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from sphereface2.evaluation.sweep_result import SeedRun, SweepResult, SweepRow
-from sphereface2.reporting import sweep_plots, value_plots
-from sphereface2.reporting.plots import METHOD_COLOURS, to_svg
+from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
+from sphereface2.reporting.figures import sweep as sweep_plots
+from sphereface2.reporting.figures import values as value_plots
+from sphereface2.reporting.figures.verification import METHOD_COLOURS, to_svg
 
 # Made up.
 SEEDS = ((60.0, 61.0, 65.0), (70.0, 71.5, 70.5), (69.0, 68.0, 70.0), (80.0, 81.0, 83.0))

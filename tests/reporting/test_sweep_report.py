@@ -4,9 +4,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from sphereface2.evaluation.sweep_result import SweepResult
-from sphereface2.reporting.plots import axes_of
-from sphereface2.reporting.sweep_report import (
+from sphereface2.evaluation.experiment_results import SweepResult
+from sphereface2.reporting.figures.verification import axes_of
+from sphereface2.reporting.pages.sweep import (
     differences_content,
     render_sweep_report,
     sweep_content,

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from sphereface2.evaluation.sweep_result import SweepResult
-from sphereface2.model_step import ModelStep
+from sphereface2.evaluation.experiment_results import SweepResult
 from sphereface2.reporting.sweep_tables import (
     console_table,
     csv_table,
@@ -20,6 +19,7 @@ from sphereface2.reporting.sweep_tables import (
     run_seconds,
     standings,
 )
+from sphereface2.training.result import ModelStep
 from tests.reporting.sweep_example import (
     ARCFACE,
     SOFTMAX,

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from sphereface2.evaluation import EvaluationResult
+from sphereface2.evaluation.results import EvaluationResult
+from sphereface2.reporting.pages.verification import render_report
 from sphereface2.reporting.pictures import ReportPictures
-from sphereface2.reporting.report import render_report
 from sphereface2.reporting.tables import (
     Cell,
     TableContent,

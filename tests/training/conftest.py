@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sphereface2.backbones.backbone import Backbone
-from sphereface2.config import RunConfig, config_from_mapping
-from sphereface2.data.source import Progress
+from sphereface2.config.schema import RunConfig, config_from_mapping
+from sphereface2.progress import Progress
 
 SIZE = 24
 

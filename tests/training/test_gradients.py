@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sphereface2.heads import HEADS, Head, build_head
-from sphereface2.training.gradients import add_gradients
+from sphereface2.training.step import add_gradients
 from tests.training.conftest import SIZE, TinyNet
 
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 4, 4, 4, 4])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sphereface2.config import OptimizerConfig
+from sphereface2.config.schema import OptimizerConfig
 from sphereface2.heads import build_head
 from sphereface2.training.optimizer import (
     build_fused_sgd,

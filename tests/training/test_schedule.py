@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from sphereface2.config import ScheduleConfig
-from sphereface2.training.schedule import Schedule
+from sphereface2.config.schema import ScheduleConfig
+from sphereface2.training.optimizer import Schedule
 
 
 def rates(total: int = 40, *, peak: float = 0.5, **options: Any) -> list[float]:

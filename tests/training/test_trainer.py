@@ -12,18 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sphereface2.config import RunConfig
+from sphereface2.config.schema import RunConfig
 from sphereface2.heads import HEADS, Head, build_head
-from sphereface2.model_step import ModelStep
-from sphereface2.training import (
-    DivergedError,
-    EvaluationRecord,
-    Events,
-    Trainer,
-    TrainingRecord,
-    load_checkpoint,
-)
-from sphereface2.training.checkpoint import load_tensors
+from sphereface2.training.checkpoint import load_checkpoint, load_tensors
+from sphereface2.training.events import EvaluationRecord, Events, TrainingRecord
+from sphereface2.training.result import ModelStep
+from sphereface2.training.stopping import DivergedError
+from sphereface2.training.trainer import Trainer
 from tests.training.conftest import Crowd, TinyNet, make_config
 
 

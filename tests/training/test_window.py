@@ -2,7 +2,7 @@
 
 import pytest
 
-from sphereface2.training.window import Window
+from sphereface2.training.events import Window
 
 
 def test_a_record_holds_means_over_its_steps_and_shares_of_its_time() -> None:

@@ -12,7 +12,7 @@ from sphereface2.backbones.backbone import Backbone
 from sphereface2.backbones.iresnet import IResNet18, IResNet34, IResNet50, IResNet100
 from sphereface2.backbones.mobilefacenet import MobileFaceNet
 from sphereface2.backbones.sfnet import SFNet4, SFNet10, SFNet20, SFNet36, SFNet64
-from sphereface2.tables import build, look_up, resolve_options
+from sphereface2.registry import build, look_up, resolve_options
 
 __all__ = ["BACKBONES", "Backbone", "backbone_options", "build_backbone"]
 

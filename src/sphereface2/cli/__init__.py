@@ -12,17 +12,18 @@ import typer
 
 import sphereface2
 from sphereface2.cli import (
-    aligning,
-    converting,
-    evaluating,
-    extracting,
-    generating,
-    inspecting,
-    judging,
+    align,
+    calibrate,
+    compare,
+    convert,
+    evaluate,
+    extract,
+    generate,
+    inspect,
     listing,
-    reproducing,
-    running,
-    sweeping,
+    reproduce,
+    sweep,
+    train,
 )
 
 app = typer.Typer(
@@ -32,18 +33,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("train")(running.train)
-app.command("resume")(running.resume)
-app.command("sweep")(sweeping.sweep)
-app.command("evaluate")(evaluating.evaluate)
-app.command("compare")(judging.compare)
-app.command("calibrate")(judging.calibrate)
-app.command("extract")(extracting.extract)
-app.command("generate")(generating.generate)
-app.command("align")(aligning.align)
-app.command("inspect")(inspecting.inspect)
-app.command("convert")(converting.convert)
-app.command("reproduce")(reproducing.reproduce)
+app.command("train")(train.train)
+app.command("resume")(train.resume)
+app.command("sweep")(sweep.sweep)
+app.command("evaluate")(evaluate.evaluate)
+app.command("compare")(compare.compare)
+app.command("calibrate")(calibrate.calibrate)
+app.command("extract")(extract.extract)
+app.command("generate")(generate.generate)
+app.command("align")(align.align)
+app.command("inspect")(inspect.inspect)
+app.command("convert")(convert.convert)
+app.command("reproduce")(reproduce.reproduce)
 app.command("recipes")(listing.recipes)
 app.command("heads")(listing.heads)
 app.command("backbones")(listing.backbones)

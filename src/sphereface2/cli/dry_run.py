@@ -3,12 +3,12 @@
 import math
 from typing import TYPE_CHECKING
 
-from sphereface2.durations import in_words
+from sphereface2.progress import in_words
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sphereface2.estimating import DataNeed, Estimate
+    from sphereface2.runs.estimate import DataNeed, Estimate
 
 _HERE = "time on this machine"
 

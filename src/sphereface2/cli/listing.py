@@ -8,7 +8,7 @@ import typer
 
 def recipes() -> None:
     """List the built-in recipes, one line each."""
-    from sphereface2.config import recipes as known
+    from sphereface2.config.schema import recipes as known
 
     _print_table("recipe", [(recipe.name, recipe.summary) for recipe in known()])
 
@@ -32,14 +32,14 @@ def backbones(name: Name = None) -> None:
 
 def sources(name: Name = None) -> None:
     """List the sources of training images (data.name) with their options and defaults."""
-    from sphereface2.data import SOURCES
+    from sphereface2.data.sources import SOURCES
 
     _print_choices("source", SOURCES, name)
 
 
 def sets(name: Name = None) -> None:
     """List the kinds of verification sets (evaluation.sets) with their options and defaults."""
-    from sphereface2.data import VERIFICATION_SETS
+    from sphereface2.data.pairs import VERIFICATION_SETS
 
     _print_choices("set", VERIFICATION_SETS, name)
 
@@ -48,7 +48,7 @@ def _print_choices(kind: str, table: Mapping[str, Callable[..., object]], name: 
     """All entries of a table with a phrase and their options, or all about one entry."""
     import inspect
 
-    from sphereface2.tables import look_up
+    from sphereface2.registry import look_up
 
     if name is not None:
         factory = look_up(kind, table, name)
@@ -72,7 +72,7 @@ def _options(factory: Callable[..., object]) -> list[str]:
     """Every option with its default, as a config would have it."""
     import inspect
 
-    from sphereface2.tables import option_names
+    from sphereface2.registry import option_names
 
     def shown(key: str) -> str:
         value = inspect.signature(factory).parameters[key].default

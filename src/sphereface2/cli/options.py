@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sphereface2.machine import usable_cores
+from sphereface2.workers import usable_cores
 
 if TYPE_CHECKING:
-    from sphereface2.data.verification_sets import Missing
+    from sphereface2.data.pairs.verification_set import Missing
 
 Flip = Annotated[
     bool | None,
@@ -37,8 +37,8 @@ def checked_missing(word: str) -> "Missing":
     """What a word after --missing means."""
     from typing import get_args
 
-    from sphereface2.data.verification_sets import Missing
-    from sphereface2.tables import look_up
+    from sphereface2.data.pairs.verification_set import Missing
+    from sphereface2.registry import look_up
 
     words: dict[str, Missing] = {each: each for each in get_args(Missing)}
     return look_up("--missing", words, word)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import typer
 
-from sphereface2.cli.showing import console
+from sphereface2.cli.console import console
 
 GO_ON = "the same command resumes where it was"
 

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.evaluation.class_centres import Centres, nearest_others, unit_rows
-from sphereface2.evaluation.outlying import centre_and_spread, chance_below, within_false_alarms
+from sphereface2.evaluation.class_centres import (
+    Centres,
+    centre_and_spread,
+    chance_below,
+    nearest_others,
+    unit_rows,
+    within_false_alarms,
+)
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.verification_sets import Missing
+from sphereface2.data.pairs.verification_set import Missing
 from sphereface2.evaluation.megaface_files import read_feature
-from sphereface2.evaluation.unit_rows import Mirror, Vectors, check_rows, check_table, first_of
+from sphereface2.models.unit_rows import Mirror, Vectors, check_rows, check_table, first_of
 
 SUFFIXES = (".npy", ".npz", ".pt", ".pth", ".bin")
 # The names under which others keep embeddings in an .npz; the mirror images' beside them.

@@ -3,14 +3,16 @@
 Ties are pessimistic: another person with the same score stands before the right one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.evaluation.operating import (
+from sphereface2.evaluation.intervals import rate_of
+from sphereface2.evaluation.results import ProtocolResult
+from sphereface2.evaluation.thresholds import (
     HighestScores,
     Measure,
     Operating,
@@ -19,18 +21,10 @@ from sphereface2.evaluation.operating import (
     rates_at,
     swing,
 )
-from sphereface2.evaluation.protocol_result import ProtocolResult
-from sphereface2.evaluation.rates import rate_of
-from sphereface2.evaluation.unit_rows import (
-    Float32,
-    Vectors,
-    check_same_width,
-    check_table,
-    unit_rows,
-)
+from sphereface2.models.unit_rows import Float32, Vectors, check_same_width, check_table, unit_rows
+from sphereface2.progress import Progress
 
 People = npt.NDArray[Any]
-Progress = Callable[[int, int], None]
 GalleryPooling = Literal["mean", "max"]
 POOLINGS: tuple[GalleryPooling, ...] = ("mean", "max")
 RANKS = (1, 5, 10)

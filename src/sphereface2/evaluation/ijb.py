@@ -15,10 +15,10 @@ from sphereface2.evaluation.ijb_identification import (
     identify_standard,
 )
 from sphereface2.evaluation.ijb_verification import FAR_TARGETS, IjbVerification, verify_templates
-from sphereface2.evaluation.operating import Measure
-from sphereface2.evaluation.protocol_result import ProtocolResult
+from sphereface2.evaluation.results import ProtocolResult
 from sphereface2.evaluation.templates import Ids, ImageNorm, pool_templates
-from sphereface2.evaluation.unit_rows import Mirror, Vectors
+from sphereface2.evaluation.thresholds import Measure
+from sphereface2.models.unit_rows import Mirror, Vectors
 
 Stage = Callable[[str, int, int], None]  # what is being done, done, total
 PARTS = ("1:1", "1:N standard", "1:N legacy")

@@ -6,7 +6,7 @@ takes its threshold from impostor pairs, not probes. The two numbers differ: nev
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,10 @@ from sphereface2.evaluation.identification import (
     tpir_at_fpirs,
     tpir_swing,
 )
-from sphereface2.evaluation.operating import (
+from sphereface2.evaluation.intervals import mean_rate, rate_of
+from sphereface2.evaluation.results import ProtocolResult
+from sphereface2.evaluation.templates import Ids, Templates
+from sphereface2.evaluation.thresholds import (
     HighestScores,
     Measure,
     Operating,
@@ -29,12 +32,8 @@ from sphereface2.evaluation.operating import (
     widened,
     with_threshold,
 )
-from sphereface2.evaluation.protocol_result import ProtocolResult
-from sphereface2.evaluation.rates import mean_rate, rate_of
-from sphereface2.evaluation.templates import Ids, Templates
-from sphereface2.evaluation.unit_rows import first_of
-
-Progress = Callable[[int, int], None]
+from sphereface2.models.unit_rows import first_of
+from sphereface2.progress import Progress
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,19 +1,19 @@
 """IJB 1:1: TAR at FAR over millions of template pairs."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.evaluation.operating import Measure, Scores, rates_at, thin_roc
-from sphereface2.evaluation.protocol_result import ProtocolResult
-from sphereface2.evaluation.results import RocPoints, ScoreHistogram
+from sphereface2.evaluation.metrics import RocPoints
+from sphereface2.evaluation.results import ProtocolResult, ScoreHistogram
 from sphereface2.evaluation.templates import Ids, Templates
+from sphereface2.evaluation.thresholds import Measure, Scores, rates_at, thin_roc
+from sphereface2.progress import Progress
 
-Progress = Callable[[int, int], None]
 FAR_TARGETS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 
 _SCORES = 1 << 23  # scores a block: 32 MB

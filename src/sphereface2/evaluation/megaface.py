@@ -6,25 +6,19 @@ are the genuine ones, every probe with every distractor the impostor ones. A dis
 mate's score stands before it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.evaluation.operating import (
-    Measure,
-    Scores,
-    kept_for,
-    rates_at,
-    thin_roc,
-)
-from sphereface2.evaluation.protocol_result import ProtocolResult
-from sphereface2.evaluation.rates import rate_of
-from sphereface2.evaluation.results import RocPoints
+from sphereface2.evaluation.intervals import rate_of
+from sphereface2.evaluation.metrics import RocPoints
+from sphereface2.evaluation.results import ProtocolResult
 from sphereface2.evaluation.strangers import scan
-from sphereface2.evaluation.unit_rows import (
+from sphereface2.evaluation.thresholds import Measure, Scores, kept_for, rates_at, thin_roc
+from sphereface2.models.unit_rows import (
     Float32,
     Vectors,
     check_same_width,
@@ -32,8 +26,8 @@ from sphereface2.evaluation.unit_rows import (
     first_of,
     unit_rows,
 )
+from sphereface2.progress import Progress
 
-Progress = Callable[[int, int], None]
 Mask = npt.NDArray[np.bool_]
 NoisyProbes = Literal["removed", "replaced by their identity's centre"]
 REMOVED: NoisyProbes = "removed"

@@ -3,17 +3,17 @@
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.verification_sets import Missing
-from sphereface2.evaluation.unit_rows import Float32, check_table, first_of
+from sphereface2.data.pairs.verification_set import Missing
+from sphereface2.models.unit_rows import Float32, check_table, first_of
+from sphereface2.progress import Progress
 
-Progress = Callable[[int, int], None]
 HEADER = struct.Struct("<4i")  # rows, columns, bytes a value, OpenCV's type (5 is float32)
 NOISY_MARK = 100.0  # what InsightFace's clean-up script writes into an extra last column
 

@@ -260,3 +260,12 @@ def _checked(scores: npt.ArrayLike, same: npt.ArrayLike) -> tuple[FloatArray, Bo
             f"pair {unusable[0]}"
         )
     return values, kinds
+
+
+@dataclass(frozen=True)
+class RocPoints:
+    """A ROC thinned for drawing: exact operating points, dense in log FAR and in TAR."""
+
+    far: tuple[float, ...]
+    tar: tuple[float, ...]
+    threshold: tuple[float, ...]

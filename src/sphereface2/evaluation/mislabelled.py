@@ -22,18 +22,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.evaluation.class_centres import nearest_others, trimmed_centres
+from sphereface2.evaluation.class_centres import (
+    centre_and_spread,
+    chance_below,
+    nearest_others,
+    right_below,
+    trimmed_centres,
+)
 from sphereface2.evaluation.doubtful_people import (
     AlikePeople,
     SplitPerson,
     alike_people,
     split_people,
 )
-from sphereface2.evaluation.outlying import centre_and_spread, chance_below, right_below
+from sphereface2.progress import Progress
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
-Progress = Callable[[int, int], None]
 
 BELONGS = "belongs to another"
 OUTLIER = "nobody here"

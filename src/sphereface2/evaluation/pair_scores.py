@@ -10,30 +10,21 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.verification_sets import Missing, VerificationSet
-from sphereface2.evaluation.json_result import write_atomically
+from sphereface2.data.pairs.verification_set import Missing, VerificationSet
 from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray
 from sphereface2.evaluation.results import COMBINED
 from sphereface2.evaluation.slices import Attributes
-from sphereface2.evaluation.unit_rows import absent_rows
+from sphereface2.files import write_atomically
+from sphereface2.models.unit_rows import absent_rows
 
 SCORES = "scores.npz"
 _FORMAT = "sphereface2-scores-1"
-_SAMPLE = 64  # images whose pixels stand for all of a set's in its digest
 _CHUNK = 16_384  # pairs a chunk: the gathered embeddings stay small however long the list is
-
-
-class Images(Protocol):
-    """The images of a set: indexed from 0, uint8, height × width × RGB."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> npt.NDArray[np.uint8]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,23 +168,6 @@ def combine(sets: Sequence[PairScores], *, name: str = COMBINED) -> PairScores:
         missing_images=sum(part.missing_images for part in sets),
         skipped_pairs=sum(part.skipped_pairs for part in sets),
     )
-
-
-def images_digest(images: Images) -> str:
-    """Stands for the images of a set: how many there are, and the pixels of 64 of them.
-
-    One that cannot be read counts as such: what becomes of it is not decided here.
-    """
-    digest = hashlib.sha256(str(len(images)).encode())
-    for index in np.unique(np.linspace(0, len(images) - 1, _SAMPLE).astype(int)).tolist():
-        try:
-            image = np.ascontiguousarray(images[index])
-        except (ValueError, OSError):
-            digest.update(b"missing")
-            continue
-        digest.update(str(image.shape).encode())
-        digest.update(image.tobytes())
-    return digest.hexdigest()[:16]
 
 
 def save_scores(path: Path, sets: Sequence[PairScores], *, model: str) -> None:

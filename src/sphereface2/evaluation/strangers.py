@@ -1,6 +1,6 @@
 """One pass over millions of distractors that keeps of billions of scores only what is asked for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise, repeat
@@ -8,11 +8,11 @@ from itertools import pairwise, repeat
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.evaluation.operating import HighestScores, Scores
-from sphereface2.evaluation.unit_rows import Float32, Vectors, check_rows, unit_block
-from sphereface2.machine import usable_cores
+from sphereface2.evaluation.thresholds import HighestScores, Scores
+from sphereface2.models.unit_rows import Float32, Vectors, check_rows, unit_block
+from sphereface2.progress import Progress
+from sphereface2.workers import usable_cores
 
-Progress = Callable[[int, int], None]
 Mask = npt.NDArray[np.bool_]
 
 _BLOCK = 8_192  # distractors a block: 115 MB of scores for 3,530 probes

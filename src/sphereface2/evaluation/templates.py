@@ -1,13 +1,12 @@
 """Templates: the images and frames of one person pooled into one vector, as IJB defines it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.evaluation.unit_rows import (
+from sphereface2.models.unit_rows import (
     Float32,
     Mirror,
     Vectors,
@@ -19,9 +18,9 @@ from sphereface2.evaluation.unit_rows import (
     sound,
     unit_block,
 )
+from sphereface2.progress import Progress
 
 Ids = npt.NDArray[np.integer[Any]]
-Progress = Callable[[int, int], None]
 ImageNorm = Literal["kept", "unit"]
 IMAGE_NORMS: tuple[ImageNorm, ...] = ("kept", "unit")
 

@@ -27,6 +27,7 @@ from sphereface2.evaluation.metrics import (
     BoolArray,
     FloatArray,
     RocCurve,
+    RocPoints,
     area_under_curve,
     best_threshold_accuracy,
     equal_error_rate,
@@ -35,13 +36,7 @@ from sphereface2.evaluation.metrics import (
     tar_at_fars,
 )
 from sphereface2.evaluation.pair_scores import PairScores, combine, score_pairs
-from sphereface2.evaluation.results import (
-    RocBand,
-    RocPoints,
-    ScoredPair,
-    ScoreHistogram,
-    VerificationResult,
-)
+from sphereface2.evaluation.results import RocBand, ScoredPair, ScoreHistogram, VerificationResult
 from sphereface2.evaluation.slices import slices
 
 __all__ = [

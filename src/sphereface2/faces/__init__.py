@@ -6,9 +6,8 @@ Everything here works on arrays; reading and writing photos is the business of `
 from collections.abc import Callable
 
 from sphereface2.faces.alignment import TEMPLATE, align_face, similarity_transform
-from sphereface2.faces.detector import CHOICES, Detector, Face
+from sphereface2.faces.detector import CHOICES, Detector, Face, find_faces
 from sphereface2.faces.mtcnn import MTCNN
-from sphereface2.faces.second_looks import find_faces
 from sphereface2.faces.yunet import YuNet
 
 DETECTORS: dict[str, Callable[..., Detector]] = {

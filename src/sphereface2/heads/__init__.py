@@ -3,19 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
-from sphereface2.heads.circle import Circle
-from sphereface2.heads.curricularface import CurricularFace
+from sphereface2.aliases import OPTION_ALIASES
+from sphereface2.heads.contract import UNKNOWN
 from sphereface2.heads.head import Head
 from sphereface2.heads.hybrids import DeepID2, Ring
-from sphereface2.heads.labels import UNKNOWN
-from sphereface2.heads.margin_softmax import ArcFace, CosFace, SphereFace
+from sphereface2.heads.margin_softmax import ArcFace, Circle, CosFace, CurricularFace, SphereFace
 from sphereface2.heads.pairs import Contrastive, Triplet
 from sphereface2.heads.quality import AdaFace, MagFace
 from sphereface2.heads.simple import SimPLE
 from sphereface2.heads.softmax import NormFace, PlainSoftmax
 from sphereface2.heads.sphereface2 import SphereFace2, SphereFace2A, SphereFace2M
-from sphereface2.peers import OPTION_ALIASES
-from sphereface2.tables import build, look_up, resolve_options
+from sphereface2.registry import build, look_up, resolve_options
 
 HEADS: dict[str, Callable[..., Head]] = {
     "sphereface2-c": SphereFace2,

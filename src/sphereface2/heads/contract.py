@@ -1,5 +1,6 @@
 """The contract between a proxy head and the engine: what a head has to say about its loss."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,3 +58,61 @@ class ProxyMaps(Protocol):
         Rows run along the last dimension. `cosine_cb` must stay as it is; what is returned may be
         overwritten.
         """
+
+
+# Labels with a meaning of their own; all others count the classes from 0.
+
+UNKNOWN = -1
+"""A sample that belongs to no known class."""
+
+ELSEWHERE = -2
+"""Inside the engine only: a known class whose weights are on another rank."""
+
+
+# What a head's options must satisfy: each failure is one sentence.
+
+
+def require(condition: bool, sentence: str) -> None:
+    """Raise a ValueError with `sentence` unless the condition holds."""
+    if not condition:
+        raise ValueError(sentence)
+
+
+def require_positive(**values: float) -> None:
+    """Every value must be a finite number above zero."""
+    for name, value in values.items():
+        require(math.isfinite(value) and value > 0, f"{name} must be above 0, got {value}")
+
+
+def require_share(**values: float) -> None:
+    """Every value must lie in [0, 1]."""
+    for name, value in values.items():
+        require(0.0 <= value <= 1.0, f"{name} must lie in [0, 1], got {value}")
+
+
+# What a head asks of the other ranks, and the answers when there are none.
+
+
+class Exchange(Protocol):
+    """Sums over the shards of the classes; `heads.sharding` has the one for several ranks."""
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum of a tensor over all ranks, known to all."""
+        ...
+
+    def softmax_sum(self, highest: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        """Over all ranks: the largest logit of each row, and Σ exp(logit - largest)."""
+        ...
+
+
+class Alone:
+    """One rank holds all classes."""
+
+    def sum(self, value: Tensor) -> Tensor:
+        return value
+
+    def softmax_sum(self, highest: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        return highest, total
+
+
+ALONE = Alone()

@@ -24,9 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sphereface2.heads.class_rows import BlockGradient, ClassRows
-from sphereface2.heads.contract import Binary, ProxyMaps, Rows, Softmax
-from sphereface2.heads.exchange import ALONE, Exchange
-from sphereface2.heads.labels import UNKNOWN
+from sphereface2.heads.contract import ALONE, UNKNOWN, Binary, Exchange, ProxyMaps, Rows, Softmax
 
 BLOCK_ELEMENTS = 1 << 20
 """Logits a block may hold on the CPU: 4 MB in float32, so that a block stays in the cache."""

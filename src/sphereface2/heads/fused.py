@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sphereface2.heads.checks import require, require_positive
 from sphereface2.heads.class_rows import BlockGradient
+from sphereface2.heads.contract import require, require_positive
 
 
 class FusedSGD(torch.optim.Optimizer):

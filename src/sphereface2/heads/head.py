@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from sphereface2.heads.checks import require
-from sphereface2.heads.labels import UNKNOWN
+from sphereface2.heads.contract import UNKNOWN, require
 from sphereface2.heads.sharding import ShardExchange, shard_exchange
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from sphereface2.heads.checks import require, require_positive
+from sphereface2.heads.contract import require, require_positive
 from sphereface2.heads.pairs import contrastive_loss, pair_masks, unit_rows
 from sphereface2.heads.softmax import PlainSoftmax
 

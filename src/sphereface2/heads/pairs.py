@@ -7,7 +7,7 @@ compared, since nobody knows whether they show the same person.
 import torch
 from torch import Tensor
 
-from sphereface2.heads.checks import require, require_positive
+from sphereface2.heads.contract import require, require_positive
 from sphereface2.heads.head import Head, MarginHead
 
 

@@ -1,19 +1,18 @@
 """The base of every head with one weight vector (proxy) a class."""
 
+import math
 import warnings
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from sphereface2.heads.checks import require
 from sphereface2.heads.class_rows import ClassRows
-from sphereface2.heads.contract import Binary, Rows, Softmax
+from sphereface2.heads.contract import ALONE, Binary, Rows, Softmax, require
 from sphereface2.heads.engine import evaluate
-from sphereface2.heads.exchange import ALONE
 from sphereface2.heads.fused import FusedSGD
 from sphereface2.heads.head import Head
-from sphereface2.heads.sampling import sample_classes
 from sphereface2.heads.sharding import class_range
 
 BiasKind = Literal["shared", "per-class", "none"]
@@ -195,3 +194,39 @@ def _start_weights(start: int, stop: int, dim: int, num_classes: int, *, unit: b
     if unit:
         return weight.div_(torch.linalg.vector_norm(weight, dim=1, keepdim=True))
     return weight.mul_((2.0 / (dim + num_classes)) ** 0.5)
+
+
+# Sampled negatives: a step reads only the batch's own classes and a random share of the others.
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The classes that take part in a step.
+
+    index: their rows, rising; labels: the batch's labels counted within them;
+    class_weight: what each counts as a negative so that the sum is right on average.
+    """
+
+    index: Tensor
+    labels: Tensor
+    class_weight: Tensor
+
+
+def sample_classes(labels: Tensor, num_classes: int, rate: float, *, dtype: torch.dtype) -> Sample:
+    """The classes of `labels` and each other class with probability `rate`, on their device.
+
+    Classes are drawn with replacement and counted once, which takes time in the number of draws and
+    not in the number of classes. A class is then seen with probability π = 1 - (1 - 1/K)^draws, and
+    weighs 1/π when it is; the batch's own classes are always seen and weigh 1.
+    """
+    draws = 0
+    if num_classes > 1:
+        draws = max(1, math.ceil(math.log1p(-rate) / math.log1p(-1.0 / num_classes)))
+    drawn = torch.randint(max(num_classes, 1), (draws,), device=labels.device)
+    own = torch.unique(labels[labels >= 0])
+    index = torch.unique(torch.cat([own, drawn]))
+    probability = -math.expm1(draws * math.log1p(-1.0 / num_classes)) if num_classes > 1 else 1.0
+    class_weight = torch.full(index.shape, 1.0 / probability, dtype=dtype, device=labels.device)
+    class_weight[torch.searchsorted(index, own)] = 1.0
+    places = torch.searchsorted(index, labels.clamp_min(0))
+    return Sample(index, torch.where(labels >= 0, places, labels), class_weight)

@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from sphereface2.heads.checks import require, require_positive, require_share
-from sphereface2.heads.contract import Rows
+from sphereface2.heads.contract import Rows, require, require_positive, require_share
 from sphereface2.heads.cosine import GradientMode, add_angle, straight_through
 from sphereface2.heads.head import MarginHead
 from sphereface2.heads.softmax import NormFace

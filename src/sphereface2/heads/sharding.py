@@ -15,8 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sphereface2.heads.checks import require
-from sphereface2.heads.labels import ELSEWHERE
+from sphereface2.heads.contract import ELSEWHERE, require
 
 # The names of torch 2.13 and later, else those before; they mean the same.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from sphereface2.heads.checks import require, require_positive, require_share
+from sphereface2.heads.contract import require, require_positive, require_share
 from sphereface2.heads.pairs import PairHead, pair_masks, unit_rows
 
 

@@ -2,8 +2,7 @@
 
 from torch import Tensor
 
-from sphereface2.heads.checks import require_positive
-from sphereface2.heads.contract import Rows
+from sphereface2.heads.contract import Rows, require_positive
 from sphereface2.heads.proxy import ProxyHead
 
 

@@ -6,8 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sphereface2.heads.checks import require, require_positive, require_share
-from sphereface2.heads.contract import Binary, Rows
+from sphereface2.heads.contract import Binary, Rows, require, require_positive, require_share
 from sphereface2.heads.cosine import (
     GradientMode,
     add_angle_saturating,

@@ -8,8 +8,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.inspecting.face_pose import POINTS
-from sphereface2.evaluation.inspected import Inspected
+from sphereface2.datatools.inspect.faces import POINTS
+from sphereface2.datatools.inspect.inspection import Inspected
 
 ImageArray = npt.NDArray[np.uint8]
 Read = Callable[[int], ImageArray]

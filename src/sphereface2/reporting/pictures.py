@@ -3,22 +3,15 @@
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.source import Source
-from sphereface2.evaluation import COMBINED, EvaluationResult, ScoredPair
+from sphereface2.data.sources.source import Images, Source
+from sphereface2.evaluation.results import COMBINED, EvaluationResult, ScoredPair
 
 ImageArray = npt.NDArray[np.uint8]
-
-
-class Images(Protocol):
-    """The images of a verification set: indexed from 0, uint8, height × width × RGB."""
-
-    def __getitem__(self, index: int, /) -> ImageArray: ...
 
 
 @dataclass(frozen=True, eq=False)

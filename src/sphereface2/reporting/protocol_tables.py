@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from sphereface2.evaluation.ijb import IjbResult
 from sphereface2.evaluation.ijb_identification import IjbIdentification
 from sphereface2.evaluation.megaface import MegaFaceResult
-from sphereface2.evaluation.operating import Measure
-from sphereface2.evaluation.protocol_result import ProtocolResult
+from sphereface2.evaluation.results import ProtocolResult
+from sphereface2.evaluation.thresholds import Measure
 from sphereface2.reporting.published import (
     IJB_B,
     IJB_B_ADJUSTED,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from sphereface2.evaluation.sweep_result import SweepResult, SweepRow
+from sphereface2.evaluation.experiment_results import SweepResult, SweepRow
 from sphereface2.reporting.tables import Cell, TableContent, TerminalTable, decimals
 
 Standing = Literal["best", "level", "below", "unknown"]

@@ -11,14 +11,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from sphereface2.durations import counted
-from sphereface2.evaluation import (
-    COMBINED,
-    EvaluationResult,
-    Interval,
-    OperatingPoint,
-    VerificationResult,
-)
+from sphereface2.evaluation.intervals import Interval
+from sphereface2.evaluation.metrics import OperatingPoint
+from sphereface2.evaluation.results import COMBINED, EvaluationResult, VerificationResult
+from sphereface2.progress import counted
 from sphereface2.reporting.published import LOSSES, PAIR_SETS, published_column
 
 UNRESOLVED = "not resolved"

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sphereface2.config import RunConfig
+from sphereface2.config.schema import RunConfig
 from sphereface2.training.distributed import Team, saved_shapes
 
 _FORMAT = "sphereface2 checkpoint 3"

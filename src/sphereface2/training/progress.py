@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from sphereface2.durations import Pace
+from sphereface2.progress import Pace
 from sphereface2.training.events import EvaluationRecord, Events, Notice, headline
 
 _WORDS = 80  # columns that whole words need

@@ -13,13 +13,12 @@ from typing import cast
 from torch import nn
 
 from sphereface2.backbones.backbone import Backbone
-from sphereface2.config import RunConfig
-from sphereface2.data.batch_plan import multiples_near
-from sphereface2.data.loader import Batch, Loader
-from sphereface2.data.open_set import plan_batches
-from sphereface2.data.source import Source, bad_images
+from sphereface2.config.schema import RunConfig
+from sphereface2.data.loader.batch_plan import multiples_near
+from sphereface2.data.loader.loader import Batch, Loader
+from sphereface2.data.mixing import plan_batches
+from sphereface2.data.sources.source import Source, bad_images
 from sphereface2.heads.head import Head
-from sphereface2.model_step import ModelStep
 from sphereface2.training.checkpoint import (
     Checkpoint,
     check_settings,
@@ -37,14 +36,14 @@ from sphereface2.training.events import (
     JsonLines,
     Notice,
     TensorBoard,
+    Window,
     headline,
 )
-from sphereface2.training.result import TrainingResult
-from sphereface2.training.schedule import Schedule
+from sphereface2.training.optimizer import Schedule
+from sphereface2.training.result import ModelStep, TrainingResult
+from sphereface2.training.step import Update
 from sphereface2.training.stopping import DivergedError, stop_signals
-from sphereface2.training.update import Update
 from sphereface2.training.waiting import WaitingAdvice
-from sphereface2.training.window import Window
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 

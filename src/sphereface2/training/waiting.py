@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 
-from sphereface2.machine import usable_cores
 from sphereface2.training.events import Notice
+from sphereface2.workers import usable_cores
 
 WORTH_SAYING = 0.05  # the share of the time from which waiting is no accident
 # A judgement on less would be on chance, and a shorter training needs no advice.

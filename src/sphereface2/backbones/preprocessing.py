@@ -1,0 +1,51 @@
+"""What a network expects of an image: its size, its channel order and the range of its values."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sphereface2.data.transforms import resize
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What a model expects of an image: its size, its channel order and the range of its values."""
+
+    input_size: int
+    channels: str = "RGB"
+    mean: float = 127.5
+    scale: float = 127.5
+
+    def __post_init__(self) -> None:
+        if self.input_size < 1:
+            raise ValueError(f"preprocessing.input_size must be at least 1, got {self.input_size}")
+        if self.channels not in ("RGB", "BGR"):
+            raise ValueError(f"preprocessing.channels must be RGB or BGR, got {self.channels!r}")
+        if not self.scale > 0:
+            raise ValueError(f"preprocessing.scale must be above 0, got {self.scale}")
+
+    def to_tensor(self, images: torch.Tensor | npt.NDArray[np.uint8]) -> torch.Tensor:
+        """uint8 RGB to (B, 3, S, S) float in the model's range, on the same device.
+
+        An array or a tensor of one image (height, width, 3) or of several (B, height, width, 3);
+        images of another size are scaled to the model's.
+        """
+        if isinstance(images, np.ndarray) and images.dtype == np.uint8:
+            # torch takes neither negative strides (BGR turned around) nor read-only memory.
+            images = torch.from_numpy(np.require(images, requirements=["C", "W"]))
+        shape = tuple(images.shape)
+        if images.dtype != torch.uint8 or len(shape) not in (3, 4) or shape[-1] != 3 or 0 in shape:
+            raise ValueError(
+                "images must be uint8 of the shape (height, width, 3) or (B, height, width, 3), "
+                f"got {str(images.dtype).removeprefix('torch.')} of the shape {shape}"
+            )
+        assert isinstance(images, torch.Tensor)
+        batch = images if images.ndim == 4 else images[None]
+        if tuple(batch.shape[1:3]) != (self.input_size, self.input_size):
+            scaled = [resize(image, self.input_size) for image in batch.cpu().numpy()]
+            batch = torch.from_numpy(np.stack(scaled)).to(images.device)
+        if self.channels == "BGR":
+            batch = batch.flip(3)
+        return (batch.permute(0, 3, 1, 2).float() - self.mean) / self.scale

@@ -1,0 +1,450 @@
+"""The command that judges a model or saved embeddings: evaluate."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from sphereface2.cli.console import Watch, console, rank
+from sphereface2.cli.options import (
+    BatchSize,
+    Device,
+    Flip,
+    Workers,
+    checked_missing,
+    given_options,
+    readers,
+    refuse_idle,
+)
+from sphereface2.cli.ranks import GO_ON, all_ranks, stoppable
+from sphereface2.files import require_writable
+
+if TYPE_CHECKING:
+    from sphereface2.config.schema import RunConfig
+    from sphereface2.data.pairs.verification_set import Missing, VerificationSet
+    from sphereface2.evaluation.pair_scores import PairScores
+    from sphereface2.evaluation.protocols.subject import Subject
+    from sphereface2.evaluation.results import EvaluationResult, ProtocolResult
+
+Checkpoint = Literal["last", "best"]
+
+
+def evaluate(
+    context: typer.Context,
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A run or model folder; none with --embeddings."),
+    ] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE|SET",
+            help="For a run on its own sets: changes to its config. With --on: further sets.",
+        ),
+    ] = None,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SET...",
+            help="Verification sets: .bin, pairs.txt, a pair list, a folder, .rec or .parquet of "
+            "people, or 'synthetic'.",
+        ),
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="ijb-b, ijb-c, megaface or identification.")
+    ] = None,
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(
+            help="Saved embeddings: .npy, .npz, .pt, or a folder (see docs/protocols.md)."
+        ),
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="The folder of the protocol, or of the images of a list.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where to write; if not given, below evaluations/, or the run for its own sets."
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Checkpoint | None,
+        typer.Option(
+            help="For a run on its own sets: one of its checkpoints in place of the model that it "
+            "exported."
+        ),
+    ] = None,
+    part: Annotated[
+        list[str] | None, typer.Option(help="ijb: 1:1, standard, legacy; may be repeated.")
+    ] = None,
+    norm: Annotated[
+        str | None, typer.Option(help="ijb: the norm of an image's embedding is 'kept' or 'unit'.")
+    ] = None,
+    detector_weights: Annotated[
+        bool, typer.Option("--detector-weights", help="ijb: weigh images by the detector's score.")
+    ] = False,
+    mirrored: Annotated[
+        bool,
+        typer.Option(
+            "--mirrored", help="A row of --embeddings is an image's, then its mirror image's."
+        ),
+    ] = False,
+    distractors: Annotated[
+        int | None, typer.Option(help="megaface: how many; by default those of the largest list.")
+    ] = None,
+    refined: Annotated[
+        bool, typer.Option("--refined", help="megaface: leave out what the noise lists name.")
+    ] = False,
+    noisy_probes: Annotated[
+        str | None,
+        typer.Option(help="megaface --refined: 'removed', or 'centre' as InsightFace does."),
+    ] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="identification: a person's images by 'mean' or 'max'.")
+    ] = None,
+    missing: Annotated[
+        str,
+        typer.Option(
+            help="Images without an embedding, or that cannot be read: 'error', or 'skip' (left "
+            "out and counted)."
+        ),
+    ] = "error",
+    flip: Flip = None,
+    workers: Workers = None,
+    batch_size: BatchSize = 256,
+    device: Device = "auto",
+) -> None:
+    """Judge a model, or saved embeddings: print a table, write the result and an HTML report.
+
+    sphereface2 evaluate RUN key=value ...                   on the sets of its own config
+
+    sphereface2 evaluate MODEL --on lfw.bin agedb_30.bin     on verification sets
+
+    sphereface2 evaluate MODEL --protocol ijb-c --root DIR   on a benchmark
+
+    sphereface2 evaluate --embeddings X.npy --protocol ijb-c --root DIR
+    """
+    given = [word for word in (model, *(words or [])) if word is not None]
+    options = given_options(context)
+    _refuse_idle_options(context, protocol=protocol, on=on, embeddings=embeddings, refined=refined)
+    if not on and protocol is None and embeddings is None:
+        _evaluate_run(given, options)
+        return
+    chosen = {name: value for name, value in options.items() if name in _OF_PROTOCOLS}
+    with stoppable(), _ranks_for(embeddings) as works:
+        if not works:
+            return
+        judged, sets = _sort_words(given, on or [], embeddings=embeddings)
+        _refuse_mixtures(sets, protocol=protocol, judged=judged, embeddings=embeddings)
+        with _together():
+            subject = _subject(
+                judged,
+                embeddings,
+                output=output,
+                what=protocol or _joined(sets),
+                flip=flip,
+                workers=readers(workers),
+                batch_size=batch_size,
+                device=device,
+                missing=checked_missing(missing),
+            )
+        if protocol is not None:
+            _evaluate_protocol(subject, protocol, root=root, options=chosen)
+        else:
+            _evaluate_sets(subject, sets, root=root, mirrored=chosen.get("mirrored"))
+
+
+# -- what is asked -------------------------------------------------------------------------------
+
+# Options of one protocol or another, by the names that its signature has for them.
+_OF_PROTOCOLS = (
+    "part",
+    "norm",
+    "detector_weights",
+    "mirrored",
+    "distractors",
+    "refined",
+    "noisy_probes",
+    "pooling",
+)
+# The keys of a run's config that options stand for.
+_KEYS = {
+    "flip": "evaluation.flip",
+    "batch_size": "evaluation.batch_size",
+    "workers": "training.workers",
+    "device": "device",
+}
+
+
+def _refuse_idle_options(
+    context: typer.Context,
+    *,
+    protocol: str | None,
+    on: Sequence[str] | None,
+    embeddings: Path | None,
+    refined: bool,
+) -> None:
+    """Refuse options that what is asked would not look at."""
+    from sphereface2.evaluation.protocols import PROTOCOLS
+    from sphereface2.registry import look_up, option_names
+
+    if protocol is not None:
+        look_up("protocol", PROTOCOLS, protocol)
+    for name in _OF_PROTOCOLS:
+        takers = [each for each, factory in PROTOCOLS.items() if name in option_names(factory)]
+        if protocol not in takers and not (name == "mirrored" and on):
+            why = f"is for --protocol {' or '.join(takers)}; leave it out"
+            refuse_idle(context, name, because=why)
+    if not refined:
+        refuse_idle(context, "noisy_probes", because="is for --protocol megaface --refined")
+    if on or protocol is not None or embeddings is not None:
+        refuse_idle(context, "checkpoint", because="is for a run on its own sets; leave it out")
+    if embeddings is None:
+        refuse_idle(context, "mirrored", because="is for --embeddings")
+    else:
+        refuse_idle(
+            context, *_KEYS, because="is for a model that embeds images, not for --embeddings"
+        )
+        if protocol in (None, "identification"):
+            refuse_idle(context, "root", because="is for images, which --embeddings does without")
+    if not on and protocol is None:
+        refuse_idle(
+            context,
+            "root",
+            because="is for --protocol and for lists of pairs after --on; the sets of a run have "
+            "their own, as evaluation.sets.0.root=DIR",
+        )
+
+
+def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
+    if rank() != 0:
+        return  # one process is enough, and torchrun may have started more
+    if not given:
+        raise ValueError(
+            "there is nothing to judge: give a run folder, a MODEL with --on or --protocol, or "
+            "--embeddings"
+        )
+    from sphereface2.runs import run as runs
+
+    _refuse_onnx(given)
+    folder = Path(given[0])
+    if (folder / "model.safetensors").is_file():
+        raise ValueError(
+            f"{folder} is a model folder, which has no sets of its own: name some with --on, or a "
+            "benchmark with --protocol"
+        )
+    for word in given[1:]:
+        if "=" not in word and Path(word).exists():
+            raise ValueError(
+                f"'{word}' is not KEY=VALUE; to judge the model on it, use --on {word}"
+            )
+    changes = [f"{_KEYS[name]}={options[name]}".lower() for name in _KEYS if name in options]
+    evaluated = runs.evaluate(
+        folder,
+        overrides=[*given[1:], *changes],
+        output=options.get("output"),
+        missing=checked_missing(options["missing"]) if "missing" in options else None,
+        checkpoint=options.get("checkpoint"),
+        watch=Watch(console()),
+    )
+    _print_verification(evaluated.result, evaluated.report)
+
+
+def _print_verification(result: "EvaluationResult", report: Path) -> None:
+    from rich.console import Console
+
+    from sphereface2.reporting.tables import accuracy_table, detail_table
+
+    out = Console()
+    out.print(accuracy_table(result))
+    if result.step_in_words:
+        out.print(f"checkpoint: {result.step_in_words}", highlight=False, soft_wrap=True)
+    out.print()
+    out.print(detail_table(result))
+    for note in result.notes:
+        out.print(note, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    out.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _sort_words(
+    given: Sequence[str], on: Sequence[str], *, embeddings: Path | None
+) -> tuple[Path | None, list[str]]:
+    """The model among the words, and the sets: `--on` takes one word only, the rest are here."""
+    from sphereface2.models.embedder import is_model
+
+    changes = [word for word in given if "=" in word and not Path(word).exists()]
+    if changes:
+        raise ValueError(
+            f"'{changes[0]}' changes the config of a run; with --on, --protocol and --embeddings "
+            "use the options (--help lists them)"
+        )
+    _refuse_onnx(given)
+    chosen = next((word for word in given if is_model(Path(word))), None)
+    if chosen is None and embeddings is None:
+        # What is no file may be a misspelt model; saved embeddings need none.
+        chosen = next((word for word in given if not Path(word).is_file()), None)
+    rest = list(given)
+    if chosen is not None:
+        rest.remove(chosen)
+    return (None if chosen is None else Path(chosen)), [*on, *rest]
+
+
+def _refuse_onnx(words: Sequence[str]) -> None:
+    for word in (word for word in words if word.lower().endswith(".onnx")):
+        raise ValueError(
+            f"{word} is an ONNX model, which evaluate cannot run; embed the images with it "
+            "elsewhere, save the table as X.npy with a name a line in X.txt, and judge that with "
+            "--embeddings X.npy"
+        )
+
+
+def _refuse_mixtures(
+    sets: Sequence[str], *, protocol: str | None, judged: Path | None, embeddings: Path | None
+) -> None:
+    if protocol is not None:
+        if sets:
+            raise ValueError(f"--protocol {protocol} has its own images; leave out {sets[0]}")
+    elif not sets:
+        raise ValueError("say what to judge it on: --on SET or --protocol NAME --root DIR")
+    if judged is None and embeddings is None:
+        raise ValueError("there is nothing to judge: give a MODEL or --embeddings FILE")
+
+
+def _subject(
+    judged: Path | None,
+    embeddings: Path | None,
+    *,
+    output: Path | None,
+    what: str,
+    missing: "Missing",
+    **options: Any,
+) -> "Subject":
+    from sphereface2.evaluation.protocols.subject import Subject
+    from sphereface2.models.embedder import open_embedder
+
+    watch = Watch(console())
+    if embeddings is not None and not embeddings.exists():
+        raise FileNotFoundError(f"--embeddings: there is no file or folder {embeddings}")
+    embedder = None
+    if judged is not None:
+        embedder = open_embedder(judged, watch=watch, missing=missing, **options)
+    subject = Subject(embedder, embeddings, output or Path(), watch, missing)
+    place = output or Path("evaluations") / f"{subject.name}-{what}"
+    require_writable(place)
+    return replace(subject, output=place)
+
+
+def _joined(sets: Sequence[str]) -> str:
+    names = "+".join(Path(word).stem for word in sets)
+    return names if len(names) <= 60 else f"{names[:57]}..."
+
+
+# -- what is done --------------------------------------------------------------------------------
+
+
+def _evaluate_protocol(
+    subject: "Subject", name: str, *, root: Path | None, options: dict[str, Any]
+) -> None:
+    from sphereface2.evaluation.protocols import PROTOCOLS
+    from sphereface2.registry import build
+    from sphereface2.runs.writing import write_protocol
+
+    result = build("protocol", PROTOCOLS, name, subject, root, **options)
+    if result is not None:  # else rank 0 has it
+        _print_protocol(result, write_protocol(subject, result, root=root))
+
+
+def _print_protocol(result: "ProtocolResult", report: Path) -> None:
+    from rich.console import Console
+
+    from sphereface2.reporting.protocol_tables import measures_content, parts_of
+
+    out = Console()
+    parts = parts_of(result)
+    for part in parts:
+        out.print(measures_content(part).to_rich())
+        for line in part.conventions:
+            out.print(f"  · {line}", highlight=False, markup=False)
+        out.print()
+    if result not in parts:
+        out.print(f"all of {result.protocol}:", highlight=False, markup=False)
+        for line in result.conventions:
+            out.print(f"  · {line}", highlight=False, markup=False)
+    out.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _evaluate_sets(
+    subject: "Subject", words: Sequence[str], *, root: Path | None, mirrored: bool | None
+) -> None:
+    from sphereface2.evaluation.protocols.pairs import (
+        find_sets,
+        notes_on_saved,
+        score_saved,
+        score_sets,
+    )
+    from sphereface2.runs.folder import read_history
+    from sphereface2.runs.run import notes_on_sets
+    from sphereface2.runs.writing import write_verification
+
+    sets: list[VerificationSet] = []
+    scored: list[PairScores] | None
+    if subject.embeddings is not None:
+        scored = score_saved(subject, words, mirrored=mirrored)
+        notes = notes_on_saved(words)
+    else:
+        assert subject.embedder is not None
+        with _together():
+            sets = find_sets(words, root=root, missing=subject.missing)
+        scored = score_sets(subject.embedder, sets, folder=subject.output / "embeddings")
+        notes = notes_on_sets(_config_of(subject), sets)
+    if scored is None:
+        return  # rank 0 has them
+    with subject.watch("measuring"):
+        result, report = write_verification(
+            subject,
+            scored,
+            words=words,
+            images={each.name: each.images for each in sets},
+            history=[]
+            if subject.embedder is None
+            else read_history(subject.embedder.folder.parent),
+            notes=notes,
+        )
+    _print_verification(result, report)
+
+
+def _config_of(subject: "Subject") -> "RunConfig | None":
+    """The config of the run that the model belongs to, if it has one that can be read."""
+    from sphereface2.config.schema import load_config
+    from sphereface2.runs.folder import CONFIG
+
+    path = None if subject.embedder is None else subject.embedder.folder.parent / CONFIG
+    try:
+        return None if path is None or not path.is_file() else load_config(str(path))
+    except ValueError:
+        return None  # of another version: only a note depends on it
+
+
+# -- how it ends ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _ranks_for(embeddings: Path | None) -> Iterator[bool]:
+    """Whether this rank has something to do: saved embeddings are for one process."""
+    if embeddings is not None:
+        yield rank() == 0
+        return
+    with all_ranks(go_on=GO_ON):
+        yield True
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    from sphereface2.training.distributed import current_team
+
+    with current_team().together():
+        yield

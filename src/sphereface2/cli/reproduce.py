@@ -1,0 +1,169 @@
+"""The command that makes a table or figure of the paper: reproduce."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sphereface2.cli.console import Watch, console
+from sphereface2.cli.options import given_options, refuse_idle
+from sphereface2.files import require_writable
+
+if TYPE_CHECKING:
+    from sphereface2.experiments.paper.reproduce import Reproduced, Reproduction
+
+ALL = "all"
+
+
+def reproduce(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(help="A table or figure, see --list; or 'all'.")
+    ] = None,
+    show_list: Annotated[
+        bool, typer.Option("--list", help="Show every name, its place in the paper and its claim.")
+    ] = False,
+    scale: Annotated[
+        str,
+        typer.Option(help="small: rendered people, on a laptop; paper: the paper's data sets."),
+    ] = "small",
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The folder with the paper's data sets, for --scale paper."),
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(help="How many (3: the seeds 0, 1 and 2), or which (0,4,7).")
+    ] = "3",
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at once; one per GPU, or else one per core, if not given."),
+    ] = None,
+    output: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("reproduced"),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it needs, and for how long.")
+    ] = False,
+) -> None:
+    """Make a table or figure of the paper: sphereface2 reproduce principles
+
+    After a stop or a crash the same command resumes; finished runs are not run again.
+    """
+    if show_list:
+        others = [each for each in given_options(context) if each != "show_list"]
+        refuse_idle(context, *others, because="has no meaning beside --list")
+        _show_list()
+        return
+    if name is None:
+        raise ValueError("give the name of a table or figure, or --list to see them all")
+    from sphereface2.experiments.paper.catalogue import BOTH, EXPERIMENTS
+    from sphereface2.experiments.paper.reproduce import Reproduction
+    from sphereface2.experiments.sweep.display import SweepDisplay
+    from sphereface2.experiments.sweep.engine import SweepStopped
+    from sphereface2.experiments.sweep.grid import seeds_of_text
+    from sphereface2.registry import look_up
+
+    chosen = look_up("--scale", {each: each for each in BOTH}, scale)
+    names = [each for each, what in EXPERIMENTS.items() if chosen in what.scales]
+    if name != ALL:
+        experiment = look_up("experiment", {**EXPERIMENTS, ALL: None}, name)
+        if experiment is not None and experiment.rows is None:
+            refuse_idle(context, "seeds", "jobs", because=f"is for runs, which {name} has none of")
+        names = [name]
+    screen = console()
+    work = Reproduction(
+        output,
+        scale=chosen,
+        data=data,
+        seeds=seeds_of_text(seeds),
+        jobs=jobs,
+        events=SweepDisplay(screen),
+        watch=Watch(screen),
+    )
+    if dry_run:
+        _tell_plans(work, names)
+        return
+    require_writable(output)
+    failed = []
+    for each in names:
+        try:
+            made = work.reproduce(each)
+        except SweepStopped as stop:
+            text = f"{stop}; resume with the same command: {work.command(name)}"
+            screen.print(text, highlight=False, markup=False, soft_wrap=True)
+            raise typer.Exit(stop.exit_code) from None
+        _show(made)
+        rows = made.table.rows if made.table is not None else ()
+        failed += [run for row in rows for run in row.runs if run.error]
+    if failed:
+        log = work.runs / failed[0].folder / "log.txt"
+        typer.echo(
+            f"sphereface2: {len(failed)} runs failed, the first with: {failed[0].error} (log: "
+            f"{log}); the same command tries them again",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def _show_list() -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from sphereface2.experiments.paper.catalogue import EXPERIMENTS
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "place", "what, and what the paper says of it"):
+        table.add_column(column, no_wrap=column == "name", min_width=8)
+    for each in EXPERIMENTS.values():
+        table.add_row(each.name, each.where, Text.assemble(each.title, "\n", (each.claim, "dim")))
+    screen = Console()
+    screen.print(table)
+    screen.print("\nnext: sphereface2 reproduce NAME, or 'all'", highlight=False)
+
+
+def _show(made: "Reproduced") -> None:
+    """Print the table, what the paper says of it, and the files."""
+    from rich.console import Console
+
+    from sphereface2.reporting.sweep_tables import console_table
+
+    screen = Console()
+    if made.table is not None:
+        screen.print(console_table(made.table))
+    screen.print(f"{made.experiment.where}: {made.experiment.claim}", highlight=False)
+    for path in made.files:
+        screen.print(str(path), highlight=False, markup=False, soft_wrap=True)
+
+
+def _tell_plans(work: "Reproduction", names: list[str]) -> None:
+    """What experiments need: their runs, and what the first run of each recipe needs."""
+    from rich.console import Console
+
+    from sphereface2.cli.dry_run import estimate_table
+    from sphereface2.runs.estimate import Estimate, estimate, plan_run
+    from sphereface2.workers import usable_cores
+
+    screen = Console()
+    cores = usable_cores()
+    jobs = work.jobs or cores
+    estimates: dict[str, Estimate] = {}
+    for name in names:
+        sweep = work.plan(name)
+        if sweep is None:
+            screen.print(f"{name}: trains nothing that could be planned", highlight=False)
+            continue
+        first = sweep.settings[0]
+        if sweep.recipe not in estimates:
+            planned = plan_run(sweep.recipe, first.overrides)
+            with Watch(console())("estimating"):
+                found = estimate(
+                    planned.config, known_data=planned.known_data, threads=max(1, cores // jobs)
+                )
+            estimates[sweep.recipe] = found
+        rows, seeds = len(sweep.settings), len(sweep.seeds)
+        runs = f"{rows} settings of {sweep.recipe} with {seeds} seed{'s' * (seeds > 1)} each"
+        title = f"{name}: {runs}; a run like '{first.label}'"
+        table = estimate_table(estimates[sweep.recipe], title=title, runs=rows * seeds, jobs=jobs)
+        screen.print(table)
+        missing = work.missing(name)
+        if missing is not None:
+            screen.print(missing, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Config: the schema of a run, and how recipes and YAML files become one."""

@@ -1,0 +1,387 @@
+"""The schema of a run: typed and strict, read from recipes and YAML files, with dotted overrides.
+
+`load_config("quickstart", ["head.name=cosface", "training.epochs=5"])` reads, merges and checks;
+`dump_config` writes YAML that loads to an equal config, which is how a run can be started again.
+"""
+
+import copy
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, cast, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from sphereface2.aliases import SYNONYMS
+from sphereface2.config.loading import Recipe, named, read_run, recipes
+from sphereface2.config.yaml_text import dump_yaml
+from sphereface2.registry import did_you_mean, mistake, near, nearest, shown
+
+__all__ = [
+    "Choice",
+    "EvaluationConfig",
+    "LabelNoiseConfig",
+    "OpenSetConfig",
+    "OptimizerConfig",
+    "Recipe",
+    "RunConfig",
+    "ScheduleConfig",
+    "TrainingConfig",
+    "config_from_mapping",
+    "dump_config",
+    "load_config",
+    "recipes",
+]
+
+REQUIRED = "???"  # stands in a recipe where only the user can know the value
+
+
+def _whole(value: Any) -> Any:
+    """1e5 is a float in YAML, and a fine number of steps."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _yes_or_no(value: Any) -> Any:
+    """The words of YAML 1.1 for true and false, where true or false is expected."""
+    words = {"yes": True, "on": True, "no": False, "off": False}
+    return words.get(value.lower(), value) if isinstance(value, str) else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Switch = Annotated[bool, BeforeValidator(_yes_or_no)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True
+    )
+
+
+class Choice(BaseModel):
+    """A named choice and its options, which are checked when the choice is built."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
+
+    name: str = Field(min_length=1, description="which entry of the table")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return named(value)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options as given, without the name: a copy."""
+        return copy.deepcopy(self.model_extra or {})
+
+
+class TrainingConfig(_Section):
+    """How long, in which batches, and what is done along the way."""
+
+    epochs: Whole | None = Field(
+        default=None, ge=1, description="passes over the data; or give steps"
+    )
+    steps: Whole | None = Field(default=None, ge=1, description="optimiser steps; or give epochs")
+    batch_size: Whole = Field(
+        default=128, ge=1, description="images per optimiser step, over all ranks"
+    )
+    accumulate: Whole = Field(
+        default=1, ge=1, description="micro-batches that one step is split into"
+    )
+    sample_rate: float = Field(
+        default=1.0, gt=0, le=1, description="share of the other classes that a step sees"
+    )
+    workers: Whole = Field(
+        default=2, ge=0, description="processes or threads that read images; 0: none"
+    )
+    worker_kind: Literal["auto", "processes", "threads"] = Field(
+        default="auto",
+        description="what workers are; auto: processes for files on Linux, else threads",
+    )
+    flip: Switch = Field(default=True, description="mirror every other image, at random")
+    clip_norm: float | None = Field(
+        default=None, gt=0, description="largest gradient norm; null: any"
+    )
+    evaluate_every: Whole = Field(
+        default=1, ge=0, description="epochs between evaluations; 0: at the end"
+    )
+    checkpoint_every: Whole = Field(default=1, ge=1, description="epochs between checkpoints")
+    checkpoint_every_steps: Whole = Field(
+        default=0, ge=0, description="steps between further checkpoints within an epoch; 0: none"
+    )
+    log_every: Whole = Field(default=20, ge=1, description="steps between lines of metrics.jsonl")
+    tensorboard: Switch = Field(default=False, description="write TensorBoard files as well")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.epochs is None) == (self.steps is None):
+            given = "neither is given" if self.epochs is None else "both are given"
+            raise ValueError(f"give one of training.epochs and training.steps; {given}")
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"training.batch_size ({self.batch_size}) must be a multiple of "
+                f"training.accumulate ({self.accumulate})"
+            )
+        return self
+
+
+class OptimizerConfig(_Section):
+    """Stochastic gradient descent with momentum."""
+
+    learning_rate: float = Field(default=0.1, gt=0, description="the peak, after the warm-up")
+    momentum: float = Field(
+        default=0.9, ge=0, lt=1, description="share of the last update that is kept"
+    )
+    weight_decay: float = Field(
+        default=5e-4, ge=0, description="of the backbone, and of the head if unset"
+    )
+    nesterov: Switch = Field(default=False, description="look ahead by one momentum step")
+    head_weight_decay: float | None = Field(
+        default=None, ge=0, description="of the head; null: the same"
+    )
+    fused_head: Switch = Field(
+        default=False,
+        description="move class weights within the loss, without a gradient in memory; clip_norm "
+        "then leaves them out",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("optimizer.nesterov needs optimizer.momentum above 0, got 0")
+        if self.nesterov and self.fused_head:
+            raise ValueError(
+                "optimizer.fused_head has no Nesterov momentum; set one of optimizer.fused_head "
+                "and optimizer.nesterov to false"
+            )
+        return self
+
+
+class ScheduleConfig(_Section):
+    """The learning rate over time."""
+
+    name: Literal["step", "cosine", "polynomial", "constant"] = Field(
+        default="cosine", description="the shape after the warm-up"
+    )
+    unit: Literal["epochs", "steps"] = Field(
+        default="epochs", description="what warmup and milestones are counted in"
+    )
+    warmup: float = Field(default=0.0, ge=0, description="linear rise from zero, in units")
+    milestones: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        default=(), strict=False, description="when the rate drops, in units; for step only"
+    )
+    decay: float = Field(
+        default=0.1, gt=0, lt=1, description="factor at each milestone; for step only"
+    )
+    power: float = Field(
+        default=2.0, gt=0, description="of the remaining share; for polynomial only"
+    )
+    final: float = Field(
+        default=0.0, ge=0, le=1, description="last rate over peak rate; for cosine and polynomial"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if any(a >= b for a, b in zip(self.milestones, self.milestones[1:], strict=False)):
+            raise ValueError(f"schedule.milestones must ascend, got {shown(self.milestones)}")
+        if self.name == "step" and not self.milestones:
+            raise ValueError(
+                "schedule 'step' needs schedule.milestones, such as "
+                f"schedule.milestones=[10,16] (in {self.unit})"
+            )
+        return self
+
+
+class EvaluationConfig(_Section):
+    """What is verified during and after the training."""
+
+    sets: tuple[Choice, ...] = Field(default=(), strict=False, description="the verification sets")
+    choose_on: tuple[Choice, ...] = Field(
+        default=(),
+        strict=False,
+        description="other sets, on which the step to export is chosen; none: the last step",
+    )
+    set_aside: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of the training people who are kept out, to choose the step on their "
+        "pairs",
+    )
+    flip: Switch = Field(default=True, description="sum with the embedding of the mirror image")
+    batch_size: Whole = Field(default=256, ge=1, description="images embedded at a time")
+
+
+class LabelNoiseConfig(_Section):
+    """Training labels made wrong on purpose."""
+
+    rate: float = Field(gt=0, le=1, description="share of the images whose label is drawn again")
+    kind: Literal["flip", "resample"] = Field(
+        default="flip",
+        description="flip: exactly that share of each person's images, never the true label; "
+        "resample: each image by chance, any label",
+    )
+    seed: Whole | None = Field(
+        default=None, ge=0, lt=2**63, description="of the noise; null: the run's seed"
+    )
+
+
+class OpenSetConfig(_Section):
+    """Images of people whom nobody knows, as negatives for every class."""
+
+    share: float = Field(gt=0, lt=1, description="part of every batch that strangers make up")
+    data: Choice = Field(
+        description="their images; with name: folder, all images below path at any depth"
+    )
+
+
+class RunConfig(_Section):
+    """Everything that determines a run."""
+
+    seed: Whole = Field(default=0, ge=0, lt=2**63, description="of every random choice of the run")
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:N or mps")
+    precision: Literal["auto", "float32", "bf16", "fp16"] = Field(
+        default="auto", description="auto: bf16 on a CUDA device that has it, float32 elsewhere"
+    )
+    data: Choice = Field(description="the training images")
+    label_noise: LabelNoiseConfig | None = Field(
+        default=None, description="labels made wrong on purpose; null: none"
+    )
+    open_set: OpenSetConfig | None = Field(
+        default=None, description="further images of unknown people; null: none"
+    )
+    backbone: Choice = Field(description="the network")
+    head: Choice = Field(description="the loss")
+    training: TrainingConfig = Field(description="length, batches, logging")
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="SGD")
+    schedule: ScheduleConfig = Field(
+        default_factory=ScheduleConfig, description="learning rate over time"
+    )
+    evaluation: EvaluationConfig = Field(
+        default_factory=EvaluationConfig, description="verification"
+    )
+
+    @field_validator("device")
+    @classmethod
+    def _check_device(cls, value: str) -> str:
+        known = ("auto", "cpu", "cuda", "mps")
+        if value not in known and not re.fullmatch(r"cuda:\d+", value):
+            raise ValueError(
+                f"device must be auto, cpu, cuda, cuda:N or mps, got {shown(value)}"
+                f"{nearest(value, known)}"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        # The length is known here only in its own unit; steps per epoch depend on the data.
+        length = getattr(self.training, self.schedule.unit)
+        if length is None:
+            return self
+        unit = self.schedule.unit
+        if self.schedule.warmup >= length:
+            raise ValueError(
+                f"schedule.warmup ({self.schedule.warmup:g} {unit}) must be shorter than the "
+                f"training ({length} {unit})"
+            )
+        if self.schedule.name == "step" and self.schedule.milestones[-1] >= length:
+            raise ValueError(
+                f"schedule.milestones: {self.schedule.milestones[-1]:g} is not before the end of "
+                f"the training ({length} {unit})"
+            )
+        return self
+
+
+def load_config(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config of a recipe's name, a YAML file or a run folder, with `a.b=value` overrides.
+
+    Of two overrides the more specific one wins, else the later one. A new name for the data, the
+    backbone, the head or a set drops the options that the file gives for the old name.
+    """
+    return config_from_mapping(read_run(source, overrides))
+
+
+def config_from_mapping(values: Mapping[str, Any]) -> RunConfig:
+    """The checked config; a ValueError says in one sentence what is wrong."""
+    for key, value in _leaves(values, ()):
+        if value == REQUIRED:
+            dotted = ".".join(key)
+            raise ValueError(f"{dotted} has no value yet; give it as {dotted}=VALUE")
+    try:
+        return RunConfig.model_validate(dict(values))
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    # An unknown key is often the cause of what else is wrong, such as a missing one.
+    unknown = [detail for detail in details if detail["type"] == "extra_forbidden"]
+    raise ValueError(_sentence(cast("dict[str, Any]", (unknown or details)[0])))
+
+
+def dump_config(config: RunConfig) -> str:
+    """YAML that loads to an equal config, every default written out."""
+    return dump_yaml(config.model_dump())
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _leaves(inner, (*path, str(index)))
+    else:
+        yield path, value
+
+
+def _sentence(detail: dict[str, Any]) -> str:
+    """One of pydantic's error details in a sentence with the dotted key and the value."""
+    key = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "value_error":
+        return str(detail["ctx"]["error"])
+    if detail["type"] == "extra_forbidden":
+        return f"unknown key '{key}'{_nearest_key(key)}"
+    if detail["type"] == "missing":
+        return f"the key '{key}' is missing"
+    return mistake(key, detail)
+
+
+# Who comes from another project may look for a key in the wrong one of these.
+_NEIGHBOURS = ("training", "optimizer", "schedule")
+
+
+def _nearest_key(key: str) -> str:
+    """A hint at what is near in the same section, or at the one key elsewhere with that word.
+
+    Where nothing is near, all keys of the section.
+    """
+    words = {known: known.rpartition(".")[2] for known in _keys(RunConfig)}
+    section, _, word = key.rpartition(".")
+
+    def meant(candidates: Collection[str]) -> list[str]:
+        found = near(word, [words[known] for known in candidates])
+        return [known for known in candidates if words[known] in found]
+
+    siblings = [known for known in words if known.rpartition(".")[0] == section]
+    same = [known for known in words if words[known] in (word, *SYNONYMS.get(word, ()))]
+    if not section:
+        elsewhere = same or meant(words)  # the key may have lost its section
+    else:
+        elsewhere = same if len(same) == 1 and same[0].startswith(_NEIGHBOURS) else []
+    listing = f" (known: {', '.join(words[known] for known in siblings)})"
+    return did_you_mean((meant(siblings) or elsewhere)[:3]) or listing
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        # A section that may be left out is of the type `Section | None`.
+        for kind in get_args(field.annotation) or (field.annotation,):
+            if isinstance(kind, type) and issubclass(kind, _Section | Choice):
+                yield from _keys(kind, f"{prefix}{name}.")

@@ -1,0 +1,1 @@
+"""The loader: how images reach the training step, read ahead in threads or processes."""

@@ -1,0 +1,111 @@
+"""The processes that read batches, as they see it; the training's side is `reading_processes`.
+
+The server is a program of its own, not a fork of the training: in the fork of a process with
+threads, OpenCV may wait for ever for a lock that a thread held which is not there. The server has
+no threads and may fork, so its workers have the arrays of the source in common. Nothing here needs
+torch, which would take longer to import than all the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cv2
+
+from sphereface2.data.loader.batch_reader import BatchReader, SharedBatches
+from sphereface2.data.sources.encoded import BadImage
+from sphereface2.data.sources.source import bad_images
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
+KILLED = 128  # the exit code of a server of which a worker was killed, less the signal's number
+
+Order = tuple[int, int]
+"""Which place to fill, with images of which epoch; their numbers stand in the place."""
+Report = tuple[int, Exception | None, tuple[BadImage, ...], int]
+"""Which place, what went wrong, images that turned out to be unreadable, and the process."""
+
+
+@dataclass(frozen=True)
+class ReadingServer:
+    """Forks a worker for each connection, and ends when all of them are gone."""
+
+    reader: BatchReader
+    batches: SharedBatches
+    connections: tuple[int, ...]
+    """Open sockets, by their numbers."""
+
+    def run(self) -> None:
+        """Serve until nobody wants any more; never returns."""
+        # A stop is for the training to obey: it may still want the batches of its last step.
+        for stop in STOPS:
+            signal.signal(stop, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else there would be no end to see
+        cv2.setNumThreads(0)  # as many workers as there are processors to use are busy already
+        workers = set()
+        for place, number in enumerate(self.connections):
+            worker = os.fork()
+            if worker == 0:
+                # The others' ends would keep their connections open when they are gone.
+                for other in self.connections[place + 1 :]:
+                    os.close(other)
+                self._work(Connection(number))
+            os.close(number)
+            workers.add(worker)
+        while workers:
+            worker, status = os.wait()
+            workers.discard(worker)
+            code = os.waitstatus_to_exitcode(status)
+            if code != 0:
+                for other in workers:
+                    os.kill(other, signal.SIGKILL)
+                os._exit(KILLED - code if code < 0 else code)
+        os._exit(0)  # the training waits, and there is nothing to put away
+
+    def _work(self, connection: Connection[Any, Any]) -> None:
+        """Read what is asked for until the other side is gone; never returns."""
+        try:
+            self._read_orders(connection)
+        except (EOFError, ConnectionError):
+            pass
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+
+    def _read_orders(self, connection: Connection[Any, Any]) -> None:
+        source, batches = self.reader.source, self.batches
+        known = {bad.index for bad in bad_images(source)}
+        while True:
+            order: Order = connection.recv()
+            place, epoch = order
+            error: Exception | None = None
+            try:
+                labels = self.reader.read(
+                    batches.images[place],
+                    batches.numbers[place],
+                    epoch=epoch,
+                    is_closed=batches.is_closed,
+                )
+                if batches.is_closed():
+                    return  # before the end of the batch, perhaps, but nobody wants it
+                batches.numbers[place] = labels
+            except Exception as found:
+                error = _plain(found)
+            new = tuple(bad for bad in bad_images(source) if bad.index not in known)
+            known.update(bad.index for bad in new)
+            report: Report = (place, error, new, os.getpid())
+            connection.send(report)
+
+
+def _plain(error: Exception) -> Exception:
+    """The error without what may not be sent: its kind, as far as callers ask for it, and text."""
+    for kind in (FileNotFoundError, OSError, ValueError):
+        if isinstance(error, kind):
+            return kind(str(error))
+    return RuntimeError(str(error))

@@ -1,0 +1,106 @@
+"""What training images come from: the protocol every source of labelled faces keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sphereface2.progress import Progress
+
+if TYPE_CHECKING:
+    from sphereface2.data.sources.encoded import BadImage
+import hashlib
+
+
+class Images(Protocol):
+    """A numbered collection of uint8 RGB pictures of shape (height, width, 3)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> NDArray[np.uint8]: ...
+
+
+class PreparedImages(Images, Protocol):
+    """Images that may have work to do before the first of them is asked for."""
+
+    def prepare(self, *, workers: int, progress: Progress | None) -> None:
+        """Do the work that is better done once up front; nothing where there is none."""
+        ...
+
+
+class Source(Protocol):
+    """A numbered collection of uint8 RGB pictures, each with the label of its person.
+
+    Labels run from 0 to ``num_classes - 1``; label -1 means that the person is not known.
+    """
+
+    @property
+    def num_classes(self) -> int: ...
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The label of every image, known without decoding one."""
+        ...
+
+    @property
+    def image_size(self) -> int | None:
+        """The side of the square images, or None where they differ."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]: ...
+
+    def prepare(self, *, workers: int, progress: Progress | None) -> None:
+        """Do the work that is better done once up front; nothing where there is none."""
+        ...
+
+
+# -- what a source may say beyond the protocol ---------------------------------------------------
+
+
+def bad_images(source: Source) -> tuple[BadImage, ...]:
+    """The unreadable images that a source has met so far; none where it cannot meet any."""
+    found: tuple[BadImage, ...] = getattr(source, "bad", ())
+    return found
+
+
+def exclude(source: Source, bad: Sequence[BadImage]) -> None:
+    """Tell a source of unreadable images that another process met in its copy of it."""
+    if bad:
+        source.exclude(bad)  # type: ignore[attr-defined]  # who has met bad images has it
+
+
+def notes_on(source: Source) -> tuple[str, ...]:
+    """What a source has to say about its images, a sentence each."""
+    found: tuple[str, ...] = getattr(source, "notes", ())
+    return found
+
+
+def suits_processes(source: Source) -> bool:
+    """Whether processes, each with its own copy of the source, read it faster than threads."""
+    suits: bool = getattr(source, "suits_processes", False)
+    return suits
+
+
+_SAMPLE = 64  # images whose pixels stand for all of a set's in its digest
+
+
+def images_digest(images: Images) -> str:
+    """Stands for the images of a set: how many there are, and the pixels of 64 of them.
+
+    One that cannot be read counts as such: what becomes of it is not decided here.
+    """
+    digest = hashlib.sha256(str(len(images)).encode())
+    for index in np.unique(np.linspace(0, len(images) - 1, _SAMPLE).astype(int)).tolist():
+        try:
+            image = np.ascontiguousarray(images[index])
+        except (ValueError, OSError):
+            digest.update(b"missing")
+            continue
+        digest.update(str(image.shape).encode())
+        digest.update(image.tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,289 @@
+"""Rendered pictures kept on disk, so that many runs over the same people render them once.
+
+Only where the environment names a folder for them: a sweep does so for its runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import cache, lru_cache
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from sphereface2.files import file_lock
+from sphereface2.progress import Progress
+from sphereface2.rendering.person import (
+    EVERYDAY,
+    Conditions,
+    Person,
+    Setting,
+    draw_conditions,
+    draw_person,
+)
+from sphereface2.rendering.renderer import render
+from sphereface2.rendering.surface import SIZE
+
+FOLDER_VARIABLE = "SPHEREFACE2_RENDERED"
+"""The environment variable with the folder in which rendered pictures are kept."""
+
+
+def kept_or_rendered(
+    description: object, shape: tuple[int, ...], render: Callable[[], NDArray[np.uint8]]
+) -> NDArray[np.uint8]:
+    """What `render` gives for a description; from disk if it is there, else kept there."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if not folder:
+        return render()
+    # The renderer's own code is part of the key: changed code never meets old pictures.
+    key = hashlib.sha256(f"{description!r}\n{renderer_version()}".encode()).hexdigest()[:20]
+    path = Path(folder) / f"{key}.npy"
+    # One process renders, the others wait for it.
+    with file_lock(path.with_suffix(".lock")):
+        found = _load(path, shape)
+        if found is not None:
+            return found
+        pictures = render()
+        # Renamed when complete: whatever ends this process, half a file is never read.
+        unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
+        with unfinished.open("wb") as file:
+            np.save(file, pictures)
+        unfinished.replace(path)
+    return pictures
+
+
+def _load(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
+    """The pictures in a file, mapped so that processes share their memory."""
+    try:
+        pictures = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (FileNotFoundError, ValueError, EOFError):
+        return None
+    fits = pictures.dtype == np.uint8 and pictures.shape == shape
+    return pictures if fits else None
+
+
+@cache
+def renderer_version() -> str:
+    """Stands for how people are drawn now: a digest of this package's code and cv2's version."""
+    code = hashlib.sha256(cv2.__version__.encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        code.update(path.read_bytes())
+    return code.hexdigest()
+
+
+# Pictures of synthetic people by number: rendered when asked for, or all of them up front.
+
+FIRST_UNSEEN = 1_000_000
+"""People from this number on are for verification, those below for training."""
+
+
+@lru_cache(maxsize=64)
+def _person(seed: int, identity: int) -> Person:
+    return draw_person(seed, identity)
+
+
+def sample_conditions(
+    identity: int, sample: int, *, seed: int = 0, setting: Setting = EVERYDAY
+) -> Conditions:
+    """Under which conditions picture number `sample` of a person is taken."""
+    return draw_conditions(_person(seed, identity), seed, identity, sample, setting)
+
+
+def render_sample(
+    identity: int,
+    sample: int,
+    *,
+    image_size: int = SIZE,
+    seed: int = 0,
+    setting: Setting = EVERYDAY,
+) -> NDArray[np.uint8]:
+    """Picture number `sample` of a person, uint8 RGB."""
+    conditions = sample_conditions(identity, sample, seed=seed, setting=setting)
+    picture = render(_person(seed, identity), conditions)
+    if image_size == SIZE:
+        return picture
+    # Always rendered at one size, so that every size shows the same content.
+    way = cv2.INTER_AREA if image_size < SIZE else cv2.INTER_LINEAR
+    resized = cv2.resize(picture, (image_size, image_size), interpolation=way)
+    return np.asarray(resized, dtype=np.uint8)
+
+
+class SyntheticImages:
+    """Pictures of consecutive people; picture k of each is taken in setting k."""
+
+    def __init__(
+        self,
+        people: int,
+        settings: Sequence[Setting],
+        *,
+        image_size: int,
+        seed: int,
+        first_person: int,
+    ) -> None:
+        self.people = people
+        self.settings = tuple(settings)
+        self.image_size = image_size
+        self.seed = seed
+        self.first_person = first_person
+        self._rendered: NDArray[np.uint8] | None = None
+
+    def __len__(self) -> int:
+        return self.people * len(self.settings)
+
+    def __getitem__(self, index: int, /) -> NDArray[np.uint8]:
+        identity, sample = self._place(index)
+        if self._rendered is not None:
+            return np.asarray(self._rendered[index])
+        return render_sample(
+            identity,
+            sample,
+            image_size=self.image_size,
+            seed=self.seed,
+            setting=self.settings[sample],
+        )
+
+    def conditions(self, index: int) -> Conditions:
+        """Under which conditions image `index` is taken."""
+        identity, sample = self._place(index)
+        return sample_conditions(identity, sample, seed=self.seed, setting=self.settings[sample])
+
+    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
+        """Render everything into memory; with two or more `workers`, in that many processes."""
+        if self._rendered is not None:
+            return
+        description = (self.people, self.settings, self.image_size, self.seed, self.first_person)
+        shape = (len(self), self.image_size, self.image_size, 3)
+        self._rendered = kept_or_rendered(
+            description, shape, lambda: self._render_all(shape, workers, progress)
+        )
+
+    def _render_all(
+        self, shape: tuple[int, ...], workers: int, progress: Progress | None
+    ) -> NDArray[np.uint8]:
+        samples = len(self.settings)
+        rendered = np.empty(shape, dtype=np.uint8)
+        for done, (person, pictures) in enumerate(self._render_people(workers), start=1):
+            rendered[person * samples : (person + 1) * samples] = pictures
+            if progress is not None:
+                progress(done * samples, len(self))
+        return rendered
+
+    def _place(self, index: int) -> tuple[int, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"image {index} of {len(self)} synthetic images")
+        person, sample = divmod(index, len(self.settings))
+        return self.first_person + person, sample
+
+    def _render_people(self, workers: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        if workers < 2 or self.people < 2:
+            for person in range(self.people):
+                yield person, self._render_person(person)
+            return
+        # Spawned, not forked: the parent may hold threads of torch or OpenCV.
+        context = multiprocessing.get_context("spawn")
+        count = min(workers, self.people)
+        with ProcessPoolExecutor(count, mp_context=context, initializer=_one_thread) as pool:
+            # A bounded queue: finished pictures must not pile up twice in memory.
+            waiting: dict[Future[NDArray[np.uint8]], int] = {}
+            upcoming = iter(range(self.people))
+            for person in upcoming:
+                waiting[pool.submit(_render_person, self, person)] = person
+                if len(waiting) >= 4 * count:
+                    break
+            while waiting:
+                finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    following = next(upcoming, None)
+                    if following is not None:
+                        waiting[pool.submit(_render_person, self, following)] = following
+                    yield waiting.pop(future), future.result()
+
+    def _render_person(self, person: int) -> NDArray[np.uint8]:
+        start = person * len(self.settings)
+        return np.stack([self[start + sample] for sample in range(len(self.settings))])
+
+
+def _one_thread() -> None:
+    cv2.setNumThreads(1)
+
+
+def _render_person(images: SyntheticImages, person: int) -> NDArray[np.uint8]:
+    return images._render_person(person)
+
+
+# Embedded data: synthetic people as a training source, as verification sets and as a picture.
+#
+# `person` draws who somebody is and the conditions of a picture, `surface` is
+# the shape of the head and casts rays at it, `skin` is what all pictures of a person
+# share, `texture` draws one face on it (with the shapes of `canvas`),
+# `renderer` makes the picture, `images` numbers the pictures and
+# `sets` pairs those of unseen people. A picture depends on (seed, identity, sample) only,
+# so it is the same in any order, process or thread.
+
+
+class SyntheticFaces:
+    """A training source of synthetic people, the same number of pictures of each."""
+
+    def __init__(
+        self,
+        *,
+        people: int = 500,
+        images_per_person: int = 20,
+        image_size: int = SIZE,
+        seed: int = 0,
+        first_person: int = 0,
+    ) -> None:
+        for name, value, least in (
+            ("people", people, 2),
+            ("images_per_person", images_per_person, 1),
+            ("image_size", image_size, 8),
+            ("seed", seed, 0),
+            ("first_person", first_person, 0),
+        ):
+            if value < least:
+                raise ValueError(f"synthetic data: {name} must be at least {least}, got {value}")
+        if first_person + people > FIRST_UNSEEN:
+            raise ValueError(
+                f"synthetic data: first_person + people must not exceed {FIRST_UNSEEN}, got "
+                f"{first_person + people}; people from there on are kept for verification"
+            )
+        self._images = SyntheticImages(
+            people,
+            [EVERYDAY] * images_per_person,
+            image_size=image_size,
+            seed=seed,
+            first_person=first_person,
+        )
+        self._labels = np.repeat(np.arange(people, dtype=np.int64), images_per_person)
+
+    @property
+    def num_classes(self) -> int:
+        return self._images.people
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        return self._labels
+
+    @property
+    def image_size(self) -> int:
+        return self._images.image_size
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
+        return self._images[index], int(self._labels[index])
+
+    def conditions(self, index: int) -> Conditions:
+        """Under which conditions image `index` is taken."""
+        return self._images.conditions(index)
+
+    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
+        """Render everything into memory; with two or more `workers`, in that many processes."""
+        self._images.prepare(workers=workers, progress=progress)

@@ -1,0 +1,1 @@
+"""Tools for whole folders of images: align, convert, inspect, generate."""

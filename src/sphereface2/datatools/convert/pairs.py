@@ -1,0 +1,268 @@
+"""Convert verification sets: pairs to one .bin file, and a .bin to images that can be looked at."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sphereface2.data.pairs.bin_set import BinWriter, bin_set
+from sphereface2.data.pairs.lfw import is_lfw_header, is_lfw_pair, lfw_pairs
+from sphereface2.data.pairs.pair_list import MissingFilesError, line_fields, pair_list
+from sphereface2.data.pairs.verification_set import VerificationSet
+from sphereface2.data.sources.encoded import OnBadImage
+from sphereface2.data.sources.image_file import is_image_file, look, suffix_of
+from sphereface2.datatools.convert.job import Converted, Watch
+from sphereface2.datatools.convert.targets import mark_folder, report, write_file
+from sphereface2.datatools.convert.work_folder import (
+    Product,
+    WorkFolder,
+    Written,
+    refuse_existing,
+    write_whole,
+)
+from sphereface2.files import printable
+from sphereface2.progress import Progress, counted
+
+_SNIFFED = 1 << 16  # bytes of a list that are looked at
+
+
+class _StoredImages(Protocol):
+    """Images that are kept encoded, as those of every set in files are."""
+
+    def __len__(self) -> int: ...
+
+    def encoded(self, index: int, /) -> bytes: ...
+
+    def location(self, index: int, /) -> str: ...
+
+
+def looks_like_pairs(source: Path) -> bool:
+    """Whether a file is a verification set: .bin, LFW's pairs.txt or a pair list."""
+    if not source.is_file():
+        return False
+    return source.suffix.lower() == ".bin" or _kind_of_list(source, sure=True) != ""
+
+
+def convert_pairs(
+    source: Path,
+    target: Path,
+    *,
+    root: Path | None,
+    form: str,
+    on_bad_image: OnBadImage,
+    overwrite: bool,
+    watch: Watch,
+) -> Converted:
+    """Write a verification set as a .bin, or as a folder with images and a pair list."""
+    began = time.monotonic()
+    if form not in ("bin", "folder"):
+        raise ValueError(
+            f"{printable(source)} holds pairs, which can be written as a .bin or as a folder; "
+            f"{printable(target)} would be of the format {form}"
+        )
+    found = _open(source, root)
+    stored: _StoredImages = found.images  # type: ignore[assignment]  # all kinds in files are
+    state = source.stat()
+    request = {
+        "source": printable(source.resolve()),
+        "root": None if root is None else printable(root.resolve()),
+        "format": form,
+        "on_bad_image": on_bad_image,
+        "pairs": len(found.pairs),
+        "state": [state.st_size, state.st_mtime_ns],
+    }
+    work = WorkFolder(target, overwrite=overwrite)
+    if not work.is_finished(request):
+        refuse_existing(target, overwrite=overwrite)
+    bad = _check(stored, found.pairs, source, on_bad_image=on_bad_image, watch=watch)
+    kept = ~np.isin(found.pairs, bad).any(axis=1)
+    pairs, same = found.pairs[kept], found.same[kept]
+    if not len(pairs):
+        raise ValueError(f"no pair of {printable(source)} has two images that can be read")
+
+    def make() -> Written:
+        with watch(f"writing {counted(len(pairs), 'pair')} to {printable(target)}") as progress:
+            if form == "bin":
+                return _write_bin(stored, pairs, same, work, progress)
+            return _write_folder(stored, pairs, same, found.people, work, progress)
+
+    written = work.carry_out(request, make, facts={})
+    images = 2 * len(pairs) if form == "bin" else len(np.unique(pairs))
+    people = None if found.people is None else len(np.unique(found.people[np.unique(pairs)]))
+    return Converted(
+        path=target,
+        format=form,
+        images=images,
+        people=people,
+        pairs=len(pairs),
+        bytes=written.bytes,
+        written=written.anew,
+        skipped=int((~kept).sum()),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _kind_of_list(source: Path, *, sure: bool) -> str:
+    """Which table entry reads a text file of pairs; empty if it is none.
+
+    A list of images may have lines of three fields too (`my photo.jpg 1`); to be `sure`, both
+    fields in front must be the names of images.
+    """
+    with source.open("rb") as file:
+        content = file.read(_SNIFFED)
+    if b"\0" in content:
+        return ""
+    text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
+    lines = [line_fields(line) for line in text.split("\n")]
+    lines = [fields for fields in lines if any(fields) and not fields[0].startswith("#")][:3]
+    if not lines:
+        return ""
+    if is_lfw_header(lines[0]) and len(lines) > 1 and is_lfw_pair(lines[1]):
+        return "lfw"
+    if is_lfw_pair(lines[0]) and not is_image_file(lines[0][0]):
+        return "lfw"
+    first = lines[0]
+    if len(first) != 3 or first[2] not in ("0", "1"):
+        return ""
+    if sure and not all(is_image_file(Path(field).name) for field in first[:2]):
+        return ""
+    return "pairs"
+
+
+def _open(source: Path, root: Path | None) -> VerificationSet:
+    where: dict[str, Any] = {"path": str(source), "root": None if root is None else str(root)}
+    if source.suffix.lower() == ".bin":
+        if root is not None:
+            raise ValueError(f"--root: {printable(source)} holds its images itself")
+        return bin_set(path=str(source))[0]
+    kind = _kind_of_list(source, sure=False) if source.is_file() else ""
+    if kind:
+        try:
+            return (lfw_pairs if kind == "lfw" else pair_list)(**where)[0]
+        except MissingFilesError as error:
+            raise FileNotFoundError(error.advising(root="--root DIR")) from None
+    raise ValueError(
+        f"{printable(source)} holds no pairs, of which a .bin is made; give a pair list "
+        "('path1 path2 0|1' a line) or a file as LFW's pairs.txt"
+    )
+
+
+def _check(
+    stored: _StoredImages,
+    pairs: NDArray[np.int64],
+    source: Path,
+    *,
+    on_bad_image: OnBadImage,
+    watch: Watch,
+) -> list[int]:
+    bad: list[int] = []
+    reasons: list[str] = []
+    wanted = np.unique(pairs).tolist()
+    with watch(f"checking {counted(len(wanted), 'image')}") as progress:
+        for done, index in enumerate(wanted, start=1):
+            try:
+                look(stored.encoded(index))
+            except (ValueError, OSError) as error:
+                bad.append(index)
+                reasons.append(f"{stored.location(index)} ({error})")
+            report(progress, done, len(wanted))
+    if bad and on_bad_image == "stop":
+        raise ValueError(
+            f"{len(bad)} of the {counted(len(wanted), 'image')} of {printable(source)} cannot be "
+            f"used: {', '.join(reasons[:5])}{', ...' if len(bad) > 5 else ''}; nothing was "
+            "written; --on-bad-image skip leaves their pairs out"
+        )
+    return bad
+
+
+# -- a .bin --------------------------------------------------------------------------------------
+
+
+def _write_bin(
+    stored: _StoredImages,
+    pairs: NDArray[np.int64],
+    same: NDArray[np.bool_],
+    work: WorkFolder,
+    progress: Progress | None,
+) -> Written:
+    made, part = work.path / "set.bin", work.path / "set.bin.part"
+    order = pairs.ravel().tolist()
+    there = len(order)
+    if not made.exists():
+        with part.open("r+b" if part.exists() else "w+b") as file:
+            there = _take_up(file, len(order))
+            writer = BinWriter(file)
+            if file.tell() == 0:
+                writer.begin()
+            for done, index in enumerate(order[there:], start=there + 1):
+                writer.write(stored.encoded(index))
+                report(progress, done, len(order))
+            writer.finish(same.tolist())
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(made)
+    size = made.stat().st_size
+    return Written([Product(made, work.target)], len(order) - there, size)
+
+
+def _take_up(file: BinaryIO, most: int) -> int:
+    """Count the whole images of an unfinished .bin and cut off the rest."""
+    begin = BinWriter.BEGIN
+    size = os.fstat(file.fileno()).st_size
+    count, end = 0, 0
+    if file.read(len(begin)) == begin:
+        end = len(begin)
+        while count < most:
+            head = file.read(5)
+            if len(head) < 5 or head[:1] != b"B":
+                break
+            after = end + 5 + struct.unpack("<I", head[1:])[0] + 1
+            file.seek(after - 1)
+            if after > size or file.read(1) != b"a":
+                break
+            count, end = count + 1, after
+    file.seek(end)
+    file.truncate()
+    return count
+
+
+# -- a folder ------------------------------------------------------------------------------------
+
+
+def _write_folder(
+    stored: _StoredImages,
+    pairs: NDArray[np.int64],
+    same: NDArray[np.bool_],
+    people: NDArray[np.int64] | None,
+    work: WorkFolder,
+    progress: Progress | None,
+) -> Written:
+    """images/000012.jpg and so on (in a folder for each person where people are known)."""
+    made = work.path / "images"
+    (made / "images").mkdir(parents=True, exist_ok=True)
+    wanted = np.unique(pairs).tolist()
+    mark_folder(made, len(wanted))
+    names: dict[int, str] = {}
+    anew = size = 0
+    for done, index in enumerate(wanted, start=1):
+        encoded = stored.encoded(index)
+        folder = "images" if people is None else f"images/{people[index]:06d}"
+        names[index] = f"{folder}/{index:06d}{suffix_of(look(encoded).format)}"
+        place = made / names[index]
+        if not place.exists() or place.stat().st_size != len(encoded):
+            write_file(str(place), encoded, work.path / "image.part")
+            anew += 1
+        size += len(encoded)
+        report(progress, done, len(wanted))
+    lines = [
+        f"{names[first]} {names[second]} {int(answer)}\n"
+        for (first, second), answer in zip(pairs.tolist(), same.tolist(), strict=True)
+    ]
+    write_whole(made / "pairs.txt", "".join(lines).encode())
+    return Written([Product(made, work.target)], anew, size)

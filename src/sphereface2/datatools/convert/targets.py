@@ -1,0 +1,265 @@
+"""The forms that images are written in, each able to go on with what an earlier run has written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sphereface2.data.sources.class_labels import classes_of_texts
+from sphereface2.data.sources.encoded import EncodedImages
+from sphereface2.data.sources.folder import ImageFolder
+from sphereface2.data.sources.image_file import Encoded
+from sphereface2.data.sources.image_list import ImageList
+from sphereface2.data.sources.parquet import ROWS_PER_GROUP, ParquetWriter, require_pyarrow
+from sphereface2.data.sources.recordio import people_file
+from sphereface2.data.sources.recordio_writer import RecordWriter
+from sphereface2.datatools.convert.job import Job, people_text
+from sphereface2.datatools.convert.safe_names import FileNames
+from sphereface2.datatools.convert.work_folder import (
+    MARK,
+    Product,
+    WorkFolder,
+    Written,
+    write_whole,
+)
+from sphereface2.files import printable
+from sphereface2.progress import Progress
+
+IMAGES_PER_PART = 2048
+"""Of a Parquet file, which cannot be gone on with: an interruption costs at most so many."""
+_STEP = 64  # images between two reports of progress
+
+
+@dataclass(frozen=True)
+class Target:
+    """A form: which places it takes, and how it is written.
+
+    The last argument but one of `write` and the last of `places`: whether images stay where
+    they are, and only a list of them is written.
+    """
+
+    places: Callable[[Path, bool], list[Path]]
+    write: Callable[[Job, WorkFolder, bool, Progress | None], Written]
+
+
+def images_stay(images: EncodedImages) -> bool:
+    """Whether the images are files, which a list can name where they are."""
+    return isinstance(images, ImageFolder | ImageList)
+
+
+# -- a folder for each person --------------------------------------------------------------------
+
+
+def _write_folder(job: Job, work: WorkFolder, stays: bool, progress: Progress | None) -> Written:
+    made = work.path / "images"
+    anew, size = copy_images(job, job.file_names(), made, progress)
+    notes: tuple[str, ...] = ()
+    if job.has_unknown:
+        notes = ("images of nobody known are in a folder of their own, which reads as one person",)
+    return Written([Product(made, work.target)], anew, size, notes)
+
+
+def copy_images(
+    job: Job, names: FileNames, folder: Path, progress: Progress | None
+) -> tuple[int, int]:
+    """Write each image that is not there yet; how many these were, and the bytes of all."""
+    folder.mkdir(exist_ok=True)
+    mark_folder(folder, len(job))
+    anew = size = 0
+    for done, index in enumerate(job.indices.tolist(), start=1):
+        place = f"{folder}/{names[index]}"
+        present = _size_of(place)
+        if not present:
+            encoded = job.encoded(index)
+            write_file(place, encoded, folder.with_name("image.part"))
+            present = len(encoded)
+            anew += 1
+        size += present
+        report(progress, done, len(job))
+    return anew, size
+
+
+def write_file(place: str, content: Encoded, part: Path) -> None:
+    """Write a file by way of `part`: under its name there is never half of it."""
+    with part.open("wb") as file:
+        file.write(content)
+    try:
+        os.replace(part, place)  # noqa: PTH105 - a Path for each of millions of files is slow
+    except FileNotFoundError:
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        part.replace(place)
+
+
+def mark_folder(folder: Path, images: int) -> None:
+    """Leave the sign by which a later conversion may replace the folder."""
+    write_whole(folder / MARK, b'{"images": %d}\n' % images)
+
+
+def _size_of(path: str) -> int:
+    """The bytes of a file, 0 if there is none (or a power cut has left an empty one)."""
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 - as above
+    except FileNotFoundError:
+        return 0
+
+
+# -- a list --------------------------------------------------------------------------------------
+
+
+def _write_list(job: Job, work: WorkFolder, stays: bool, progress: Progress | None) -> Written:
+    made = work.path / "list.txt"
+    if stays:
+        files = job.images
+        assert isinstance(files, ImageFolder | ImageList)
+        base = work.target.parent.resolve()
+
+        def path(index: int) -> str:
+            return os.path.relpath(files.image_path(index).resolve(), base)
+
+        write_whole(made, _list_text(job, path, progress))
+        size = made.stat().st_size
+        return Written([Product(made, work.target)], len(job), size)
+    copied = work.path / "images"
+    place = _images_of_list(work.target)
+    names = job.file_names()
+    anew, size = copy_images(job, names, copied, progress)
+    write_whole(made, _list_text(job, lambda index: f"{place.name}/{names[index]}", None))
+    return Written([Product(copied, place), Product(made, work.target)], anew, size)
+
+
+def _list_text(job: Job, path: Callable[[int], str], progress: Progress | None) -> bytes:
+    labels = _list_labels(job)
+    lines = []
+    for done, index in enumerate(job.indices.tolist(), start=1):
+        file = path(index)
+        if file != file.strip() or any(sign in file for sign in "\t\n\r"):
+            raise ValueError(
+                f"{printable(file)}: a list cannot hold a name with a tab or a line break, or a "
+                "blank at its end; convert to a folder first"
+            )
+        if file.startswith("#"):
+            file = f"./{file}"  # a line that begins with # is a comment
+        lines.append(f"{file}\t{labels[job.labels[index]]}\n")  # the last is that of label -1
+        report(progress, done, len(job))
+    return "".join(lines).encode("utf-8", "surrogateescape")
+
+
+def _list_labels(job: Job) -> list[str]:
+    """What a list has for each person, and at the end for nobody known: names, or else numbers."""
+    names = [" ".join(printable(person).split()) for person in job.people]
+    numbers = [str(label) for label in range(len(names))]
+    # Among names -1 would be one; 7 and 07 are one number; and an empty name is none.
+    if job.has_unknown or not all(names):
+        return [*numbers, "-1"]
+    try:
+        labels, found = classes_of_texts(names, names.__getitem__)
+    except ValueError:  # a person called -5, which no list can hold
+        return [*numbers, "-1"]
+    is_exact = len(found) == len(names) and int(labels.min(initial=0)) >= 0
+    return [*(names if is_exact else numbers), "-1"]
+
+
+def _images_of_list(target: Path) -> Path:
+    return target.with_suffix("") if target.suffix else target.with_name(f"{target.name}_images")
+
+
+# -- RecordIO ------------------------------------------------------------------------------------
+
+
+def _record_places(target: Path, stays: bool) -> list[Path]:
+    if target.suffix != ".rec":
+        raise ValueError(f"{printable(target)}: the name of a RecordIO file ends in .rec")
+    return [target, target.with_suffix(".idx"), people_file(target)]
+
+
+def _write_records(job: Job, work: WorkFolder, stays: bool, progress: Progress | None) -> Written:
+    made = work.path / work.target.name
+    # The images of a person follow one another in a .rec.
+    order = job.indices[np.argsort(job.labels[job.indices], kind="stable")].tolist()
+    anew = 0
+    if not made.exists():
+        with RecordWriter(made, resume=True) as writer:
+            there = writer.written
+            for done, index in enumerate(order[there:], start=there + 1):
+                writer.write(job.encoded(index), int(job.labels[index]))
+                anew += 1
+                report(progress, done, len(job))
+    write_whole(people_file(made), people_text(job.people))
+    property_place = work.target.with_name("property")
+    is_free = not property_place.exists() or work.target.exists()
+    products = [
+        Product(made.with_suffix(".idx"), work.target.with_suffix(".idx")),
+        Product(people_file(made), people_file(work.target)),
+        *([Product(made.with_name("property"), property_place)] if is_free else []),
+        Product(made, work.target),
+    ]
+    notes = () if is_free else (f"{printable(property_place)} is of another .rec and stays",)
+    return Written(products, anew, made.stat().st_size, notes)
+
+
+# -- Parquet -------------------------------------------------------------------------------------
+
+
+def _write_parquet(job: Job, work: WorkFolder, stays: bool, progress: Progress | None) -> Written:
+    parts = work.path / "images"
+    parts.mkdir(exist_ok=True)
+    mark_folder(parts, len(job))
+    files = []
+    anew = 0
+    for start in range(0, len(job), IMAGES_PER_PART):
+        file = parts / f"part-{start // IMAGES_PER_PART:05d}.parquet"
+        files.append(file)
+        chosen = job.indices[start : start + IMAGES_PER_PART].tolist()
+        if file.exists():
+            continue
+        with ParquetWriter(file) as writer:
+            for done, index in enumerate(chosen, start=start + 1):
+                writer.write(
+                    job.encoded(index),
+                    label=int(job.labels[index]),
+                    person=job.person(index),
+                    name=job.stored_name(index),
+                )
+                report(progress, done, len(job))
+        anew += len(chosen)
+    size = sum(file.stat().st_size for file in files)
+    if work.target.suffix != ".parquet":
+        return Written([Product(parts, work.target)], anew, size)
+    if len(files) == 1:
+        return Written([Product(files[0], work.target)], anew, size)
+    joined = work.path / "joined.parquet"
+    if not joined.exists():
+        _join(files, joined)
+    return Written([Product(joined, work.target)], anew, joined.stat().st_size)
+
+
+def _join(files: list[Path], joined: Path) -> None:
+    """One file with the rows of several."""
+    parquet = require_pyarrow().parquet
+    with ParquetWriter(joined) as writer:
+        for file in files:
+            with parquet.ParquetFile(file) as source:
+                for rows in source.iter_batches(ROWS_PER_GROUP):
+                    for row in rows.to_pylist():
+                        image, label, person = row["image"], row["label"], row["person"]
+                        writer.write(image["bytes"], label=label, person=person, name=image["path"])
+
+
+def report(progress: Progress | None, done: int, total: int) -> None:
+    """Tell of progress now and then: a bar redrawn for every image would cost more than it."""
+    if progress is not None and (done % _STEP == 0 or done == total):
+        progress(done, total)
+
+
+TARGETS = {
+    "folder": Target(lambda target, stays: [target], _write_folder),
+    "list": Target(
+        lambda target, stays: [target] if stays else [target, _images_of_list(target)], _write_list
+    ),
+    "recordio": Target(_record_places, _write_records),
+    "parquet": Target(lambda target, stays: [target], _write_parquet),
+}

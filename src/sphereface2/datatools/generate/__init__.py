@@ -1,0 +1,1 @@
+"""Benchmarks that are made: with known truth, or of rendered people."""

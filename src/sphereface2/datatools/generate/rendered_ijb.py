@@ -1,0 +1,208 @@
+"""A small IJB of rendered people in the official layout: templates of stills and video frames.
+
+Unlike the generated embeddings of full size, it has images: loosely cropped photos with landmarks,
+so that the whole path runs, from aligning by the points of the list to the result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from sphereface2.data.sources.synthetic import FIRST_UNSEEN, sample_conditions
+from sphereface2.evaluation.protocols.roots import MADE
+from sphereface2.faces.alignment import TEMPLATE
+from sphereface2.progress import Progress
+from sphereface2.rendering.person import Conditions, Person, draw_person
+from sphereface2.rendering.renderer import render
+from sphereface2.rendering.surface import SIZE
+
+_FIRST_PERSON = FIRST_UNSEEN + 500_000  # far from the people of the verification sets
+_STREAM = 7
+_FRAMES = (2, 4)
+_COLUMNS = "TEMPLATE_ID,SUBJECT_ID,FILENAME,SIGHTING_ID,FACE_X,FACE_Y,FACE_WIDTH,FACE_HEIGHT"
+# A template's sightings: "still" is one image, "video" a few frames of one recording.
+_GALLERY = ("still", "still")
+_PROBES = (("still",), ("video", "still"), ("video",))
+
+
+@dataclass(frozen=True)
+class _Shot:
+    """One image: whom it shows, in which template and recording, and under which conditions."""
+
+    person: int
+    """Counted from 0."""
+    looks: Person
+    template: int
+    media: int
+    conditions: Conditions
+
+
+@dataclass(frozen=True)
+class _Lists:
+    """What the files of meta/ say, a line each."""
+
+    media: list[str]
+    points: list[str]
+    galleries: tuple[list[str], list[str]]
+    probes: list[str]
+
+
+def render_ijb(
+    root: Path,
+    *,
+    people: int = 60,
+    seed: int = 0,
+    prefix: str = "ijbc",
+    progress: Progress | None = None,
+) -> int:
+    """Write meta/ and loose_crop/ below `root`; the number of images.
+
+    Half of the people are in each gallery, so that the probes of the others are non-mated there.
+    The pairs are every gallery template with every probe.
+    """
+    if people < 4:
+        raise ValueError(f"small IJB: people must be at least 4, got {people}")
+    if seed < 0:
+        raise ValueError(f"small IJB: seed must not be negative, got {seed}")
+    shots = list(_shots(people, seed))
+    (root / "meta").mkdir(parents=True)
+    (root / "loose_crop").mkdir()
+    lists = _Lists([], [], ([], []), [])
+    for number, shot in enumerate(shots, start=1):
+        name = f"{number}.jpg"
+        picture, points = _loose(shot, rng=np.random.default_rng((seed, number, _STREAM)))
+        _write_jpeg(root / "loose_crop" / name, picture)
+        _note(lists, shot, name, picture, points, people)
+        if progress is not None:
+            progress(number, len(shots))
+    start = root / "meta" / prefix
+    for ending, lines in (
+        ("face_tid_mid.txt", lists.media),
+        ("name_5pts_score.txt", lists.points),
+        ("1N_gallery_G1.csv", [_COLUMNS, *lists.galleries[0]]),
+        ("1N_gallery_G2.csv", [_COLUMNS, *lists.galleries[1]]),
+        ("1N_probe_mixed.csv", [_COLUMNS, *lists.probes]),
+        ("template_pair_label.txt", _pairs(people)),
+    ):
+        Path(f"{start}_{ending}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    made = {"what": "rendered people", "people": people, "images": len(shots), "seed": seed}
+    (root / MADE).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    return len(shots)
+
+
+def _template(person: int, number: int, people: int) -> int:
+    """Templates 1 to `people` are the gallery, the probes follow."""
+    if number == 0:
+        return person + 1
+    return people + person * len(_PROBES) + number
+
+
+def _shots(people: int, seed: int) -> Iterator[_Shot]:
+    media = 0
+    for person in range(people):
+        identity, sample = _FIRST_PERSON + person, 0
+        looks = draw_person(seed, identity)
+        for number, sightings in enumerate((_GALLERY, *_PROBES)):
+            template = _template(person, number, people)
+            for kind in sightings:
+                media += 1
+                conditions = sample_conditions(identity, sample, seed=seed)
+                if kind == "still":
+                    yield _Shot(person, looks, template, media, conditions)
+                else:
+                    rng = np.random.default_rng((seed, identity, sample, _STREAM))
+                    for frame in _frames(conditions, rng):
+                        yield _Shot(person, looks, template, media, frame)
+                sample += 1
+
+
+def _frames(first: Conditions, rng: np.random.Generator) -> Iterator[Conditions]:
+    """Frames of one recording: one age, light, hair and place; pose and expression drift."""
+    for _ in range(int(rng.integers(_FRAMES[0], _FRAMES[1] + 1))):
+        drift = rng.normal(size=8)
+        yield replace(
+            first,
+            yaw=float(np.clip(first.yaw + 5 * drift[0], -68, 68)),
+            pitch=float(np.clip(first.pitch + 3 * drift[1], -20, 20)),
+            roll=float(np.clip(first.roll + 2 * drift[2], -9, 9)),
+            smile=float(np.clip(first.smile + 0.15 * drift[3], -0.5, 1)),
+            mouth_open=float(np.clip(first.mouth_open + 0.2 * drift[4], 0, 1)),
+            brow_raise=float(np.clip(first.brow_raise + 0.15 * drift[5], -1, 1)),
+            gaze_x=float(np.clip(first.gaze_x + 0.15 * drift[6], -0.7, 0.7)),
+            shift_x=float(np.clip(first.shift_x + 0.5 * drift[7], -3, 3)),
+            blur=max(first.blur, 0.7),  # video is softer than a photo
+        )
+
+
+def _loose(
+    shot: _Shot, *, rng: np.random.Generator
+) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+    """The face somewhere in a larger picture, turned and scaled, and where its five points are."""
+    face = render(shot.looks, shot.conditions)
+    scale = float(rng.uniform(1.1, 1.9))
+    angle = np.deg2rad(float(rng.normal(0, 12)))
+    side = int(SIZE * scale * rng.uniform(1.35, 1.7))
+    turn = scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    middle = np.full(2, (SIZE - 1) / 2)
+    centre = np.full(2, (side - 1) / 2) + rng.normal(0, 0.03 * side, 2)
+    matrix = np.column_stack([turn, centre - turn @ middle])
+    picture = cv2.warpAffine(
+        face, matrix, (side, side), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE
+    )
+    inside = cv2.warpAffine(np.ones((SIZE, SIZE), np.uint8), matrix, (side, side))
+    # Beyond the rendered part lies a soft background, not the streaks of its edge.
+    coarse = cv2.resize(picture, (12, 12), interpolation=cv2.INTER_AREA)
+    soft = cv2.resize(coarse, (side, side), interpolation=cv2.INTER_CUBIC)
+    picture = np.where(inside[:, :, None] > 0, picture, soft)
+    points = TEMPLATE @ matrix[:, :2].T + matrix[:, 2]
+    return np.asarray(picture, np.uint8), points
+
+
+def _note(
+    lists: _Lists,
+    shot: _Shot,
+    name: str,
+    picture: NDArray[np.uint8],
+    points: NDArray[np.float64],
+    people: int,
+) -> None:
+    lists.media.append(f"{name} {shot.template} {shot.media}")
+    places = " ".join(f"{value:.3f}" for value in points.reshape(-1))
+    lists.points.append(f"{name} {places} {_detector_score(shot.conditions):.3f}")
+    side = picture.shape[0]
+    row = f"{shot.template},{shot.person + 1},{name},{shot.media},0,0,{side},{side}"
+    if shot.template > people:
+        lists.probes.append(row)
+    else:
+        lists.galleries[shot.person % 2].append(row)
+
+
+def _detector_score(conditions: Conditions) -> float:
+    """What a detector might say: less of turned, blurred and covered faces."""
+    covered = conditions.accessory in ("mask", "sunglasses", "hand")
+    turned, soft = abs(conditions.yaw) / 68, conditions.blur / 1.3
+    return 0.999 - 0.25 * turned**2 - 0.1 * soft - 0.15 * covered
+
+
+def _pairs(people: int) -> list[str]:
+    probes = range(1, len(_PROBES) + 1)
+    return [
+        f"{_template(left, 0, people)} {_template(right, number, people)} {int(left == right)}"
+        for left in range(people)
+        for right in range(people)
+        for number in probes
+    ]
+
+
+def _write_jpeg(path: Path, picture: NDArray[np.uint8]) -> None:
+    colours = cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)
+    done, encoded = cv2.imencode(".jpg", colours, [cv2.IMWRITE_JPEG_QUALITY, 96])
+    assert done
+    path.write_bytes(encoded.tobytes())

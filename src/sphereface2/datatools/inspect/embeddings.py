@@ -1,0 +1,82 @@
+"""The embeddings of a source's images beside its report: kept, and taken up again after a stop."""
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sphereface2.backbones.backbone import Backbone
+from sphereface2.data.sources.encoded import EncodedImages
+from sphereface2.data.sources.image_file import decode
+from sphereface2.models.embedding import Preprocessing
+from sphereface2.models.extraction import Extraction
+from sphereface2.progress import Progress
+
+ImageArray = npt.NDArray[np.uint8]
+
+
+def embed_source(
+    source: EncodedImages,
+    numbers: npt.NDArray[np.int64],
+    path: Path,
+    *,
+    backbone: Backbone,
+    preprocessing: Preprocessing,
+    key: str,
+    flip: bool = True,
+    device: torch.device | str = "cpu",
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> npt.NDArray[np.float32]:
+    """The embeddings (N, D) of the images with these numbers, as a read-only map of `path`.
+
+    `key` tells model and data (`embedding_key`): embeddings of the same are taken as they are or
+    gone on with, others are replaced.
+    """
+    extraction = Extraction(path, count=len(numbers), dim=backbone.embedding_dim, what={"key": key})
+    keyed = path.with_suffix(".key")
+    if not keyed.is_file() or keyed.read_text(encoding="utf-8") != key:
+        path.unlink(missing_ok=True)
+        shutil.rmtree(extraction.folder, ignore_errors=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        keyed.write_text(key, encoding="utf-8")
+    if not path.is_file():
+        extraction.start()
+        extraction.work(
+            backbone.to(device),
+            _Chosen(source, numbers),
+            preprocessing=preprocessing,
+            flip=flip,
+            workers=workers,
+            progress=progress,
+        )
+        extraction.finish()
+    embeddings: npt.NDArray[np.float32] = np.load(path, mmap_mode="r")
+    return embeddings
+
+
+def embedding_key(model: Path, digests: npt.NDArray[np.uint64]) -> str:
+    """A name for the embeddings of images with these digests by the model in this folder."""
+    summary = hashlib.blake2b(digests.tobytes(), digest_size=16)
+    for file in sorted(model.iterdir()):
+        with file.open("rb") as content:
+            summary.update(hashlib.file_digest(content, "sha256").digest())
+    return summary.hexdigest()
+
+
+class _Chosen:
+    """Some images of a source, without their labels."""
+
+    def __init__(self, source: EncodedImages, numbers: npt.NDArray[np.int64]) -> None:
+        self._source = source
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int, /) -> ImageArray:
+        number = int(self._numbers[index])
+        return decode(self._source.encoded(number), self._source.location(number), looked=True)

@@ -1,0 +1,128 @@
+"""One pass over all images of a source: what is to be known of each, and their average."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from sphereface2.data.sources.encoded import BadImage, EncodedImages
+from sphereface2.data.sources.image_file import decode, look
+from sphereface2.datatools.inspect.faces import FaceAverage, redness
+from sphereface2.datatools.inspect.near_duplicates import picture_hash
+from sphereface2.progress import Progress
+
+_CHUNK = 128
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFacts:
+    """What one pass found, a row for each image: 45 bytes, so a million images take 45 MB.
+
+    digest: of the stored bytes, (N, 2)
+    picture: hash of the picture, (N, 2); near-identical pictures differ in few bits
+    size: width and height as shown, (N, 2)
+    redness: red less blue in the middle, not a number for a grey picture
+    readable: False where the image cannot be used; its other facts mean nothing then
+    """
+
+    digest: NDArray[np.uint64]
+    picture: NDArray[np.uint64]
+    size: NDArray[np.int32]
+    redness: NDArray[np.float32]
+    readable: NDArray[np.bool_]
+    bad: tuple[BadImage, ...]
+    average: FaceAverage
+
+
+def examine(
+    source: EncodedImages, *, workers: int = 1, progress: Progress | None = None
+) -> ImageFacts:
+    """Read and decode every image once, in `workers` threads; no image is kept."""
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
+    count = len(source)
+    facts = ImageFacts(
+        digest=np.zeros((count, 2), np.uint64),
+        picture=np.zeros((count, 2), np.uint64),
+        size=np.zeros((count, 2), np.int32),
+        redness=np.full(count, np.nan, np.float32),
+        readable=np.zeros(count, np.bool_),
+        bad=(),
+        average=FaceAverage(),
+    )
+    bad: list[BadImage] = []
+    done = 0
+    for numbers, found, average in _chunks(source, facts, workers):
+        bad += found
+        facts.average.merge(average)
+        done += len(numbers)
+        if progress is not None:
+            progress(done, count)
+    return ImageFacts(
+        facts.digest,
+        facts.picture,
+        facts.size,
+        facts.redness,
+        facts.readable,
+        tuple(bad),
+        facts.average,
+    )
+
+
+_Chunk = tuple[range, list[BadImage], FaceAverage]
+
+
+def _chunks(source: EncodedImages, facts: ImageFacts, workers: int) -> Iterator[_Chunk]:
+    """The chunks in order; threads are only a few ahead, for each chunk holds an average."""
+    stopped = threading.Event()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="inspect")
+    waiting: deque[Future[_Chunk]] = deque()
+    try:
+        for start in range(0, len(source), _CHUNK):
+            numbers = range(start, min(start + _CHUNK, len(source)))
+            waiting.append(pool.submit(_examine, source, facts, numbers, stopped))
+            if len(waiting) > 4 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        stopped.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _examine(
+    source: EncodedImages, facts: ImageFacts, numbers: range, stopped: threading.Event
+) -> _Chunk:
+    """Fill the rows of some images; threads write to different rows."""
+    average, bad = FaceAverage(), []
+    for number in numbers:
+        if stopped.is_set():
+            break
+        try:
+            encoded = source.encoded(number)
+            look(encoded)
+        except (ValueError, OSError) as error:
+            bad.append(BadImage(number, source.location(number), str(error)))
+            continue
+        try:
+            image = decode(encoded, source.location(number), looked=True)
+        except ValueError:
+            bad.append(BadImage(number, source.location(number), "its content is damaged"))
+            continue
+        grey = np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), np.uint8)
+        digest = hashlib.blake2b(encoded, digest_size=16).digest()
+        facts.digest[number] = np.frombuffer(digest, np.uint64)
+        facts.picture[number] = picture_hash(grey)
+        facts.size[number] = image.shape[1], image.shape[0]
+        facts.redness[number] = redness(image)
+        facts.readable[number] = True
+        average.add(image, grey)
+    return numbers, bad, average

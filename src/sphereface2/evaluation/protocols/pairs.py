@@ -1,0 +1,166 @@
+"""Verification sets by name, scored by a model or by embeddings that were saved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sphereface2.data.pairs.by_word import (
+    has_people,
+    is_pair_list,
+    require_lists_for_root,
+    sets_of_word,
+)
+from sphereface2.data.pairs.checks import notes_on_pairs
+from sphereface2.data.pairs.named_pairs import named_pairs, without_ending
+from sphereface2.data.pairs.verification_set import Missing, VerificationSet
+from sphereface2.data.sources import open_images
+from sphereface2.data.sources.source import images_digest
+from sphereface2.evaluation.embedding_files import SavedEmbeddings
+from sphereface2.evaluation.pair_scores import PairScores, score_pairs, score_set
+from sphereface2.evaluation.protocols.subject import Subject, rows_of
+from sphereface2.models.embedder import Embedder
+from sphereface2.models.unit_rows import Mirror, Vectors, fold_mirror
+from sphereface2.training.distributed import current_team
+
+
+def find_sets(
+    words: Sequence[str], *, root: Path | None = None, missing: Missing = "error"
+) -> list[VerificationSet]:
+    """What each word means: a .bin file, a list of pairs, `synthetic`, or people to draw pairs of.
+
+    root: where the images of lists of pairs lie
+    missing: what becomes of images that are not there or cannot be read
+    """
+    require_lists_for_root(words, root)
+    start = None if root is None else str(root)
+    found = []
+    for word in words:
+        found += sets_of_word(word, root=start, missing=missing)
+    names = [each.name for each in found]
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"two sets are called {twice[0]}; rename one, or evaluate them apart")
+    return found
+
+
+def score_sets(
+    embedder: Embedder, sets: Sequence[VerificationSet], *, folder: Path
+) -> list[PairScores] | None:
+    """The pairs of each set scored by a model; None on all ranks but the first.
+
+    The embeddings are kept in `folder`: the same sets are not embedded twice.
+    """
+    team = current_team()
+    scored = []
+    for each in sets:
+        embeddings = embedder.embed(
+            each.images, folder / f"{each.name}.npy", title=f"embedding set {each.name}"
+        )
+        if team.is_first:
+            scored.append(score_set(each, embeddings, images=images_digest(each.images)))
+    return scored if team.is_first else None
+
+
+def score_saved(
+    subject: Subject, words: Sequence[str], *, mirrored: bool | None = None
+) -> list[PairScores]:
+    """The pairs of each set scored by saved embeddings; of lists, the images need not be there."""
+    assert subject.embeddings is not None
+    saved = subject.read(subject.embeddings, mirrored=mirrored)
+    return [_score_word(saved, word, subject.missing) for word in words]
+
+
+def notes_on_saved(words: Sequence[str]) -> list[str]:
+    """What is odd about the pairs of sets that saved embeddings are scored on."""
+    notes = []
+    for word in words:
+        path = Path(word)
+        lists = [named_pairs(path)] if is_pair_list(path) else find_sets([word], missing="skip")
+        notes += [note for each in lists for note in notes_on_pairs(each)]
+    return notes
+
+
+def _score_word(saved: SavedEmbeddings, word: str, missing: Missing) -> PairScores:
+    if word == "synthetic":
+        raise ValueError("the synthetic sets are embedded by a model; name one instead of a file")
+    if is_pair_list(Path(word)):
+        return _score_list(saved, Path(word), missing)
+    (found,) = find_sets([word], missing=missing)
+    if has_people(Path(word)):
+        source = open_images(Path(word))
+        names = [source.name(number) for number in range(len(source))]
+        vectors, mirror = rows_of(saved, names, missing=missing)
+    else:
+        vectors, mirror = _rows_of_bin(saved, word, len(found.images))
+    return score_pairs(
+        found.name,
+        fold_mirror(np.asarray(vectors), mirror),
+        found.pairs,
+        found.same,
+        found.folds,
+        people=found.people,
+        missing=missing,
+    )
+
+
+def _rows_of_bin(saved: SavedEmbeddings, word: str, images: int) -> tuple[Vectors, Mirror]:
+    """The images of a .bin file have no names: a row each, in its order (2i, 2i+1 are pair i)."""
+    if saved.names is not None:
+        raise ValueError(
+            f"{saved.source} has the names of its images, but those of {word} have none to be "
+            f"found by; if its rows are in the order of {word} take the names away, else use the "
+            f"embeddings that 'sphereface2 evaluate MODEL --on {word}' keeps"
+        )
+    if len(saved.vectors) != images:
+        raise ValueError(
+            f"{saved.source} has {len(saved.vectors):,} embeddings, but {word} has {images:,} "
+            "images, which have no names: it takes one row each, in their order"
+        )
+    return saved.vectors, saved.mirror
+
+
+def _score_list(saved: SavedEmbeddings, path: Path, missing: Missing) -> PairScores:
+    listed = named_pairs(path)
+    names, known = listed.images, saved
+    if not any("." in name.rpartition("/")[2] for name in names):
+        # LFW's lists name images without their ending.
+        short = None if saved.names is None else [without_ending(name) for name in saved.names]
+        known = replace(saved, names=short)
+    if saved.names is None:
+        raise ValueError(
+            f"{saved.source} has no names, by which the pairs of {path} could be found; put one a "
+            "line into a .txt beside it"
+        )
+    vectors, mirror = rows_of(known, names, missing=missing)
+    return score_pairs(
+        listed.name,
+        fold_mirror(np.asarray(vectors), mirror),
+        listed.pairs,
+        listed.same,
+        listed.folds,
+        people=_people(known, names, listed.pairs, listed.same),
+        missing=missing,
+    )
+
+
+def _people(
+    saved: SavedEmbeddings,
+    names: Sequence[str],
+    pairs: np.ndarray[Any, np.dtype[np.int64]],
+    same: np.ndarray[Any, np.dtype[np.bool_]],
+) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    """Who each image shows, as the names beside the embeddings say and every pair agrees."""
+    if saved.people is None or saved.names is None:
+        return None
+    of_name = dict(zip(saved.names, saved.people.tolist(), strict=True))
+    people = [of_name.get(name, "") for name in names]
+    numbers = np.unique(people, return_inverse=True)[1].astype(np.int64)
+    # An image without an embedding has nobody's name here, and its pairs are not scored.
+    told = np.array([name in of_name for name in names])[pairs].all(axis=1)
+    agree = np.array_equal((numbers[pairs[:, 0]] == numbers[pairs[:, 1]])[told], same[told])
+    return numbers if agree else None

@@ -1,0 +1,250 @@
+"""Rates at a target false rate, exact although only the highest impostor scores are kept."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from sphereface2.evaluation.intervals import (
+    WILSON,
+    WITH_THRESHOLD,
+    Interval,
+    People,
+    Rate,
+    rate_of,
+    wilson,
+)
+from sphereface2.evaluation.metrics import RocPoints
+
+Scores = npt.NDArray[np.float32]
+AND_THRESHOLD = WITH_THRESHOLD.removeprefix(WILSON)  # the same method, whatever it is added to
+
+
+@dataclass(frozen=True)
+class Operating:
+    """Where a rate was read.
+
+    target, reached: the false rate asked for, and the one truly reached (never above it)
+    impostors: the trials behind the false rate
+    resolved: False if the target lies below 1 / impostors, so that the data cannot tell it from 0
+    """
+
+    target: float
+    reached: float
+    threshold: float
+    impostors: int
+    resolved: bool
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of a protocol under the name it is printed with; `at` for those at a threshold."""
+
+    name: str
+    rate: Rate
+    at: Operating | None = None
+
+    @property
+    def resolved(self) -> bool:
+        return self.at is None or self.at.resolved
+
+    def text(self) -> str:
+        """The number as it is printed: with its interval and evidence, or why there is none."""
+        if self.at is not None and not self.at.resolved:
+            return (
+                f"{self.name}: not resolved by {self.at.impostors:,} impostor trials "
+                f"(at least {minimum_trials(self.at.target):,} needed)"
+            )
+        rate = self.rate
+        line = (
+            f"{self.name}: {rate.value:.2%} [{rate.interval.low:.2%}, {rate.interval.high:.2%}] "
+            f"of {rate.trials:,} trials"
+        )
+        if self.at is None:
+            return line
+        return (
+            f"{line}, reached {self.at.reached:.3g} of {self.at.impostors:,}, "
+            f"threshold {self.at.threshold:.4f}"
+        )
+
+
+def thin_roc(*, genuine: Scores, highest: Scores, impostors: int) -> RocPoints:
+    """At most 400 exact operating points, as far down as `highest` reaches, for drawing."""
+    rising, fallen = np.sort(genuine), -highest
+    steps = np.geomspace(1, highest.size, 250).astype(np.int64) - 1  # false accepts
+    by_far = np.searchsorted(rising, highest[np.concatenate([[0], steps])], side="right")
+    by_tar = np.linspace(0, rising.size - 1, 140).astype(np.int64)
+    # At the last score kept, ties beyond it may have been dropped: stay above.
+    lowest = np.searchsorted(rising, highest[-1], side="right") if highest.size < impostors else 0
+    kept = np.unique(np.concatenate([by_far, by_tar[by_tar >= lowest]]))[::-1]
+    thresholds = rising[kept[kept < rising.size]]
+    thresholds = thresholds[thresholds > -np.inf]
+    false = np.searchsorted(fallen, -thresholds, side="right")
+    true = rising.size - np.searchsorted(rising, thresholds, side="left")
+    return RocPoints(
+        far=tuple((false / impostors).tolist()),
+        tar=tuple((true / rising.size).tolist()),
+        threshold=tuple(thresholds.tolist()),
+    )
+
+
+def minimum_trials(target: float) -> int:
+    """The fewest impostor trials that resolve a false rate."""
+    return int(np.ceil(1.0 / target - 1e-6)) if target > 0 else 0
+
+
+class HighestScores:
+    """The `keep` highest of any number of scores, collected block by block."""
+
+    def __init__(self, keep: int) -> None:
+        assert keep > 0
+        self.keep = keep
+        self.floor = np.float32(-np.inf)  # a score that is not above it cannot be among the kept
+        self._parts: list[Scores] = []
+        self._held = 0
+
+    def add(self, scores: Scores) -> None:
+        above = scores[scores > self.floor]
+        if above.size:
+            self._parts.append(above)
+            self._held += above.size
+            if self._held > 2 * self.keep + 65_536:
+                self._shrink()
+
+    def falling(self) -> Scores:
+        """What is kept, the highest first."""
+        self._shrink()
+        return np.sort(self._parts[0])[::-1] if self._parts else np.empty(0, np.float32)
+
+    def _shrink(self) -> None:
+        if not self._parts:
+            return
+        scores = np.concatenate(self._parts)
+        if scores.size > self.keep:
+            scores = np.partition(scores, scores.size - self.keep)[-self.keep :]
+        if scores.size == self.keep:
+            self.floor = scores.min()
+        self._parts, self._held = [scores], scores.size
+
+
+def allowed(target: float, total: int) -> int:
+    """The most false accepts out of `total` whose share does not exceed `target`."""
+    if not 0.0 <= target <= 1.0:
+        raise ValueError(f"a target rate must lie between 0 and 1, got {target}")
+    count = min(int(target * total) + 1, total)
+    while count / total > target:  # as a float, like every share that is compared with it
+        count -= 1
+    return count
+
+
+def kept_for(targets: Sequence[float], total: int) -> int:
+    """How many of the highest of `total` impostor scores `rates_at` needs."""
+    counts = [counted_off(allowed(target, total), total)[1] for target in targets]
+    return min(max(counts, default=0) + 1, total)
+
+
+def counted_off(count: int, total: int, *, confidence: float = 0.95) -> tuple[int, int]:
+    """The fewest and most impostors that the true threshold may accept, where `count` were."""
+    share = wilson(count, total, confidence=confidence).interval
+    return math.floor(share.low * total), math.ceil(share.high * total)
+
+
+def with_threshold(
+    rate: Rate, *, genuine: Scores, highest: Scores, count: int, impostors: int
+) -> Rate:
+    """`rate` at a threshold set by `count` impostors, with the threshold's own chance added.
+
+    The share at both ends of the threshold's interval, added in squares (MOVER) to the interval
+    that holds the threshold fixed. With too few impostors behind it (fewer than three) the
+    threshold may lie anywhere above them, and the lower end is 0.
+    """
+    low, high = swing(genuine, highest, count=count, impostors=impostors)
+    return widened(rate, low, high)
+
+
+def swing(genuine: Scores, highest: Scores, *, count: int, impostors: int) -> tuple[float, float]:
+    """How far below and above a rate lies at the ends of its threshold's interval."""
+    fewest, most = counted_off(count, impostors)
+
+    def accepted(false: int) -> float:
+        if false >= impostors:
+            return float(np.mean(genuine > -np.inf))
+        return float(np.mean(genuine > highest[false]))
+
+    here = accepted(count)
+    # The strictest threshold that accepts `fewest` impostors is the score of the last of them.
+    strict = float(np.mean(genuine >= highest[fewest - 1])) if fewest else -math.inf
+    return max(0.0, here - strict), max(0.0, accepted(most) - here)
+
+
+def widened(rate: Rate, below: float, above: float) -> Rate:
+    """`rate` with two independent sources of error, the second as distances from its value."""
+    interval = rate.interval
+    low = rate.value - math.hypot(rate.value - interval.low, below)
+    high = rate.value + math.hypot(interval.high - rate.value, above)
+    return replace(
+        rate,
+        interval=Interval(
+            max(0.0, low),
+            min(1.0, high),
+            interval.confidence,
+            interval.method + AND_THRESHOLD,
+        ),
+    )
+
+
+def rates_at(
+    targets: Sequence[float],
+    *,
+    genuine: Scores,
+    highest: Scores,
+    impostors: int,
+    name: str,
+    people: People | None = None,
+) -> tuple[Measure, ...]:
+    """The highest share of `genuine` that is accepted while the false rate keeps to each target.
+
+    genuine: (n,), -inf for a trial that no threshold can accept; people: (n,) whose trial each is
+    highest: the `kept_for` highest of the `impostors` scores, falling
+    name: e.g. "TAR@FAR"; the target is appended
+
+    A trial is accepted if score >= threshold, and equal scores are accepted together. Of the
+    thresholds that accept the same genuine trials the highest is taken.
+    """
+    assert highest.size >= kept_for(targets, impostors)
+    rising = np.sort(genuine)
+    fallen = -highest  # rising, as searchsorted wants it
+    top = max(float(highest[0]), float(rising[-1]))
+    measures = []
+    for target in targets:
+        most = allowed(target, impostors)
+        # The first impostor that must be turned away: a threshold lies above its score.
+        bound = highest[most] if most < impostors else np.float32(-np.inf)
+        position = int(np.searchsorted(rising, bound, side="right"))
+        if position < rising.size:
+            threshold = rising[position]
+        else:
+            threshold = np.nextafter(np.float32(top), np.float32(np.inf))
+        false = int(np.searchsorted(fallen, -threshold, side="right"))
+        measures.append(
+            Measure(
+                f"{name}={target:g}",
+                with_threshold(
+                    rate_of(genuine >= threshold, people),
+                    genuine=genuine,
+                    highest=highest,
+                    count=most,
+                    impostors=impostors,
+                ),
+                Operating(
+                    target=float(target),
+                    reached=false / impostors,
+                    threshold=float(threshold),
+                    impostors=impostors,
+                    resolved=1.0 / impostors <= target,
+                ),
+            )
+        )
+    return tuple(measures)

@@ -1,0 +1,289 @@
+"""The parallelisation figure: images a second of a head alone, its classes over 1 to N ranks.
+
+There is no network: random embeddings go in. A step is forward, backward and SGD with momentum on
+the class weights. The same batch is shared out over however many ranks there are.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sphereface2.evaluation.experiment_results import ParallelResult, ParallelRun
+from sphereface2.evaluation.results import installed_versions
+from sphereface2.experiments.paper.rank_team import RankTeam, Work, rank_team
+from sphereface2.progress import Progress
+from sphereface2.workers import usable_cores
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sphereface2.training.distributed import Team
+
+METHODS = ("sphereface2-c", "cosface", "arcface")
+LEARNING_RATE, MOMENTUM, DECAY = 0.1, 0.9, 5e-4
+BATCH = 256
+_LEAST_ROUNDS = 3  # a median of fewer says little
+_MOST_PROCESSES = 8  # ranks on the CPU: each has a torch of its own, and there is a team a method
+
+
+def measure_parallel(
+    methods: Sequence[str] = METHODS,
+    *,
+    ranks: Sequence[int] | None = None,
+    identities: int = 100_000,
+    dim: int = 512,
+    batch: int = BATCH,
+    repeats: int = 9,
+    seconds: float = 200.0,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> ParallelResult:
+    """Time a step of each head on each number of ranks, by default on the `possible_ranks`.
+
+    After its share of `seconds` a number of ranks begins no further round, once there are three.
+    On the CPU a rank is a process of one thread, and the heads on one number of ranks are alive at
+    once and take turns; on GPUs, which nobody shares, they come one after another, for a GPU has
+    to hold them.
+    """
+    worlds = tuple(ranks or possible_ranks(device, batch=batch))
+    _check(methods, worlds, identities=identities, batch=batch, repeats=repeats, device=device)
+    together = [[(method, world) for method in methods] for world in worlds]
+    if device != "cpu":
+        together = [[each] for some in together for each in some]
+    count = len(worlds) * len(methods)
+    turns = _Turns(count * (repeats + 2), progress or (lambda done, total: None))
+    runs: list[ParallelRun] = []
+    for some in together:
+        with ExitStack() as alive:
+            teams = []
+            for method, world in some:
+                work = HeadAlone(method, dim=dim, identities=identities, batch=batch, device=device)
+                name = f"{method} on {world} rank{'s' if world > 1 else ''}"
+                teams.append(alive.enter_context(rank_team(name, work, ranks=world)))
+                turns.took()
+            share = seconds * len(some) / count
+            times = take_turns(teams, repeats=repeats, seconds=share, took=turns.took)
+            for (method, world), team, steps in zip(some, teams, times, strict=True):
+                told = team.told()[0]
+                runs.append(
+                    ParallelRun(
+                        method=method,
+                        ranks=world,
+                        seconds=tuple(steps),
+                        exchanges=told["exchanges"],
+                        bytes_sent=told["bytes_sent"],
+                    )
+                )
+    turns.end()
+    return ParallelResult(
+        identities=identities,
+        dim=dim,
+        batch=batch,
+        device=device,
+        threads=1,
+        runs=tuple(runs),
+        machine=describe_machine(device),
+        versions=installed_versions(),
+    )
+
+
+def take_turns(
+    teams: Sequence[RankTeam],
+    *,
+    repeats: int,
+    seconds: float = float("inf"),
+    took: Callable[[], None] = lambda: None,
+) -> list[list[float]]:
+    """The seconds of `repeats` steps of each team, a step of each in turn, after one to warm up.
+
+    After `seconds` in all no further round begins, once there are three.
+    """
+    began = time.monotonic()
+    times: list[list[float]] = [[] for _ in teams]
+    for number in range(repeats + 1):
+        if number > _LEAST_ROUNDS and time.monotonic() - began > seconds:
+            break
+        for steps, team in zip(times, teams, strict=True):
+            step = team.step()
+            took()
+            if number:
+                steps.append(step)
+    return times
+
+
+def possible_ranks(device: str = "cpu", *, batch: int = BATCH) -> tuple[int, ...]:
+    """Of 1, 2, 4 and so on up to all cores (at most 8) or GPUs, those that divide the batch."""
+    if device == "cuda":
+        import torch
+
+        most = torch.cuda.device_count()
+    else:
+        most = min(_MOST_PROCESSES, usable_cores())
+    doubled = [2**power for power in range(most.bit_length())]
+    return tuple(count for count in dict.fromkeys([*doubled, max(1, most)]) if batch % count == 0)
+
+
+@dataclass(frozen=True)
+class HeadAlone:
+    """Starts a rank's steps of a head without a network."""
+
+    method: str
+    dim: int
+    identities: int
+    batch: int
+    device: str = "cpu"
+
+    def __call__(self, team: Team) -> Work:
+        return _HeadWork(self, team)
+
+
+class HeadStep:
+    """One training step of a head alone; the class weights move inside its forward pass."""
+
+    def __init__(
+        self,
+        method: str,
+        dim: int,
+        identities: int,
+        *,
+        sample_rate: float = 1.0,
+        device: str = "cpu",
+    ) -> None:
+        import torch
+
+        from sphereface2.heads import build_head
+        from sphereface2.heads.proxy import ProxyHead
+
+        head = build_head(method, dim, identities).to(device)
+        if not isinstance(head, ProxyHead):
+            raise ValueError(
+                f"the head '{method}' keeps no weights of classes to share out over ranks"
+            )
+        self.head = head
+        head.fused_sgd(lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=DECAY)
+        head.sample_negatives(sample_rate)
+        # The bias is one number and has an ordinary optimiser.
+        rest = [parameter for parameter in head.parameters() if parameter is not head.weight]
+        self._optimizer = (
+            torch.optim.SGD(rest, lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=DECAY)
+            if rest
+            else None
+        )
+
+    def __call__(self, embeddings: Tensor, labels: Tensor) -> None:
+        if self._optimizer is not None:
+            self._optimizer.zero_grad()
+        self.head(embeddings.requires_grad_(), labels).backward()
+        if self._optimizer is not None:
+            self._optimizer.step()
+
+
+class _HeadWork:
+    """A rank's part of the classes and of one random batch, stepped again and again."""
+
+    def __init__(self, alone: HeadAlone, team: Team) -> None:
+        import torch
+
+        from sphereface2.heads.sharding import class_shards
+
+        device = team.device_name(alone.device)
+        self._on_gpu = device.startswith("cuda")
+        if self._on_gpu:
+            torch.cuda.set_device(device)
+        with class_shards(team.rank, team.world):
+            self._step = HeadStep(alone.method, alone.dim, alone.identities, device=device)
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randn(alone.batch, alone.dim, generator=generator)
+        labels = torch.randint(0, alone.identities, (alone.batch,), generator=generator)
+        self._rows = rows.chunk(team.world)[team.rank].to(device)
+        self._labels = labels.chunk(team.world)[team.rank].to(device)
+        self._steps = 0
+
+    def step(self) -> None:
+        self._step(self._rows.clone(), self._labels)
+        self._steps += 1
+        if self._on_gpu:
+            import torch
+
+            torch.cuda.synchronize()
+
+    def told(self) -> Mapping[str, float]:
+        exchange = self._step.head.exchange
+        if exchange is None:
+            return {"exchanges": 0.0, "bytes_sent": 0.0}
+        return {
+            "exchanges": exchange.traffic.barriers / self._steps,
+            "bytes_sent": exchange.traffic.bytes_sent / self._steps,
+        }
+
+
+class _Turns:
+    def __init__(self, total: int, progress: Progress) -> None:
+        self._done, self._total, self._progress = 0, total, progress
+
+    def took(self) -> None:
+        self._done += 1
+        self._progress(self._done, self._total)
+
+    def end(self) -> None:
+        self._progress(self._total, self._total)
+
+
+def _check(
+    methods: Sequence[str],
+    ranks: Sequence[int],
+    *,
+    identities: int,
+    batch: int,
+    repeats: int,
+    device: str,
+) -> None:
+    from sphereface2.heads import HEADS
+    from sphereface2.registry import look_up
+
+    for method in methods:
+        look_up("head", HEADS, method)
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, got '{device}'")
+    if device == "cuda":
+        import torch
+
+        if torch.cuda.device_count() < max(ranks):
+            raise ValueError(
+                f"every rank needs a GPU of its own, {max(ranks)} in all, and torch finds "
+                f"{torch.cuda.device_count()}; leave out --scale paper to measure on the CPU"
+            )
+    if repeats < 1:
+        raise ValueError(f"repeats must be at least 1, got {repeats}")
+    for world in ranks:
+        if world < 1 or batch % world or identities < world:
+            raise ValueError(
+                f"a batch of {batch} and {identities:,} identities cannot be shared out over "
+                f"{world} ranks; take a number of ranks that divides the batch"
+            )
+
+
+def describe_machine(device: str = "cpu") -> dict[str, str]:
+    """What a measurement of time ran on, in words."""
+    found = {"processor": _processor(), "cores": str(os.cpu_count()), "system": platform.system()}
+    if device == "cuda":
+        import torch
+
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()

@@ -1,0 +1,247 @@
+"""Trained runs on IJB-B, IJB-C and MegaFace: the columns of the paper's tables, and ROC curves."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from sphereface2.evaluation.experiment_results import MethodRoc, SeedRun, SweepResult, SweepRow
+from sphereface2.evaluation.ijb import IjbResult
+from sphereface2.evaluation.megaface import MegaFaceResult
+from sphereface2.evaluation.metrics import RocPoints
+from sphereface2.evaluation.protocols import PROTOCOLS
+from sphereface2.evaluation.protocols.roots import MADE, TRUTH, is_made, require_root
+from sphereface2.evaluation.protocols.subject import Subject
+from sphereface2.evaluation.thresholds import Measure
+from sphereface2.files import JsonResult, file_lock
+from sphereface2.models.embedder import Watch, open_embedder, unwatched
+from sphereface2.models.folder import find_model, weights_digest
+from sphereface2.registry import look_up
+from sphereface2.reporting.published import IJB_B, IJB_C, MEGAFACE, PublishedTable
+
+FOLDER = "protocols"
+"""Below a run folder: what the run reached on each protocol."""
+TABLES: Mapping[str, PublishedTable] = {"ijb-b": IJB_B, "ijb-c": IJB_C, "megaface": MEGAFACE}
+# What its tables are judged by: the FAR that small benchmarks resolve well, the first match.
+_JUDGED = {"ijb-b": "TAR@FAR 1e-4", "ijb-c": "TAR@FAR 1e-4", "megaface": "rank-1, refined"}
+
+# Our names of the numbers in the paper's columns. The paper's 1:N is taken for the legacy one,
+# because it counts the people of both galleries as one ("# of galleries 1,875").
+_IJB_PARTS = ["1:1", "1:N legacy"]
+_IJB_COLUMNS = {
+    "TAR@FAR 1e-5": "TAR@FAR=1e-05",
+    "TAR@FAR 1e-4": "TAR@FAR=0.0001",
+    "TAR@FAR 1e-3": "TAR@FAR=0.001",
+    "rank-1": "rank 1",
+    "TPIR@FPIR 1e-2": "legacy TPIR@FPIR=0.01",
+    "TPIR@FPIR 1e-1": "legacy TPIR@FPIR=0.1",
+}
+
+
+@dataclass(frozen=True)
+class RunOnProtocol(JsonResult):
+    """What one run reached on one protocol.
+
+    model, root: digests of the weights and of the root's description, for which it holds
+    values: column -> percent, as the paper's table calls it; without what is not resolved
+    roc, impostors: of the 1:1 part, the curve and the pairs behind its FAR
+    """
+
+    IS: ClassVar[str] = "the result of a run on a protocol"
+    WRITTEN_BY: ClassVar[str] = "sphereface2 reproduce"
+
+    protocol: str
+    model: str
+    root: str
+    values: Mapping[str, float]
+    roc: RocPoints
+    impostors: int
+
+
+def run_on_protocol(
+    run: Path, protocol: str, *, root: Path, workers: int = 1, watch: Watch = unwatched
+) -> RunOnProtocol:
+    """Measure the model of a run, or read what was measured before with these weights and images.
+
+    root: the folder with meta/ or templatelists/, made by `small_root` or the real one
+    """
+    look_up("protocol", TABLES, protocol)
+    described = _description(require_root(root, protocol))
+    digest = weights_digest(find_model(run))
+    kept = run / FOLDER / f"{protocol}.json"
+    known = _read(kept, model=digest, root=described)
+    if known is not None:
+        return known
+    with file_lock(
+        run / FOLDER / f".{protocol}.lock",
+        while_waiting=lambda: watch(f"waiting for another process on {protocol}, {run.name}"),
+    ):
+        known = _read(kept, model=digest, root=described)
+        if known is not None:
+            return known  # another process has measured it meanwhile
+        # Named by what it is of: work that was interrupted goes on, that of other weights does not.
+        work = run / FOLDER / f".{protocol}-{digest[:8]}-{described[:8]}"
+        embedder = open_embedder(run, workers=workers, watch=watch)
+        subject = Subject(embedder, None, work, watch=watch)
+        values, roc, impostors = (
+            _megaface(subject, root) if protocol == "megaface" else _ijb(subject, protocol, root)
+        )
+        result = RunOnProtocol(
+            protocol=protocol,
+            model=digest,
+            root=described,
+            values=values,
+            roc=roc,
+            impostors=impostors,
+        )
+        result.save(kept)
+        shutil.rmtree(work)  # embeddings are large, and soon made again
+    return result
+
+
+def protocol_result(
+    base: SweepResult,
+    protocol: str,
+    *,
+    runs: Path,
+    root: Path,
+    table: PublishedTable | None = None,
+    rows: Mapping[str, str] | None = None,
+    watch: Watch = unwatched,
+) -> SweepResult:
+    """The runs of a sweep on a protocol: the same rows, with the columns of the protocol.
+
+    runs: the folder of all run folders; a run that failed keeps its error and gets no values
+    table: the paper's, by default the one of the large network
+    rows: label or else method of a row -> the paper's name of it
+    """
+    published = look_up("protocol", TABLES, protocol) if table is None else table
+    named = rows or {}
+    measured = [
+        replace(
+            row,
+            runs=tuple(_measured(run, protocol, runs=runs, root=root, watch=watch)
+                       for run in row.runs),
+        )
+        for row in base.rows
+    ]  # fmt: skip
+    # Where every run failed, the table still says what it was to hold.
+    found = [column for row in measured for run in row.runs for column in run.values]
+    columns = tuple(dict.fromkeys(found)) or published.columns
+    return replace(
+        base,
+        columns=columns,
+        rows=tuple(
+            replace(row, published=_published(row, named, published, columns)) for row in measured
+        ),
+        published_columns={each: each for each in columns if each in published.columns},
+        judged=_JUDGED[protocol],
+    )
+
+
+def protocol_roc(
+    base: SweepResult, protocol: str, *, runs: Path, root: Path, watch: Watch = unwatched
+) -> tuple[MethodRoc, ...]:
+    """The ROC curves of every row that has runs, one a seed that did not fail."""
+    curves = []
+    for row in base.rows:
+        found = [
+            run_on_protocol(runs / run.folder, protocol, root=root, watch=watch)
+            for run in row.runs
+            if not run.error
+        ]
+        if found:
+            rocs = tuple(each.roc for each in found)
+            curves.append(MethodRoc(row.label, rocs, found[0].impostors))
+    return tuple(curves)
+
+
+# -- the protocols ---------------------------------------------------------------------------------
+
+_Measured = tuple[dict[str, float], RocPoints, int]  # columns, curve, impostor pairs
+
+
+def _ijb(subject: Subject, protocol: str, root: Path) -> _Measured:
+    result = PROTOCOLS[protocol](subject, root, part=_IJB_PARTS)
+    assert isinstance(result, IjbResult)
+    assert result.verification is not None
+    measures = {measure.name: measure for measure in result.measures}
+    values = _resolved({column: measures[name] for column, name in _IJB_COLUMNS.items()})
+    return values, result.verification.roc, result.verification.impostors
+
+
+def _megaface(subject: Subject, root: Path) -> _Measured:
+    """Before and after the noisy images are left out; rendered ones are all clean."""
+    lists = [root / f"{kind}_noises.txt" for kind in ("facescrub", "megaface")]
+    before = [] if is_made(root) else [False]
+    after = [True] if all(path.is_file() for path in lists) else []
+    values: dict[str, float] = {}
+    measured: list[MegaFaceResult] = []
+    for refined in (*before, *after) or (False,):
+        result = PROTOCOLS["megaface"](subject, root, refined=refined)
+        assert isinstance(result, MegaFaceResult)
+        measured.append(result)
+        kind = ", refined" if refined else ""
+        at = {measure.name: measure for measure in result.tpr}
+        columns = {f"rank-1{kind}": result.rank_1[-1], f"TPR@FPR 1e-6{kind}": at["TPR@FPR=1e-06"]}
+        if is_made(root):
+            # The paper's 1e-6 of a million is one false accept a probe; of some thousand
+            # strangers 1e-4 comes near to that, and is what a small network can be judged by.
+            columns[f"TPR@FPR 1e-4{kind}"] = at["TPR@FPR=0.0001"]
+        values |= _resolved(columns)
+    last = measured[-1]
+    return values, last.roc, last.probes * last.distractors
+
+
+def _resolved(measures: Mapping[str, Measure]) -> dict[str, float]:
+    return {
+        column: 100 * measure.rate.value for column, measure in measures.items() if measure.resolved
+    }
+
+
+# -- what is kept, and for what it holds -----------------------------------------------------------
+
+
+def _read(path: Path, *, model: str, root: str) -> RunOnProtocol | None:
+    try:
+        known = RunOnProtocol.load(path)
+    except (FileNotFoundError, ValueError):
+        return None  # not there, or of another version: measured again
+    return known if (known.model, known.root) == (model, root) else None
+
+
+def _description(root: Path) -> str:
+    """A digest of what a made benchmark says of itself, or of the names and sizes of its lists."""
+    said = [path.read_bytes() for name in (MADE, TRUTH) if (path := root / name).is_file()]
+    if not said:
+        # Not the whole tree: that of the images is large.
+        patterns = ("meta/*", "templatelists/*", "*_noises.txt")
+        lists = sorted(path for pattern in patterns for path in root.glob(pattern))
+        if not lists:
+            raise FileNotFoundError(
+                f"{root} has neither meta/ nor templatelists/; give the folder that holds them"
+            )
+        said = [f"{path.relative_to(root)} {path.stat().st_size}\n".encode() for path in lists]
+    return hashlib.sha256(b"".join(said)).hexdigest()
+
+
+def _measured(run: SeedRun, protocol: str, *, runs: Path, root: Path, watch: Watch) -> SeedRun:
+    if run.error:
+        return replace(run, values={})
+    found = run_on_protocol(runs / run.folder, protocol, root=root, watch=watch)
+    return replace(run, values=found.values)
+
+
+def _published(
+    row: SweepRow, named: Mapping[str, str], table: PublishedTable, columns: Sequence[str]
+) -> dict[str, float]:
+    theirs = named.get(row.label, named.get(row.method))
+    if theirs is None:
+        return {}
+    look_up(f"row of the paper's table {table.label}", dict(table.rows), theirs)
+    numbers = {each: table.value(theirs, each) for each in columns if each in table.columns}
+    return {column: number for column, number in numbers.items() if number is not None}

@@ -1,0 +1,70 @@
+"""One run of a sweep, as a process: `python -m sphereface2.experiments.sweep.worker RUN_FOLDER`.
+
+It trains, or goes on, and measures. A SIGINT ends it with a checkpoint. With --tied it also ends
+so when its standard input closes, which is what happens when whoever started it is gone.
+"""
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+# How a worker ends, besides 0: done.
+FAILED = 2
+TAKEN = 75  # another process works on this run
+STOPPED = 130
+
+
+def main(words: list[str]) -> int:
+    """Train and measure the run in a folder; the exit code."""
+    tied = "--tied" in words
+    folders = [Path(word) for word in words if word != "--tied"]
+    if len(folders) != 1:
+        print(
+            "usage: python -m sphereface2.experiments.sweep.worker RUN_FOLDER [--tied]",
+            file=sys.stderr,
+        )
+        return FAILED
+    # A sweep in the background of a script would hand down that Ctrl-C is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        if tied:
+            threading.Thread(target=_stop_when_input_closes, daemon=True).start()
+        return _work(folders[0])
+    except KeyboardInterrupt:
+        return STOPPED
+    except (ValueError, OSError) as error:
+        if os.environ.get("SPHEREFACE2_TRACEBACK"):
+            raise
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return FAILED
+
+
+def _work(folder: Path) -> int:
+    # Only now: torch takes its time, and a signal meanwhile must find its handler.
+    from sphereface2.experiments.sweep.store import PositionNote, finished
+    from sphereface2.files import LockedError
+    from sphereface2.runs import run as runs
+    from sphereface2.runs.folder import require_run, run_config, run_lock
+
+    try:
+        with run_lock(require_run(folder)) as lock:
+            if finished(folder, run_config(folder)) is not None:
+                return 0
+            if runs.resume(folder, events=PositionNote(lock), lock=lock).interrupted:
+                return STOPPED
+            runs.measure(folder)
+    except LockedError:
+        return TAKEN
+    return 0
+
+
+def _stop_when_input_closes() -> None:
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Models: a trained network in use, from its folder to embeddings."""

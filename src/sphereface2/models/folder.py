@@ -1,0 +1,355 @@
+"""A model folder: model.safetensors and config.json, all that is needed to use a trained model.
+
+Reading one runs no code from it: the weights are plain tensors and the config is plain JSON.
+"""
+
+import hashlib
+import json
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import normalize
+
+from sphereface2.backbones import backbone_options, build_backbone
+from sphereface2.backbones.backbone import Backbone, summed_embeddings
+from sphereface2.backbones.preprocessing import Preprocessing
+from sphereface2.data.transforms import resize
+from sphereface2.files import is_locked, read_note
+
+FORMAT = "sphereface2-model"
+VERSION = 1
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+_BATCH = 256  # images that `LoadedModel.embed` takes through the network at once
+IN_RUN = "model"
+"""Where a run folder has its model folder."""
+RUN_CONFIG = "config.yaml"
+RUN_LOCK = "run.lock"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model from its folder: the backbone in evaluation mode, and all that was said about it.
+
+    flip: whether an embedding is the sum of an image's and its mirror image's
+    """
+
+    backbone: Backbone
+    name: str
+    options: dict[str, Any]
+    preprocessing: Preprocessing
+    config: dict[str, Any]
+    flip: bool
+
+    def embed(
+        self, images: Sequence[npt.ArrayLike] | npt.NDArray[np.uint8], *, flip: bool | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Unit embeddings (N, D) of N aligned crops, made as those that the model is judged by.
+
+        images: uint8 RGB of any size, (height, width, 3) each. `flip` is by default the model's
+        own, which its calibrated thresholds hold for. The cosine of two images is the product of
+        their rows: `embeddings @ embeddings.T`.
+        """
+        crops = [_crop(image, self.preprocessing.input_size) for image in images]
+        mirror = self.flip if flip is None else flip
+        place = next(self.backbone.parameters()).device
+        found = [np.empty((0, self.backbone.embedding_dim), np.float32)]
+        self.backbone.eval()
+        with torch.inference_mode():
+            for start in range(0, len(crops), _BATCH):
+                batch = torch.from_numpy(np.stack(crops[start : start + _BATCH])).to(place)
+                inputs = self.preprocessing.to_tensor(batch)
+                summed = summed_embeddings(self.backbone, inputs, flip=mirror)
+                found.append(normalize(summed).cpu().numpy())
+        return np.concatenate(found)
+
+
+def save_model(
+    folder: Path | str,
+    backbone: Backbone,
+    *,
+    name: str,
+    options: Mapping[str, Any],
+    preprocessing: Preprocessing,
+    flip: bool = True,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model folder, whole or not at all; a model folder that is there is replaced.
+
+    `name` and `options` are those the backbone was built with. `flip` says whether the mirror
+    image's embedding is added wherever the model is used. `extra` is any more that should be known
+    of the model, such as its head and the training; it is kept in config.json.
+    """
+    # Not the path itself: replacing a symbolic link would leave the model behind it as it was.
+    folder = Path(folder).resolve()
+    _check_replaceable(folder)
+    resolved = backbone_options(name, options)
+    state = {key: value.detach().cpu().contiguous() for key, value in backbone.state_dict().items()}
+    difference = _difference(
+        {key: tuple(value.shape) for key, value in state.items()}, _shapes(name, resolved)
+    )
+    if difference:
+        raise ValueError(f"the network to save is no {name} with the given options: {difference}")
+    _check_input_size(preprocessing, backbone)
+    config = {
+        "format": FORMAT,
+        "version": VERSION,
+        "backbone": {"name": name, "options": resolved},
+        "embedding_dim": backbone.embedding_dim,
+        "preprocessing": asdict(preprocessing),
+        "flip": flip,
+        "extra": dict(extra or {}),
+    }
+    try:
+        text = json.dumps(config, indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the config of a model must be plain JSON: {error}") from None
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    mark = uuid.uuid4().hex[:8]
+    writing = folder.with_name(f".{folder.name}.writing-{mark}")
+    replaced = folder.with_name(f".{folder.name}.replaced-{mark}")
+    try:
+        writing.mkdir()
+        save_file(state, writing / WEIGHTS)
+        (writing / CONFIG).write_text(text, encoding="utf-8")
+        # safetensors keeps its files to their owner; a model is as readable as any other file.
+        shutil.copymode(writing / CONFIG, writing / WEIGHTS)
+        if folder.exists():
+            folder.rename(replaced)
+        try:
+            writing.rename(folder)
+        except OSError:
+            if replaced.exists():
+                replaced.rename(folder)
+            raise
+    finally:
+        shutil.rmtree(writing, ignore_errors=True)
+        # Only what has been replaced may go: without a model in its place the old one stays.
+        if folder.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
+
+
+def find_model(path: Path | str) -> Path:
+    """The model folder that a path means: itself, or the one of a finished run."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no run or model folder {folder}")
+    if not any((folder / file).is_file() for file in (CONFIG, WEIGHTS)):
+        if not (folder / IN_RUN).is_dir():
+            if (folder / RUN_CONFIG).is_file():
+                raise FileNotFoundError(_unfinished(folder))
+            raise FileNotFoundError(
+                f"{folder} holds no model: neither {CONFIG} and {WEIGHTS}, as a model folder does, "
+                f"nor {IN_RUN}/, as a finished run does"
+            )
+        folder = folder / IN_RUN
+    for file in (CONFIG, WEIGHTS):
+        if not (folder / file).is_file():
+            raise FileNotFoundError(f"{folder} is not a model folder: it holds no {file}")
+    return folder
+
+
+def _unfinished(run: Path) -> str:
+    text = f"{run} is an unfinished run, which holds no trained model yet"
+    if not is_locked(run / RUN_LOCK):
+        return f"{text}: finish it with 'sphereface2 resume {run}'"
+    owner = read_note(run / RUN_LOCK)
+    who = f"process {owner['pid']} on {owner['host']}" if "pid" in owner else "another process"
+    return f"{text}: {who} is training it; wait for its end"
+
+
+def load_model(path: Path | str) -> LoadedModel:
+    """The model in a folder that `save_model` wrote, or in a run folder that holds one.
+
+    A ValueError or FileNotFoundError says what is wrong with it.
+    """
+    folder = find_model(path)
+    path = folder / CONFIG
+    config = _read_config(path)
+    try:
+        name = config["backbone"]["name"]
+        options = backbone_options(name, config["backbone"]["options"])
+        expected = _shapes(name, options)
+        preprocessing = _preprocessing(config["preprocessing"])
+        flip = _flip(config)
+    except KeyError as error:
+        raise ValueError(f"{path} lacks the key {error}") from None
+    except (TypeError, AttributeError):
+        raise ValueError(f"{path} is damaged: its sections have the wrong form") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+    # On meta nothing is allocated, so the file's shapes are checked before any memory is taken.
+    weights = folder / WEIGHTS
+    try:
+        with safe_open(weights, framework="pt") as file:
+            found = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+        difference = _difference(found, expected)
+        if difference:
+            raise ValueError(
+                f"{weights} does not fit the backbone {name} of {CONFIG}: {difference}"
+            )
+        state = load_file(weights)
+    except SafetensorError as error:
+        raise ValueError(f"{weights} is damaged or cut short: {error}") from None
+    with torch.device("meta"):
+        backbone = build_backbone(name, **options)
+    backbone.to_empty(device="cpu")
+    backbone.load_state_dict(state)
+    backbone.eval()
+    try:
+        _check_input_size(preprocessing, backbone)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return LoadedModel(backbone, name, options, preprocessing, config, flip)
+
+
+def recorded_flip(folder: Path | str) -> bool:
+    """Whether the model in a folder adds the mirror image's embedding, without loading it."""
+    return _flip(_read_config(Path(folder) / CONFIG))
+
+
+def weights_digest(folder: Path | str) -> str:
+    """Stands for the weights in a model folder: what was made with them holds for no others."""
+    path = Path(folder) / WEIGHTS
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} is no model folder: it holds no {WEIGHTS}")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def store_calibration(folder: Path | str, calibration: Mapping[str, Any]) -> None:
+    """Keep a calibration in config.json, which is written anew, whole or not at all.
+
+    Its key `model` must be the digest of the weights in the folder.
+    """
+    folder = Path(folder).resolve()
+    if calibration.get("model") != weights_digest(folder):
+        raise ValueError(f"the calibration was made with other weights than those in {folder}")
+    path = folder / CONFIG
+    config = {**_read_config(path), "calibration": dict(calibration)}
+    writing = path.with_name(f".{CONFIG}.writing-{uuid.uuid4().hex[:8]}")
+    try:
+        writing.write_text(json.dumps(config, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        writing.replace(path)
+    finally:
+        writing.unlink(missing_ok=True)
+
+
+def stored_calibration(folder: Path | str) -> dict[str, Any] | None:
+    """The calibration in a model folder, or None; one that was made with other weights is refused.
+
+    `evaluation.calibration.Calibration.from_mapping` reads it.
+    """
+    path = Path(folder) / CONFIG
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} is no model folder: it holds no {CONFIG}")
+    calibration = _read_config(path).get("calibration")
+    if calibration is None:
+        return None
+    if not isinstance(calibration, dict):
+        raise ValueError(f"{path} is damaged: its calibration has the wrong form")
+    if calibration.get("model") != weights_digest(folder):
+        raise ValueError(
+            f"the calibration in {path} was made with another model than the {WEIGHTS} beside it; "
+            f"calibrate again (sphereface2 calibrate {folder})"
+        )
+    return calibration
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise ValueError(f"{path} does not describe a sphereface2 model (no format {FORMAT!r})")
+    if config.get("version") != VERSION:
+        raise ValueError(
+            f"{path} has version {config.get('version')!r} of the model format, this sphereface2 "
+            f"reads version {VERSION}; use the sphereface2 that wrote it, or a newer one"
+        )
+    return config
+
+
+def _preprocessing(values: Mapping[str, Any]) -> Preprocessing:
+    number = (int, float)
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "input_size": int,
+        "channels": str,
+        "mean": number,
+        "scale": number,
+    }
+    for field in fields(Preprocessing):
+        value = values[field.name]
+        if not isinstance(value, kinds[field.name]) or isinstance(value, bool):
+            raise ValueError(f"preprocessing.{field.name} has the wrong type, got {value!r}")
+    return Preprocessing(**{field.name: values[field.name] for field in fields(Preprocessing)})
+
+
+def _flip(config: Mapping[str, Any]) -> bool:
+    flip = config.get("flip", True)  # folders of before it was recorded: always added
+    if not isinstance(flip, bool):
+        raise ValueError(f"flip must be true or false, got {flip!r}")
+    return flip
+
+
+def _crop(image: npt.ArrayLike, size: int) -> npt.NDArray[np.uint8]:
+    pixels = np.asarray(image)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
+        raise ValueError(
+            "images must be a list of uint8 RGB images of the shape (height, width, 3), got one of "
+            f"{pixels.dtype} and the shape {pixels.shape}; give a single image as [image]"
+        )
+    return resize(pixels, size)
+
+
+def _check_input_size(preprocessing: Preprocessing, backbone: Backbone) -> None:
+    if preprocessing.input_size != backbone.input_size:
+        raise ValueError(
+            f"preprocessing.input_size ({preprocessing.input_size}) is not the backbone's "
+            f"({backbone.input_size})"
+        )
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Saving replaces the whole folder, so it must hold nothing but a model."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ValueError(f"cannot save a model to {folder}: it is a file, not a folder")
+    others = sorted({entry.name for entry in folder.iterdir()} - {WEIGHTS, CONFIG})
+    if others:
+        raise ValueError(
+            f"cannot save a model to {folder}: it holds other things ({others[0]}); "
+            "give a new folder"
+        )
+
+
+def _shapes(name: str, options: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        backbone = build_backbone(name, **options)
+    return {key: tuple(value.shape) for key, value in backbone.state_dict().items()}
+
+
+def _difference(
+    found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
+) -> str:
+    """The first difference between two sets of tensors in words, or nothing."""
+    for key, shape in expected.items():
+        if key not in found:
+            return f"the tensor {key} is missing"
+        if found[key] != shape:
+            return f"the tensor {key} has shape {found[key]}, not {shape}"
+    surplus = [key for key in found if key not in expected]
+    return f"the tensor {surplus[0]} is not part of it" if surplus else ""

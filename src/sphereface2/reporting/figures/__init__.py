@@ -1,0 +1,1 @@
+"""Figures: results in, matplotlib figures out; they compute nothing."""

@@ -1,0 +1,77 @@
+"""Figures of an inspection: images per person, sizes, margins of labels. They compute nothing."""
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from sphereface2.datatools.inspect.inspection import PeopleCount, SizeCount
+from sphereface2.evaluation.mislabelled import MislabelledResult
+from sphereface2.reporting.figures.verification import (
+    GENUINE_COLOUR,
+    IMPOSTOR_COLOUR,
+    METHOD_COLOURS,
+    axes_of,
+)
+
+_BLUE = METHOD_COLOURS["sphereface2"]
+
+
+def people_figure(people: PeopleCount) -> Figure:
+    """How many people have how many images."""
+    figure, axes = axes_of("Images per person", "images", "people")
+    axes.stairs(people.counts, people.edges, color=_BLUE, alpha=0.35, fill=True)
+    axes.stairs(people.counts, people.edges, color=_BLUE, linewidth=1.4)
+    if people.most >= 20 * max(people.fewest, 1):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.set_ylim(0, 1.1 * max(*people.counts, 1))
+    return figure
+
+
+def sizes_figure(sizes: tuple[SizeCount, ...]) -> Figure:
+    """The sizes of the images; the larger a dot, the more images have that size."""
+    figure, axes = axes_of("Sizes", "width", "height")
+    most = max(size.images for size in sizes)
+    axes.scatter(
+        [size.width for size in sizes],
+        [size.height for size in sizes],
+        s=[12 + 180 * size.images / most for size in sizes],
+        color=_BLUE,
+        alpha=0.5,
+        linewidths=0,
+    )
+    longest = max(max(size.width, size.height) for size in sizes)
+    axes.plot([0, 1.15 * longest], [0, 1.15 * longest], color=_BLUE, linewidth=0.8, alpha=0.6)
+    axes.set_xlim(0, 1.15 * longest)
+    axes.set_ylim(0, 1.15 * longest)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    return figure
+
+
+def margins_figure(result: MislabelledResult) -> Figure:
+    """The margins of all judged images; all suspects lie left of the threshold."""
+    figure, axes = axes_of("Margins", "own less best other similarity", "images")
+    edges, counts = result.histogram.edges, result.histogram.counts
+    axes.stairs(counts, edges, color=GENUINE_COLOUR, alpha=0.35, fill=True)
+    axes.stairs(counts, edges, color=GENUINE_COLOUR, linewidth=1.4)
+    if result.threshold is not None:
+        axes.axvline(result.threshold, color=IMPOSTOR_COLOUR, linewidth=1.2, linestyle=(0, (4, 2)))
+        axes.annotate(
+            f"suspects {result.threshold:.2f}".replace("-", "−"),
+            (result.threshold, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(-4, -3),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            fontsize=8,
+            color=IMPOSTOR_COLOUR,
+        )
+    # Few wrong labels among very many right ones: on a plain axis they would not be seen.
+    axes.set_yscale("symlog", linthresh=10)
+    axes.set_ylim(0, 1.5 * max(*counts, 10))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    return figure

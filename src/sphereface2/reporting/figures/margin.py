@@ -1,0 +1,200 @@
+"""The paper's picture of the angular margin: between two classifiers, and around one threshold."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle, Polygon, Wedge
+
+from sphereface2.reporting.figures.verification import INK, MUTED, PERSON_COLOURS
+
+_SIZE = (7.2, 3.5)  # inches
+_EDGE = "#b9c0ca"
+_DASHES = (0, (4, 2.5))
+_ARROW = {"arrowstyle": "-|>", "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 12}
+_SPAN = {"arrowstyle": "<|-|>", "linewidth": 0.9, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7}
+
+
+def margin_picture(
+    *,
+    directions: Sequence[float] = (80, 135, 265),
+    margin: float = 0.3,
+    threshold: float = 0.46,
+    margins: tuple[float, float] = (0.23, 0.23),
+) -> Figure:
+    """Where the margin of a softmax loss lies, and where that of SphereFace2.
+
+    On the left three classifiers at `directions` (degrees) with CosFace's `margin`; on the right
+    one binary classifier with the cosine `threshold` -b/r and its two `margins`, m_p and m_n.
+    """
+    figure = Figure(figsize=_SIZE)
+    left: Axes = figure.add_axes((0.0, 0.0, 0.43, 0.88))
+    right: Axes = figure.add_axes((0.45, 0.0, 0.55, 0.88))
+    _softmax_side(left, directions, margin)
+    _binary_side(right, threshold, *margins)
+    _title(
+        figure,
+        0.015,
+        f"(a) softmax losses (CosFace, m = {margin:g})",
+        "the margin depends on the neighbour",
+    )
+    _title(
+        figure,
+        0.47,
+        "(b) SphereFace2",
+        "the margin lies around one threshold, the same for every class",
+    )
+    return figure
+
+
+def softmax_margin(first: float, second: float, *, margin: float) -> tuple[float, float]:
+    """The angles (degrees) between two classifiers where the region of either one ends.
+
+    CosFace: cos(φ-a) - m = cos(φ-b) and its mirror image, so φ = (a+b)/2 ∓ asin(m / 2sin((b-a)/2)).
+    """
+    half = math.radians(second - first) / 2
+    reach = math.degrees(math.asin(min(1.0, margin / (2 * math.sin(half)))))
+    return (first + second) / 2 - reach, (first + second) / 2 + reach
+
+
+def _softmax_side(axes: Axes, directions: Sequence[float], margin: float) -> None:
+    _circle(axes, x=(-1.4, 1.4))
+    following = [*directions[1:], directions[0] + 360]
+    spans = [
+        softmax_margin(first, second, margin=margin)
+        for first, second in zip(directions, following, strict=True)
+    ]
+    for (start, stop), first, second in zip(spans, directions, following, strict=True):
+        axes.add_patch(Wedge((0, 0), 1, start, stop, facecolor="#eef0f3", edgecolor="none"))
+        for end in (start, stop):
+            axes.plot(*_ray(end), color=_EDGE, linewidth=0.9)
+        middle = (first + second) / 2
+        axes.plot(*_ray(middle), color=INK, linewidth=1.1, linestyle=_DASHES)
+        _arc(axes, start, stop, colour=MUTED)
+        x, y = 1.27 * _at(middle)
+        axes.text(x, y, f"{stop - start:.0f}°", fontsize=8.5, color=INK, ha="center", va="center")
+    # A class owns the arc from the end of the margin before it to the start of the one after.
+    for person, direction in enumerate(directions):
+        before, after = spans[person - 1][1] - (360 if person == 0 else 0), spans[person][0]
+        colour = PERSON_COLOURS[person]
+        _own_arc(axes, before, after, colour)
+        reach = min(14.0, 0.8 * (direction - before), 0.8 * (after - direction))
+        _samples(axes, direction, reach, colour)
+        _classifier(axes, direction, f"$W_{person + 1}$", colour)
+    x, y = 0.58 * _at(directions[-1] + 51)
+    note = "dashed: halfway\nto the neighbour"
+    axes.text(x, y, note, fontsize=8, color=MUTED, ha="center", va="center")
+
+
+def _binary_side(axes: Axes, threshold: float, positive: float, negative: float) -> None:
+    _circle(axes, x=(-1.1, 2.48))
+    own, other = PERSON_COLOURS[0], "#8b95a3"
+    levels = (threshold + positive, threshold, threshold - negative)
+    ends = [math.degrees(math.acos(level)) for level in levels]
+    for low, high, shade in ((levels[1], levels[0], 0.22), (levels[2], levels[1], 0.10)):
+        axes.add_patch(Polygon(_band(low, high), facecolor=own, alpha=shade, edgecolor="none"))
+    texts = (
+        "(1)  $r(\\cos\\theta - m_p) + b = 0$",
+        "(2)  $r\\,\\cos\\theta + b = 0$",
+        "(3)  $r(\\cos\\theta + m_n) + b = 0$",
+    )
+    for level, text, dashed in zip(levels, texts, (False, True, False), strict=True):
+        half = math.sqrt(1 - level**2)
+        axes.plot(
+            [-half, half],
+            [level, level],
+            color=INK if dashed else own,
+            linewidth=1.2 if dashed else 1.5,
+            linestyle=_DASHES if dashed else "-",
+        )
+        axes.text(1.07, level, text, fontsize=9, color=INK, va="center")
+    axes.plot([-1, 1], [0, 0], color=MUTED, linewidth=0.9, linestyle=(0, (1, 2)))
+    axes.text(1.07, -0.03, "$\\cos\\theta = 0$", fontsize=9, color=MUTED, va="center")
+    # From the top, where θ = 0, to either side.
+    _own_arc(axes, 90 - ends[0], 90 + ends[0], own)
+    _own_arc(axes, 90 + ends[2], 450 - ends[2], other)
+    _samples(axes, 90, 0.75 * ends[0], own)
+    for person, direction in enumerate((205, 255, 300, 345), start=1):
+        _samples(axes, direction, 7, PERSON_COLOURS[person])
+    _classifier(axes, 90, "$W_i$", own)
+    for x, low, high, text in (
+        (0.3, levels[1], levels[0], "$m_p$"),
+        (0.3, levels[2], levels[1], "$m_n$"),
+        (-0.45, 0.0, levels[1], "$-b/r$"),
+    ):
+        _span(axes, (x, low), (x, high), INK)
+        side, align = (0.05, "left") if x > 0 else (-0.05, "right")
+        # The middle of -b/r is crossed by a boundary; below it there is room.
+        height = (low + high) / 2 if x > 0 else levels[2] / 2
+        axes.text(x + side, height, text, fontsize=9, color=INK, ha=align, va="center")
+    axes.text(0.5, 1.02, "person $i$", fontsize=8.5, color=own)
+    axes.text(0, -1.2, "everybody else", fontsize=8.5, color=MUTED, ha="center", va="center")
+
+
+# -- the parts of a picture ------------------------------------------------------------------------
+
+
+def _circle(axes: Axes, *, x: tuple[float, float]) -> None:
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    axes.set_xlim(*x)
+    axes.set_ylim(-1.34, 1.34)
+    axes.add_patch(Circle((0, 0), 1, facecolor="white", edgecolor=_EDGE, linewidth=1))
+
+
+def _title(figure: Figure, x: float, title: str, remark: str) -> None:
+    figure.text(x, 0.95, title, fontsize=9.5, fontweight="bold", color=INK, va="center")
+    figure.text(x, 0.89, remark, fontsize=8.5, color=MUTED, va="center")
+
+
+def _at(degrees: float) -> npt.NDArray[np.float64]:
+    return np.array([math.cos(math.radians(degrees)), math.sin(math.radians(degrees))])
+
+
+def _ray(degrees: float) -> tuple[list[float], list[float]]:
+    x, y = _at(degrees)
+    return [0.0, float(x)], [0.0, float(y)]
+
+
+def _classifier(axes: Axes, direction: float, name: str, colour: str) -> None:
+    axes.annotate(
+        "", xy=tuple(0.93 * _at(direction)), xytext=(0, 0), arrowprops=_ARROW | {"color": colour}
+    )
+    x, y = 1.17 * _at(direction)
+    axes.text(x, y, name, fontsize=11, color=colour, ha="center", va="center")
+
+
+def _own_arc(axes: Axes, start: float, stop: float, colour: str) -> None:
+    points = np.array([_at(angle) for angle in np.linspace(start, stop, 120)])
+    axes.plot(*points.T, color=colour, linewidth=3.2, solid_capstyle="butt")
+
+
+def _arc(axes: Axes, start: float, stop: float, *, colour: str) -> None:
+    """How wide a margin is, beside the circle, with a tick at either end."""
+    points = 1.09 * np.array([_at(angle) for angle in np.linspace(start, stop, 40)])
+    axes.plot(*points.T, color=colour, linewidth=1.0)
+    for end in (start, stop):
+        tick = np.outer((1.06, 1.12), _at(end))
+        axes.plot(*tick.T, color=colour, linewidth=1.0)
+
+
+def _span(axes: Axes, start: tuple[float, float], stop: tuple[float, float], colour: str) -> None:
+    axes.annotate("", xy=stop, xytext=start, arrowprops=_SPAN | {"color": colour})
+
+
+def _samples(axes: Axes, direction: float, reach: float, colour: str) -> None:
+    """Some samples of one class on the circle, denser in the middle."""
+    steps = np.array([-1, -0.66, -0.4, -0.18, 0, 0.18, 0.4, 0.66, 1])
+    points = np.array([_at(direction + reach * step) for step in steps])
+    axes.scatter(
+        points[:, 0], points[:, 1], s=20, color=colour, edgecolor="white", linewidth=0.6, zorder=4
+    )
+
+
+def _band(low: float, high: float) -> npt.NDArray[np.float64]:
+    """The part of the unit disc between two heights."""
+    turn = np.linspace(math.degrees(math.asin(low)), math.degrees(math.asin(high)), 40)
+    return np.array([_at(angle) for angle in (*turn, *(180 - turn[::-1]))])

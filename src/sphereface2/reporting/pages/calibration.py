@@ -1,0 +1,187 @@
+"""A calibration to read: its tables for the terminal, and one picture."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sphereface2.evaluation.calibration import Calibration, Threshold
+from sphereface2.files import write_atomically
+from sphereface2.reporting.figures.verification import (
+    GENUINE_COLOUR,
+    IMPOSTOR_COLOUR,
+    INK,
+    METHOD_COLOURS,
+    prepare_axes,
+    show_legend,
+)
+from sphereface2.reporting.tables import UNRESOLVED, Cell, TableContent, interval_text, percent
+
+BIAS_COLOUR = METHOD_COLOURS["sphereface2-m"]
+
+
+def thresholds_content(calibration: Calibration) -> TableContent:
+    """Where to cut for each target FAR, what that gives, and where the learned bias would cut."""
+    rows = [_threshold_row(each) for each in calibration.thresholds]
+    prior = percent(calibration.probability.prior, digits=0)
+    even = Cell(_score(calibration.probability.even))
+    rows.append((Cell(f"P(same) = 50% at prior {prior}%"), even, *_blank(2)))
+    bias = calibration.bias
+    if bias is not None:
+        cut = "beyond all scores" if bias.threshold is None else _score(bias.threshold)
+        rows.append(
+            (
+                Cell("learned bias, −b/r through g⁻¹"),
+                Cell(cut, f"b {bias.bias:.2f}, r {bias.radius:g}, t {bias.sharpness:g}"),
+                Cell(
+                    percent(bias.far.value, digits=2),
+                    f"{interval_text(bias.far.interval, digits=2)}\n"
+                    f"{bias.far.successes:,}/{bias.far.trials:,}",
+                ),
+                Cell(percent(bias.tar.value), interval_text(bias.tar.interval)),
+            )
+        )
+    people = "" if calibration.people is None else f" of {calibration.people:,} people"
+    return TableContent(
+        title=f"Thresholds from {calibration.set_name}",
+        columns=("accept if the cosine is at least", "threshold", "FAR (%)", "TAR (%)"),
+        rows=tuple(rows),
+        note=f"{calibration.genuine:,} genuine and {calibration.impostor:,} impostor "
+        f"pairs{people}; under each number its 95% interval; of embeddings "
+        f"{'with' if calibration.flip else 'without'} their mirror images' added",
+    )
+
+
+def bias_sentence(calibration: Calibration) -> str | None:
+    """How far off the learned bias is as a pair threshold, in words."""
+    bias = calibration.bias
+    if bias is None:
+        return None
+    if bias.threshold is None:
+        what = "accepts" if bias.bias > 0 else "rejects"
+        return (
+            f"the learned bias is no pair threshold: −b/r lies outside of g, it {what} every pair"
+        )
+    away = ""
+    for each in (each for each in calibration.thresholds if each.resolved):
+        gap = f"{bias.threshold - each.threshold:+.3f}".replace("-", "−")
+        away = f" ({gap} from the threshold for FAR {each.target_far:g})"
+    tar, far = percent(bias.tar.value), percent(bias.far.value, digits=2)
+    return (
+        f"the learned bias would cut at {_score(bias.threshold)}{away} and accept {tar}% of the "
+        f"genuine and {far}% of the impostor pairs: it parts images from classes, not images from "
+        "images"
+    )
+
+
+def calibration_figure(calibration: Calibration) -> Figure:
+    """Scores with the thresholds in them, and whether the probabilities can be believed."""
+    figure = Figure(figsize=(8.4, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1.45, 1))
+    _draw_scores(left, calibration)
+    _draw_reliability(right, calibration)
+    return figure
+
+
+def write_calibration_picture(path: Path, calibration: Calibration) -> None:
+    """Write the figure as a PNG, whole or not at all."""
+    buffer = io.BytesIO()
+    calibration_figure(calibration).savefig(buffer, format="png", dpi=160)
+    write_atomically(path, buffer.getvalue())
+
+
+def _draw_scores(axes: Axes, calibration: Calibration) -> None:
+    prepare_axes(axes, "cosine", "pairs")
+    axes.set_title(f"Scores on {calibration.set_name}", loc="left", fontsize=9.5, color=INK,
+                   fontweight="bold", parse_math=False)  # fmt: skip
+    histogram = calibration.histogram
+    for counts, colour, label in (
+        (histogram.impostor, IMPOSTOR_COLOUR, "different people"),
+        (histogram.genuine, GENUINE_COLOUR, "same person"),
+    ):
+        axes.stairs(counts, histogram.edges, color=colour, alpha=0.3, fill=True)
+        axes.stairs(counts, histogram.edges, color=colour, linewidth=1.4, label=label)
+    top = max(*histogram.genuine, *histogram.impostor, 1)
+    axes.set_ylim(0, 1.5 * top)
+    shown = [each for each in calibration.thresholds if each.resolved]
+    for each in shown:
+        if each.threshold_interval is not None:
+            ends = each.threshold_interval
+            axes.axvspan(ends.low, ends.high, color=INK, alpha=0.07, linewidth=0)
+    marks = [(each.threshold, f"FAR {each.target_far:g}", INK) for each in shown]
+    if calibration.bias is not None and calibration.bias.threshold is not None:
+        marks.append((calibration.bias.threshold, "learned bias", BIAS_COLOUR))
+    # Lower from left to right: so no line runs through the label of another.
+    for number, (score, label, colour) in enumerate(sorted(marks)):
+        _mark(axes, score, label, colour, height=0.97 - 0.085 * number)
+    show_legend(axes, loc="upper left")
+
+
+def _mark(axes: Axes, score: float, label: str, colour: str, *, height: float) -> None:
+    axes.axvline(score, ymax=height - 0.02, color=colour, linewidth=1.1, linestyle=(0, (4, 2)))
+    axes.annotate(
+        label,
+        (score, height),
+        xycoords=("data", "axes fraction"),
+        xytext=(3, 0),
+        textcoords="offset points",
+        va="top",
+        fontsize=7.5,
+        color=colour,
+    )
+
+
+def _draw_reliability(axes: Axes, calibration: Calibration) -> None:
+    prepare_axes(axes, "probability by the map (%)", "were one person (%)")
+    error = percent(calibration.calibration_error)
+    axes.set_title(f"Reliability, mean gap {error} points", loc="left", fontsize=9.5, color=INK,
+                   fontweight="bold", parse_math=False)  # fmt: skip
+    axes.plot([0, 100], [0, 100], color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
+    bins = calibration.reliability
+    shares = np.array([each.share for each in bins])
+    low = np.array([each.interval.low for each in bins])
+    high = np.array([each.interval.high for each in bins])
+    axes.errorbar(
+        [100 * each.probability for each in bins],
+        100 * shares,
+        # Where a prior moves the share, rounding may put it a hair outside of its interval.
+        yerr=100 * np.maximum([shares - low, high - shares], 0.0),
+        fmt="o",
+        markersize=4,
+        linewidth=1.3,
+        color=METHOD_COLOURS["sphereface2"],
+    )
+    axes.set_xlim(-3, 103)
+    axes.set_ylim(-3, 103)
+
+
+def _threshold_row(each: Threshold) -> tuple[Cell, ...]:
+    name = Cell(f"FAR at most {100 * each.target_far:g}%")
+    if not each.resolved:
+        few = f"{each.far.trials:,} impostors"
+        return (name, Cell(UNRESOLVED, few, faint=True), *_blank(2))
+    ends = each.threshold_interval
+    return (
+        name,
+        Cell(
+            _score(each.threshold),
+            "" if ends is None else f"{_score(ends.low)} to {_score(ends.high)}",
+            strong=True,
+        ),
+        Cell(
+            percent(each.far.value, digits=2),
+            f"{interval_text(each.far.interval, digits=2)}\n"
+            f"{each.far.successes:,}/{each.far.trials:,}",
+        ),
+        Cell(percent(each.tar), interval_text(each.tar_interval)),
+    )
+
+
+def _blank(count: int) -> tuple[Cell, ...]:
+    return (Cell(""),) * count
+
+
+def _score(value: float) -> str:
+    return f"{value:.3f}".replace("-", "−")

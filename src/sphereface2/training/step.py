@@ -1,0 +1,320 @@
+"""One update of backbone and head by a batch: gradients, agreement among ranks, optimisers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sphereface2.backbones.backbone import Backbone
+from sphereface2.backbones.preprocessing import Preprocessing
+from sphereface2.config.schema import RunConfig
+from sphereface2.data.loader.loader import Batch
+from sphereface2.heads.head import Head
+from sphereface2.heads.proxy import ProxyHead
+from sphereface2.training.devices import choose_precision, own_random_numbers, seed_random_numbers
+from sphereface2.training.distributed import Team
+from sphereface2.training.optimizer import (
+    build_fused_sgd,
+    build_optimizer,
+    clip_gradients,
+    set_learning_rate,
+    squared_norm,
+)
+
+
+class Update:
+    """Owns what moves the parameters; the trainer says when, and at which rate.
+
+    `differentiate` comes first. All ranks agree on what it returns, so they can decide alike
+    whether `apply` follows.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        head: Head,
+        config: RunConfig,
+        *,
+        team: Team,
+        device: torch.device,
+    ) -> None:
+        self.backbone = backbone
+        self.head = head
+        self.config = config
+        self.team = team
+        self.device = device
+        self.precision = choose_precision(config.precision, device)
+        self.preprocessing = Preprocessing(input_size=backbone.input_size)
+        self.fused = build_fused_sgd(head, config.optimizer)
+        self.optimizer = build_optimizer(backbone, head, config.optimizer)
+        self.optimizers = [self.optimizer, *([] if self.fused is None else [self.fused])]
+        self.scaler = team.grad_scaler(device, enabled=self.precision is torch.float16)
+        self._agree = StepAgreement(team, backbone, head)
+        _sample_negatives(head, config.training.sample_rate)
+
+    def join(self) -> None:
+        """Connect the network with those of the other ranks; all of them call it."""
+        self.network = self.team.data_parallel(self.backbone, self.device)
+        if not self.team.is_alone:
+            size = self.backbone.input_size
+            settle(self.network, torch.zeros(2, 3, size, size, device=self.device))
+
+    def differentiate(self, batch: Batch, *, step: int, rate: float, stops: bool) -> Agreed:
+        """The gradients of the whole batch, clipped; `batch` is this rank's share of it.
+
+        Random numbers are a function of the seed, the step, the micro-batch and the rank.
+        """
+        training = self.config.training
+        for optimizer in self.optimizers:
+            set_learning_rate(optimizer, rate)
+        if self.fused is not None:
+            self.fused.loss_scale = self.scaler.get_scale()
+        self.optimizer.zero_grad()
+        # A head that holds a part of the classes draws for its part; one that is the same on all
+        # ranks must draw the same on all.
+        part = self.team.rank if isinstance(self.head, ProxyHead) else 0
+        loss = add_gradients(
+            self.network,
+            self.head,
+            batch.images.to(self.device, non_blocking=True),
+            batch.labels.to(self.device, non_blocking=True),
+            micro_batches=training.accumulate,
+            prepare=self.preprocessing.to_tensor,
+            precision=self.precision,
+            scaler=self.scaler,
+            seed=(self.config.seed, step, self.team.rank),
+            head_seed=(self.config.seed, step, part, training.accumulate),
+        )
+        self.scaler.unscale_(self.optimizer)
+        return self._agree(loss, clip_norm=training.clip_norm, stops=stops)
+
+    def apply(self) -> None:
+        """Move the parameters."""
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    @property
+    def skips_overflows(self) -> bool:
+        """Whether a gradient that is no number only means that the loss was scaled too high."""
+        return self.scaler.is_enabled()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that a checkpoint keeps, by name; filling the tensors sets the state."""
+        return state_tensors(self.backbone, self.head, self.optimizers)
+
+    def rows(self) -> dict[str, int]:
+        """The tensors that are cut over ranks, and their rows over all ranks."""
+        return state_rows(self.head)
+
+
+def _sample_negatives(head: Head, rate: float) -> None:
+    if rate == 1.0:
+        return
+    if not isinstance(head, ProxyHead):
+        raise ValueError(
+            f"training.sample_rate={rate:g} needs a head with class weights; "
+            f"{type(head).__name__} has none"
+        )
+    head.sample_negatives(rate)
+
+
+# The gradient of one step, in one piece or in micro-batches that give the very same gradient.
+
+
+def add_gradients(
+    backbone: nn.Module,
+    head: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    micro_batches: int = 1,
+    prepare: Callable[[Tensor], Tensor] | None = None,
+    precision: torch.dtype | None = None,
+    scaler: GradScaler | None = None,
+    seed: tuple[int, ...] = (0,),
+    head_seed: tuple[int, ...] = (0,),
+) -> Tensor:
+    """Add the gradient of the batch's loss to the parameters of both; returns the loss.
+
+    The head sees the whole batch once, however many micro-batches there are, for a loss may
+    couple the samples of a batch. With several micro-batches the backbone therefore runs twice:
+    first without a graph for the embeddings, then, once the head has given their gradient, micro-
+    batch by micro-batch with a graph. So memory is that of a micro-batch, time is a third more,
+    and the gradient is that of the large batch. Batch norm alone differs: it normalises over a
+    micro-batch, and updates its running statistics once for each.
+
+    `prepare` turns the images into the network's input. `precision` is for the products of the
+    backbone and of the head; the head gets its embeddings in float32, and keeps its margins in
+    that. `seed` determines dropout, `head_seed` what the head draws. On several ranks `images` and
+    `labels` are a rank's share of the batch.
+    """
+
+    def half_products() -> AbstractContextManager[None]:
+        return torch.autocast(images.device.type, dtype=precision, enabled=precision is not None)
+
+    def embed(part: int, part_images: Tensor) -> Tensor:
+        # Seeded by its number, a micro-batch draws the same dropout in both passes.
+        seed_random_numbers(*seed, part)
+        inputs = part_images if prepare is None else prepare(part_images)
+        with half_products():
+            embeddings: Tensor = backbone(inputs)
+        return embeddings if precision is None else embeddings.float()
+
+    def head_backward(embeddings: Tensor) -> Tensor:
+        seed_random_numbers(*head_seed)
+        with half_products():
+            loss: Tensor = head(embeddings, labels)
+        torch.autograd.backward(loss if scaler is None else scaler.scale(loss))
+        return loss.detach()
+
+    with own_random_numbers(images.device):
+        if micro_batches == 1:
+            return head_backward(embed(0, images))
+        parts = images.chunk(micro_batches)
+        with torch.no_grad(), _kept_statistics(backbone):
+            embeddings = torch.cat([embed(part, piece) for part, piece in enumerate(parts)])
+        embeddings.requires_grad_()
+        loss = head_backward(embeddings)
+        assert embeddings.grad is not None
+        gradients = embeddings.grad.chunk(micro_batches)
+        for part, (piece, gradient) in enumerate(zip(parts, gradients, strict=True)):
+            is_last = part == micro_batches - 1
+            with nullcontext() if is_last else _without_exchange(backbone):
+                torch.autograd.backward(embed(part, piece), gradient)
+        return loss
+
+
+def settle(backbone: nn.Module, inputs: Tensor) -> None:
+    """Run a network forth and back once, without a trace in its state.
+
+    A data-parallel network puts the gradients into the order in which they arrived the first time,
+    and the order is in the last bits of their sums. After this a run that goes on has the same
+    order as one that was never stopped.
+    """
+    with own_random_numbers(inputs.device), _kept_statistics(backbone):
+        torch.autograd.backward(backbone(inputs).sum())
+    for parameter in backbone.parameters():
+        parameter.grad = None
+
+
+def _without_exchange(backbone: nn.Module) -> AbstractContextManager[None]:
+    """Gradients stay on their rank, to be summed with those of the last micro-batch."""
+    if isinstance(backbone, nn.parallel.DistributedDataParallel):
+        return backbone.no_sync()
+    return nullcontext()
+
+
+@contextmanager
+def _kept_statistics(backbone: nn.Module) -> Iterator[None]:
+    """Batch norm normalises by the batch, as ever, but leaves its running statistics alone."""
+    norms = [m for m in backbone.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    try:
+        for norm in norms:
+            norm.track_running_stats = False
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
+
+
+# What the ranks tell each other after each backward pass, all in one exchange.
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """A step as all ranks see it."""
+
+    loss: float
+    gradient_norm: float
+    stops: bool
+    """Whether any rank was asked to stop."""
+
+
+class StepAgreement:
+    """Agrees on a step: its loss, its gradient's norm, and whether the training stops after it.
+
+    The backbone's gradients are the same on all ranks by then. Of the head's, those of the class
+    weights are parts of one gradient, and the others are averaged here.
+    """
+
+    def __init__(self, team: Team, backbone: nn.Module, head: nn.Module) -> None:
+        self.team = team
+        per_class = class_parameters(head)
+        # One rank has no parts: all its parameters count alike.
+        self.shards = [] if team.is_alone else list(per_class.values())
+        self.averaged = [p for name, p in head.named_parameters() if name not in per_class]
+        shards = {id(parameter) for parameter in self.shards}
+        self.whole = [
+            p for p in (*backbone.parameters(), *head.parameters()) if id(p) not in shards
+        ]
+
+    def __call__(self, loss: Tensor, *, clip_norm: float | None, stops: bool) -> Agreed:
+        """Clip the gradients, too, where `clip_norm` is given."""
+        if self.team.is_alone:
+            norm = clip_gradients(self.whole, clip_norm)
+            return Agreed(loss.item(), norm.item(), stops)
+        gradients = [p.grad for p in self.averaged if p.grad is not None]
+        # In float64 the mean of equal float32 numbers is exactly that number.
+        numbers = [loss.new_tensor([float(stops)]), squared_norm(self.shards).reshape(1)]
+        numbers += [loss.reshape(1), *(gradient.reshape(-1) for gradient in gradients)]
+        total = self.team.sum(torch.cat([n.to(loss.device, torch.float64) for n in numbers]))
+        mean = total / self.team.world
+        place = 3
+        for gradient in gradients:
+            values = mean[place : place + gradient.numel()]
+            gradient.copy_(values.view_as(gradient))
+            place += gradient.numel()
+        norm = clip_gradients(self.whole, clip_norm, shards=self.shards, shards_square=total[1])
+        return Agreed(mean[2].item(), norm.item(), bool(total[0] > 0))
+
+
+# The tensors that a run is made of at a step, by name: what a checkpoint keeps of it.
+
+
+def class_parameters(head: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of a head with a row for each class, by name."""
+    if not isinstance(head, ProxyHead):
+        return {}
+    return {name: value for name, value in head.named_parameters() if _is_per_class(head, name)}
+
+
+def _is_per_class(head: ProxyHead, name: str) -> bool:
+    return name == "weight" or (name == "bias" and head.bias is not None and head.bias.ndim == 1)
+
+
+def state_tensors(
+    backbone: nn.Module, head: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
+) -> dict[str, Tensor]:
+    """Parameters, buffers and momentum, as the tensors themselves: filling them sets the state.
+
+    Momentum stands under the name of its parameter, whichever optimiser moves that.
+    """
+    found = {
+        **{f"backbone.{name}": value for name, value in backbone.state_dict().items()},
+        **{f"head.{name}": value for name, value in head.state_dict().items()},
+    }
+    names = {
+        **{parameter: f"backbone.{name}" for name, parameter in backbone.named_parameters()},
+        **{parameter: f"head.{name}" for name, parameter in head.named_parameters()},
+    }
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"] if group["momentum"] else ():
+                state = optimizer.state[parameter]
+                if state.get("momentum_buffer") is None:
+                    # What SGD starts from; it makes the buffer with the first gradient only.
+                    state["momentum_buffer"] = torch.zeros_like(parameter).detach()
+                found[f"momentum.{names[parameter]}"] = state["momentum_buffer"]
+    return found
+
+
+def state_rows(head: Head) -> dict[str, int]:
+    """The entries of `state_tensors` that are cut over ranks, and their rows over all ranks."""
+    names = [f"head.{name}" for name in class_parameters(head)]
+    return {f"{prefix}{name}": head.num_classes for name in names for prefix in ("", "momentum.")}

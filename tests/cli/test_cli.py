@@ -1,0 +1,178 @@
+"""The command line as a user meets it: what it prints, and where, and how it ends."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sphereface2 import __version__
+from sphereface2.backbones import build_backbone
+from sphereface2.backbones.preprocessing import Preprocessing
+from sphereface2.cli import app
+from sphereface2.models.folder import save_model
+from tests.runs.test_runs import SETS, SMALL, write_crops
+
+
+def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    return subprocess.run(
+        [sys.executable, "-m", "sphereface2", *words],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_train_and_evaluate(tmp_path: Path) -> None:
+    trained = run("train", "quickstart", *SMALL, *SETS, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    assert "next: sphereface2 evaluate runs/quickstart" in trained.stderr
+    evaluated = run("evaluate", "runs/quickstart", cwd=tmp_path)
+    assert evaluated.returncode == 0, evaluated.stderr
+    for word in ("sphereface2-c", "raw pixels", "untrained network", "combined", "EER", "TAR@FAR"):
+        assert word in evaluated.stdout
+    assert "report: runs/quickstart/report.html" in evaluated.stdout
+    again = run("train", "quickstart", *SMALL, cwd=tmp_path)
+    assert again.returncode == 2
+    assert "runs/quickstart already holds a run" in again.stderr
+
+
+MISTAKES = [
+    (["train", "quickstrat"], "did you mean 'quickstart'?"),
+    (["train", "quickstart", "head.name=sphreface2-c"], "did you mean 'sphereface2-c'?"),
+    (["train", "quickstart", "head.radis=30"], "did you mean 'radius'?"),
+    (["train", "quickstart", "head.nmae=cosface"], "did you mean 'head.name'?"),
+    (["train", "quickstart", "head.name=arcface", "head.radius=3"], "did you mean 'scale'?"),
+    (["train", "quickstart", "training.batchsize=30"], "did you mean 'training.batch_size'?"),
+    (["train", "quickstart", "head.balance=1.5"], "balance must lie in [0, 1], got 1.5"),
+    (["train", "quickstart", "head.radius=0"], "radius must be above 0"),
+    (["train", "quickstart", "head.sharpness=-2"], "sharpness must be above 0"),
+    (["train", "quickstart", "head.radius=big"], "head.radius"),
+    (["train", "quickstart", "data.people=1"], "people"),
+    (["train", "quickstart", "epochs"], "epochs"),
+    (["train", "broken.yaml"], "broken.yaml"),
+    (["train", "own-faces"], "data.path has no value yet; give it as data.path=VALUE"),
+    (["train", "own-faces", "data.path=nowhere"], "nowhere"),
+    (["train", "own-faces", "data.path=123"], "123 does not exist; give the folder"),
+    (
+        ["train", "own-faces", "data.path=alone"],
+        "alone has images of one person only; training needs at least two people, each "
+        "in a folder of their own",
+    ),
+    (["resume", "nowhere"], "nowhere is no run folder"),
+    (["evaluate", "nowhere"], "nowhere is no run folder"),
+]
+
+
+@pytest.mark.parametrize(("words", "part"), MISTAKES, ids=lambda value: str(value)[:60])
+def test_a_mistake_gets_one_sentence_and_exit_code_two(
+    words: list[str], part: str, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.yaml").write_text("head: [unclosed\n")
+    (tmp_path / "alone" / "anna").mkdir(parents=True)
+    (tmp_path / "alone" / "anna" / "1.png").write_bytes(b"never decoded")
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("sphereface2: ")
+    assert part in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+OUTPUTS = [
+    ["train", "quickstart", "--output", "file/out"],
+    ["sweep", "quickstart", "--output", "file/out"],
+    ["sweep", "quickstart", "--runs", "file/out"],
+    ["reproduce", "principles", "--output", "file/out"],
+    ["generate", "ijb-b", "file/out"],
+    ["align", "faces", "file/out"],
+    ["convert", "faces", "file/out.rec"],
+    ["inspect", "faces", "--output", "file/out"],
+    ["extract", "model", "faces", "file/out.npy"],
+    ["compare", "faces", "model", "--output", "file/out.html"],
+    ["calibrate", "model", "--on", "synthetic", "--picture", "file/out.png"],
+    ["evaluate", "model", "--on", "synthetic", "--output", "file/out"],
+]
+
+
+@pytest.mark.parametrize("words", OUTPUTS, ids=lambda words: f"{words[0]} {words[-2]}")
+def test_an_output_that_cannot_be_written_is_noticed_before_the_work(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    write_crops(tmp_path / "faces" / "anna", 2)
+    options = {"width": 4, "input_size": 16, "embedding_dim": 8}
+    network = build_backbone("sfnet4", seed=0, **options)
+    size = Preprocessing(16)
+    save_model(tmp_path / "model", network, name="sfnet4", options=options, preprocessing=size)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    done = CliRunner().invoke(app, words)
+    assert "cannot be written: file is not a folder" in str(done.exception)
+    assert done.output == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_lists_name_everything(tmp_path: Path) -> None:
+    from sphereface2.backbones import BACKBONES
+    from sphereface2.data.pairs import VERIFICATION_SETS
+    from sphereface2.data.sources import SOURCES
+    from sphereface2.heads import HEADS
+    from sphereface2.registry import option_names
+
+    tables: dict[str, Mapping[str, Callable[..., object]]] = {
+        "heads": HEADS,
+        "backbones": BACKBONES,
+        "sources": SOURCES,
+        "sets": VERIFICATION_SETS,
+    }
+    for command, table in tables.items():
+        done = run(command, cwd=tmp_path)
+        assert done.returncode == 0
+        words = done.stdout.split()
+        assert set(table) <= set(words)
+        options = {key for factory in table.values() for key in option_names(factory)}
+        assert options <= {re.split("[=,]", word)[0] for word in words}
+        assert "None" not in done.stdout
+
+
+def test_the_list_of_heads_shows_the_margin_of_each_type(tmp_path: Path) -> None:
+    rows = run("heads", cwd=tmp_path).stdout.split("sphereface2-")[1:]
+    assert [row[0] + "=" + row.split(" margin=")[1].split(",")[0] for row in rows] == [
+        "c=0.4",
+        "a=0.5",
+        "m=1.7",
+    ]
+
+
+def test_one_entry_of_a_list_is_explained() -> None:
+    shown = CliRunner().invoke(app, ["sets", "drawn"]).stdout
+    assert shown.startswith("Pairs of the people in a folder")
+    assert "Images of nobody\nknown (label -1) stay out." in shown
+    assert "Options: path (must be given), root=null, pairs=6000, seed=0, title=null\n" in shown
+    # Its options come from SphereFace2, and so does what is said of them.
+    shown = CliRunner().invoke(app, ["heads", "sphereface2-m"]).stdout
+    assert shown.startswith("SphereFace2 with the multiplicative margin")
+    assert shown.count("sharpness: t of the similarity adjustment g") == 1
+    assert "margin=1.7" in shown
+    wrong = CliRunner().invoke(app, ["sources", "foldr"])
+    assert "unknown source 'foldr'; did you mean 'folder'?" in str(wrong.exception)
+
+
+def test_the_version_is_shown() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"sphereface2 {__version__}\n")
+
+
+def test_help_names_the_commands(tmp_path: Path) -> None:
+    done = run("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in ("train", "resume", "evaluate", "recipes"))

@@ -1,0 +1,100 @@
+"""`sphereface2 convert` as a user meets it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import run
+from tests.datatools.test_convert import contents, fill, write_pairs
+
+
+def test_it_tells_what_was_written_and_where(tmp_path: Path) -> None:
+    fill(tmp_path / "crops")
+    done = run("convert", "crops", "crops.rec", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, last = done.stdout.splitlines()
+    assert first.startswith("40 images of 4 people, ")
+    assert " kB, in " in first
+    assert first.endswith(" images/s")
+    assert last == "recordio: crops.rec"
+    assert "writing 40 images to crops.rec" in done.stderr
+    assert contents(tmp_path / "crops.rec") == contents(tmp_path / "crops")
+
+
+def test_pairs_and_unreadable_images(tmp_path: Path) -> None:
+    write_pairs(tmp_path, "lfw")
+    (tmp_path / "faces" / "p3" / "p3_0001.jpg").write_bytes(b"")
+    words = ["convert", "pairs.txt", "lfw.bin", "--root", "faces"]
+    stopped = run(*words, cwd=tmp_path)
+    assert stopped.returncode == 2
+    assert stopped.stderr.splitlines()[-1].startswith(
+        "sphereface2: 1 of the 24 images of pairs.txt"
+    )
+    done = run(*words, "--on-bad-image", "skip", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("28 pairs, 56 images of 12 people, ")
+    assert "left out as unreadable: 2 pairs" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["nothing", "out.rec"], "there is no nothing to convert"),
+        (["crops", "out", "--format", "recodio"], "did you mean 'recordio'?"),
+        (["crops", "crops.bin"], "holds no pairs"),
+        (["crops", "other"], "other is not empty and was not written by convert"),
+    ],
+)
+def test_a_mistake_gets_one_sentence_and_exit_code_two(
+    words: list[str], part: str, tmp_path: Path
+) -> None:
+    fill(tmp_path / "crops", count=4)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").touch()
+    done = run("convert", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("sphereface2: ")
+    assert part in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+STOPPED_AT_THE_FIFTH_IMAGE = """
+import signal, sys
+from sphereface2.cli import main
+from sphereface2.data import folder
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the background of a shell ignores it
+read, reads = folder.read_file, iter(range(100))
+
+def read_file(path):
+    if next(reads) == 4:
+        signal.raise_signal(signal.SIGINT)
+    return read(path)
+
+folder.read_file = read_file
+sys.argv = ["sphereface2", "convert", "crops", "out", "--workers", "1"]
+main()
+"""
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
+    fill(tmp_path / "crops")
+    stopped = subprocess.run(
+        [sys.executable, "-c", STOPPED_AT_THE_FIFTH_IMAGE],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert stopped.returncode == 130
+    assert stopped.stderr.splitlines() == [
+        "checking 40 images",
+        "stopped; the same command resumes",
+    ]
+    assert run("convert", "crops", "out", cwd=tmp_path).returncode == 0
+    assert contents(tmp_path / "out") == contents(tmp_path / "crops")

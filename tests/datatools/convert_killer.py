@@ -1,0 +1,153 @@
+"""Kills conversions at many moments, goes on with each, and tells what came of it, as JSON.
+
+Run as a script with one thread, so that it may fork: a child is killed without warning, the next
+child does the same conversion to its end.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet  # noqa: F401 - once, and not in every child
+
+from sphereface2.data.pairs.bin_set import BinWriter
+from sphereface2.datatools.convert import targets as convert_targets
+from sphereface2.datatools.convert.images import convert
+from sphereface2.datatools.convert.job import Job
+from sphereface2.datatools.convert.pairs import looks_like_pairs
+
+PART = 8  # images in a part of a Parquet file
+
+
+def count_events(kill_at: int | None) -> Callable[[], int]:
+    """Kill this process at the given moment; moments are calls that change files or read images."""
+    seen = 0
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            nonlocal seen
+            if seen == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            seen += 1
+            return function(*arguments, **options)
+
+        return wrapper
+
+    for owner, name in [
+        (os, "replace"),
+        (os, "fsync"),
+        (os, "mkdir"),
+        (Path, "replace"),
+        (Path, "unlink"),
+        (Path, "rename"),
+        (Path, "rmdir"),
+        (shutil, "rmtree"),
+        (Job, "encoded"),
+        (BinWriter, "write"),
+    ]:
+        setattr(owner, name, counted(getattr(owner, name)))
+    return lambda: seen
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """What `work` gives in a process of its own; None if that was killed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.write(writing, json.dumps(work()).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or status == 0, "the conversion failed; see above"
+    return json.loads(answer) if answer else None
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every file below a folder with the hash of its bytes."""
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+def run(source: Path, target: Path, kill_at: int | None = None, *, over: bool = False) -> list[int]:
+    """Images written anew, and how many moments there were."""
+    convert_targets.IMAGES_PER_PART = PART
+    events = count_events(kill_at)
+    try:
+        workers = None if looks_like_pairs(source) else 1
+        done = convert(source, target, workers=workers, overwrite=over).written
+    except ValueError as error:
+        if "already exists" not in str(error):
+            raise
+        done = -1  # killed after everything was done
+    return [done, events()]
+
+
+def kill_and_go_on(
+    source: Path, scratch: Path, name: str, *, step: int, replaced: Path | None
+) -> dict[str, Any]:
+    """Kill at every `step`-th moment and at the last ones, when everything gets its name.
+
+    Where something is `replaced`, its conversion is there before.
+    """
+    over = replaced is not None
+    old = make_old(replaced, scratch / "old", name) if replaced else {}
+    whole = scratch / "whole"
+    make_old(replaced, whole, name)
+    images, moments = in_child(lambda: run(source, whole / name, over=over))
+    expected = tree(whole)
+    anew = []
+    for moment in sorted({*range(0, moments, step), *range(moments - 9, moments)}):
+        folder = scratch / str(moment)
+        make_old(replaced, folder, name)
+        target = folder / name
+        killed = in_child(lambda: run(source, target, moment, over=over))  # noqa: B023 - at once
+        assert killed is None, f"moment {moment} never came"
+        if target.exists():
+            # What is there under its name is whole, whenever the process ended.
+            before = {each: mark for each, mark in tree(folder).items() if ".partial/" not in each}
+            assert before in (expected, old), moment
+        done, _ = in_child(lambda: run(source, target, over=over))  # noqa: B023 - at once
+        found = tree(folder)
+        found.pop(f"{name}.partial/lock", None)  # killed after everything was done
+        assert found == expected, f"moment {moment}: {sorted(set(found) ^ set(expected))}"
+        anew.append(done)
+        shutil.rmtree(folder)
+    return {"images": images, "moments": moments, "anew": anew}
+
+
+def make_old(source: Path | None, folder: Path, name: str) -> dict[str, str]:
+    """The conversion that is to be replaced, in a folder of its own."""
+    folder.mkdir(parents=True)
+    if source is not None:
+        in_child(lambda: run(source, folder / name))
+    return tree(folder)
+
+
+def main() -> None:
+    scratch, *cases = sys.argv[1:]
+    told: list[dict[str, Any]] = []
+    for case in cases:
+        source, name, step, old = case.split("|")
+        folder = Path(scratch, str(len(told)))
+        replaced = Path(old) if old else None
+        told.append(kill_and_go_on(Path(source), folder, name, step=int(step), replaced=replaced))
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

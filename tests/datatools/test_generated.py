@@ -1,0 +1,139 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import beta
+
+from sphereface2.datatools.generate.ijb import IJBB, IJBC, IjbSizes, generate_ijb
+from sphereface2.datatools.generate.megaface import MEGAFACE, generate_megaface
+from sphereface2.datatools.generate.truth import (
+    SphereCosine,
+    first_among,
+    genuine_scores,
+    read_truth,
+)
+from sphereface2.evaluation.ijb import evaluate_ijb
+from sphereface2.evaluation.ijb_files import read_ijb
+from sphereface2.evaluation.megaface import megaface
+from sphereface2.evaluation.megaface_files import megaface_features, read_megaface
+from sphereface2.evaluation.thresholds import Measure
+
+
+@pytest.mark.parametrize("dim", [3, 16, 512])
+def test_the_law_of_cosines_on_the_sphere(dim: int) -> None:
+    """(1 + cos) / 2 of two random directions is Beta((D-1)/2, (D-1)/2)."""
+    law, exact = SphereCosine(dim), beta((dim - 1) / 2, (dim - 1) / 2)
+    scores = np.array([-0.1, 0.0, 0.05, 0.15, 0.2])
+    np.testing.assert_allclose(law.above(scores), exact.sf((1 + scores) / 2), rtol=2e-3)
+    for chance in (1e-6, 1e-3, 0.1, 0.9):
+        assert law.threshold(chance) == pytest.approx(2 * exact.isf(chance) - 1, abs=1e-4)
+
+
+def test_genuine_scores_follow_the_vectors_they_stand_for() -> None:
+    rng = np.random.default_rng(0)
+    dim, count = 12, 40_000
+    noise = np.array([0.5, 2.0])
+    person = np.zeros(dim)
+    person[0] = 1.0
+    left, right = (person + rng.normal(0, np.sqrt(each / dim), (count, dim)) for each in noise)
+    norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    real = np.sort(np.sum(left * right, axis=1) / norms)
+    drawn = np.sort(
+        genuine_scores(np.full(count, noise[0]), np.full(count, noise[1]), dim=dim, rng=rng)
+    )
+    levels = np.linspace(0.05, 0.95, 30)
+    np.testing.assert_allclose(np.quantile(drawn, levels), np.quantile(real, levels), atol=0.012)
+
+
+def test_being_first_among_strangers() -> None:
+    law = SphereCosine(8)
+    scores = np.array([0.5, 0.9])
+    expected = (1 - law.above(scores)) ** 20
+    assert first_among(scores, law, 20) == pytest.approx(expected.mean())
+    assert first_among(scores, law, 20, at_least=0.6) == pytest.approx(expected[1] / 2)
+
+
+def test_the_sizes_are_those_of_the_benchmarks() -> None:
+    assert IJBC.people == 3_531
+    assert IJBC.people + IJBC.probes == 23_124
+    assert IJBB.people + IJBB.probes == 12_115
+    assert (MEGAFACE.people, MEGAFACE.probes, MEGAFACE.distractors) == (530, 3_530, 1_000_000)
+
+
+@pytest.fixture(autouse=True)
+def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("generated_ijb", "generated_megaface"):
+        monkeypatch.setattr(f"sphereface2.evaluation.{module}.DRAWS", 50_000)
+
+
+def _agrees(measure: Measure, expected: float, *, slack: float = 0.03) -> bool:
+    interval = measure.rate.interval
+    return interval.low - slack <= expected <= interval.high + slack
+
+
+@pytest.mark.parametrize("sizes", [IJBB, IJBC])
+def test_a_small_ijb_scores_what_it_must(tmp_path: Path, sizes: IjbSizes) -> None:
+    truth = generate_ijb(tmp_path, sizes=sizes, scale=0.02, dim=64, seed=1)
+    assert read_truth(tmp_path) == truth
+    small = sizes.scaled(0.02)
+    ijb = read_ijb(tmp_path)
+    images = np.load(tmp_path / "embeddings.npy", mmap_mode="r")
+    assert len(ijb) == len(images) == small.images
+    assert len(np.unique(ijb.templates)) == small.people + small.probes
+    assert int(ijb.same.sum()) == small.genuine
+    assert int((~ijb.same).sum()) == small.impostors
+    result = evaluate_ijb(ijb, images)
+    assert result.verification is not None
+    assert result.standard is not None
+    assert result.legacy is not None
+    for far in ("0.01", "0.1"):
+        name = f"TAR@FAR={far}"
+        measure = next(m for m in result.verification.tar_at_far if m.name == name)
+        assert _agrees(measure, truth.expected[name])
+    for kind, part in (("standard", result.standard), ("legacy", result.legacy)):
+        assert _agrees(part.ranks[0], truth.expected[f"{kind} rank 1"])
+        name = "legacy TPIR@FPIR=0.1" if kind == "legacy" else "standard TPIR@FPIR=0.1"
+        assert _agrees(part.tpir[1], truth.expected[name])
+
+
+@pytest.mark.parametrize("feature_files", [False, True])
+def test_a_small_megaface_scores_what_it_must(tmp_path: Path, feature_files: bool) -> None:
+    scale = 0.0005 if feature_files else 0.02
+    truth = generate_megaface(tmp_path, scale=scale, dim=64, seed=1, feature_files=feature_files)
+    small = MEGAFACE.scaled(scale)
+    listed = read_megaface(
+        tmp_path, size=small.distractors, probe_noises=tmp_path / "facescrub_noises.txt",
+        distractor_noises=tmp_path / "megaface_noises.txt",
+    )  # fmt: skip
+    assert int(listed.noisy_probes.sum()) == small.noisy_probes
+    assert int(listed.noisy_distractors.sum()) == small.noisy_distractors
+    probes, distractors, _ = megaface_features(tmp_path, listed)
+    assert distractors.shape == (small.distractors, 64)
+    result = megaface(
+        probes, listed.people, distractors, noisy_probes=listed.noisy_probes,
+        noisy_distractors=listed.noisy_distractors,
+    )  # fmt: skip
+    if not feature_files:  # a handful of people says nothing about a rate
+        assert _agrees(result.rank_1[-1], truth.expected["rank 1"])
+        assert _agrees(result.tpr[-1], truth.expected["TPR@FPR=0.0001"])
+        assert _agrees(result.rank_1[1], truth.expected["rank 1, first 100"])
+        dirty = megaface(probes, listed.people, distractors)
+        assert dirty.rank_1[-1].rate.value < result.rank_1[-1].rate.value
+
+
+def test_smaller_sets_keep_their_shares_and_never_run_out_of_anybody() -> None:
+    assert MEGAFACE.scaled(1.0) == MEGAFACE
+    half = MEGAFACE.scaled(0.5)
+    assert (half.people, half.probes, half.distractors) == (265, 1765, 500_000)
+    assert (half.noisy_probes, half.noisy_distractors) == (12, 343)
+    least = MEGAFACE.scaled(1e-6)
+    assert (least.people, least.probes, least.distractors) == (8, 32, 100)
+    assert (least.noisy_probes, least.noisy_distractors) == (2, 2)
+    assert IJBB.scaled(1.0) == IJBB
+    tenth = IJBB.scaled(0.1)
+    assert tenth.galleries == (("S1", 93), ("S2", 91))
+    assert (tenth.images, tenth.probes, tenth.genuine) == (22_763, 1_027, 1_027)
+    assert tenth.impostors == 80_000  # pairs: they shrink with the square
+    few = IJBB.scaled(1e-6)
+    assert few.galleries == (("S1", 4), ("S2", 4))
+    assert (few.images, few.probes, few.genuine, few.impostors) == (48, 16, 8, 100)

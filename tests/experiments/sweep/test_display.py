@@ -1,0 +1,130 @@
+"""What a sweep shows: a table on a terminal, lines elsewhere, and how long it will take."""
+
+import io
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sphereface2.experiments.sweep.board import Board, RunState, Status
+from sphereface2.experiments.sweep.crew import Crew, gpus_for, usual_jobs
+from sphereface2.experiments.sweep.display import SweepDisplay, board_table
+from sphereface2.experiments.sweep.engine import look_up_runs
+from sphereface2.experiments.sweep.store import Position
+from sphereface2.workers import usable_cores
+from tests.experiments.sweep.tiny import pretend_done, tiny_sweep, write_recipe
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Board:
+    """Margin 0.2: two seeds done, one failed; margin 0.3: running, taken, waiting."""
+    recipe = write_recipe(tmp_path)
+    sweep = tiny_sweep(recipe, "head.margin=0.2", "head.margin=0.3", seeds=(0, 1, 2))
+    pretend_done(tiny_sweep(recipe, "head.margin=0.2", seeds=(0, 1)), tmp_path)
+    states = look_up_runs(sweep, runs=tmp_path)
+    states[2].status, states[2].error = Status.FAILED, "no [luck] today"
+    states[3].status, states[3].position = Status.RUNNING, Position(25, 100)
+    states[3].began = time.monotonic() - 10
+    states[4].status = Status.ELSEWHERE
+    return Board(states, jobs=2)
+
+
+def shown(board: Board, *, terminal: bool) -> str:
+    buffer = io.StringIO()
+    console = Console(file=buffer, force_terminal=terminal, width=120)
+    display = SweepDisplay(console)
+    display.started(board)
+    for state in board.states:
+        display.changed(board, state)
+    display.finished(board)
+    return buffer.getvalue()
+
+
+def test_the_table_has_a_row_a_setting(board: Board) -> None:
+    buffer = io.StringIO()
+    Console(file=buffer, width=120).print(board_table(board))
+    text = buffer.getvalue()
+    first, second = (row for row in text.splitlines() if "head.margin" in row)
+    numbers = [state.values["combined"] for state in board.states[:2]]
+    assert f"{statistics.fmean(numbers):.2f} ± {statistics.stdev(numbers):.2f}" in first
+    assert "2/3" in first
+    assert "seed 2 failed: no [luck] today" in first
+    assert "0/3" in second
+    assert "seed 0: step 25/100" in second
+    assert "seed 1: another process has it" in text
+    assert "3 of 6 runs" in text
+    assert "to go" in text
+
+
+def test_a_terminal_gets_a_table_and_a_file_gets_lines(board: Board) -> None:
+    assert "another process has it" in shown(board, terminal=True)
+    lines = shown(board, terminal=False).splitlines()
+    assert lines[0] == "6 runs, 2 done already, 2 at once"
+    assert len(lines) == 5  # two done, one failed, one taken; the others have nothing to say yet
+    assert lines[1].startswith("[3/6] head.margin=0.2, seed 0: combined ")
+    assert lines[1].endswith(" %, trained by another process")  # not by this sweep: no time
+    assert lines[3] == "[3/6] head.margin=0.2, seed 2: failed: no [luck] today"
+    assert "another process" in lines[4]
+
+
+def test_a_stop_is_told_before_the_runs_have_obeyed(board: Board) -> None:
+    board.is_stopping = True
+    text = shown(board, terminal=True)
+    assert "so far, stopping" in text
+    assert "to go" not in text
+    board.states[3].status = Status.STOPPED
+    text = shown(board, terminal=True)
+    assert "seed 0: stopped at step 25" in text
+    assert "stopping" not in text
+
+
+def test_the_set_to_judge_by_is_the_one_asked_for(board: Board) -> None:
+    judged = Board(board.states, jobs=1, judged="plain")
+    judged.states[0].worked = 61.0
+    values = [state.values["plain"] for state in judged.states[:2]]
+    assert f"seed 0: plain {values[0]:.2f} %, 1 min 1 s" in shown(judged, terminal=False)
+    table = shown(judged, terminal=True)
+    assert "plain (%)" in table
+    assert f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}" in table
+
+
+def naive_remaining(length: float, shares: list[float], waiting: int, jobs: int) -> float:
+    left = [length] * waiting + [length - length * share for share in shares]
+    return max(sum(left) / jobs, *left)
+
+
+def test_the_remaining_time_follows_what_was_done(board: Board) -> None:
+    # Nothing was finished here yet: 10 s for a quarter are 40 s for a run.
+    assert board.remaining() == pytest.approx(naive_remaining(40, [0.25], 2, 2), rel=0.05)
+    board.states[0].worked, board.states[1].worked = 10.0, 30.0
+    assert board.remaining() == pytest.approx(naive_remaining(20, [0.25], 2, 2))
+    board.states[0].had = 0.5  # the half of it was done before: 10 s for the other half
+    assert board.remaining() == pytest.approx(naive_remaining((20 + 30) / 2, [0.25], 2, 2))
+    waiting = Board([RunState(board.states[5].plan, Path())], jobs=1)
+    assert waiting.remaining() is None
+
+
+def test_workers_share_the_cores_or_have_a_gpu_each(tmp_path: Path) -> None:
+    crew = Crew(jobs=3, gpus=["4", "6"], runs=tmp_path)
+    assert [crew.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(3)] == ["4", "6", "4"]
+    alone = Crew(jobs=1, gpus=[], runs=tmp_path).environment(0)
+    assert "CUDA_VISIBLE_DEVICES" not in alone
+    assert alone["OMP_NUM_THREADS"] == alone["MKL_NUM_THREADS"] == str(usable_cores())
+    crowded = Crew(jobs=10 * usable_cores(), gpus=[], runs=tmp_path).environment(0)
+    assert crowded["OMP_NUM_THREADS"] == "1"
+    assert alone["SPHEREFACE2_RENDERED"] == str(tmp_path.resolve() / "rendered")
+
+
+def test_one_run_at_a_time_on_one_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert usual_jobs({"cpu"}, gpus=[]) == usable_cores()
+    assert usual_jobs({"auto"}, gpus=["4", "6"]) == 2
+    for devices in ({"cuda:0"}, {"mps"}, {"cpu", "cuda:1"}):
+        assert usual_jobs(devices, gpus=[]) == 1
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,7")
+    assert gpus_for({"auto", "cuda"}) == ["5", "6", "7"]
+    assert gpus_for({"cuda", "cuda:0"}) == gpus_for({"cpu", "auto"}) == []
+    assert usual_jobs({"cpu", "auto"}, gpus=[]) == 1  # auto would be the same GPU for all

@@ -1,0 +1,160 @@
+"""Embedding images: batching, mirror images, sizes, modes."""
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import nn
+
+from sphereface2.models.embedding import embed, raw_pixel_embedding
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """The preprocessing of a model folder, in short."""
+
+    input_size: int = 12
+
+    def to_tensor(self, images: torch.Tensor, /) -> torch.Tensor:
+        return (images.permute(0, 3, 1, 2).float() - 127.5) / 127.5
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.output = nn.Linear(4 * 10 * 10, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = self.norm(self.convolution(images)).flatten(1)
+        embeddings: torch.Tensor = self.output(features)
+        return embeddings
+
+
+def pictures(count: int = 7, size: int = 12) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, (count, size, size, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("flip", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 100])
+def test_batches_equal_one_image_at_a_time(batch_size: int, flip: bool) -> None:
+    net, images = Net().eval(), pictures()
+    found = embed(net, images, preprocessing=Pixels(), batch_size=batch_size, flip=flip)
+    assert found.dtype == np.float32
+    assert found.shape == (7, 5)
+    for image, embedding in zip(images, found, strict=True):
+        with torch.no_grad():
+            expected = net(Pixels().to_tensor(torch.from_numpy(image[None])))[0]
+            if flip:
+                mirrored = np.ascontiguousarray(image[:, ::-1])
+                expected = expected + net(Pixels().to_tensor(torch.from_numpy(mirrored[None])))[0]
+        np.testing.assert_allclose(embedding, expected.numpy(), atol=1e-5)
+
+
+def test_a_mirrored_image_has_the_same_embedding() -> None:
+    net, images = Net(), pictures()
+    np.testing.assert_allclose(
+        embed(net, images, preprocessing=Pixels()),
+        embed(net, images[:, :, ::-1], preprocessing=Pixels()),
+        atol=1e-5,
+    )
+
+
+def test_every_mode_and_statistic_is_left_as_it_was() -> None:
+    net = Net().train()
+    net.norm.eval()  # a frozen part of a network in training
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    embed(net, pictures(), preprocessing=Pixels())
+    assert net.training
+    assert net.output.training
+    assert not net.norm.training
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_modes_come_back_after_a_failure() -> None:
+    net = Net().train()
+    with pytest.raises(RuntimeError):
+        embed(net, pictures(size=8), preprocessing=Pixels(input_size=8))
+    assert net.training
+    assert net.norm.training
+
+
+def test_other_sizes_are_scaled_to_the_input_size() -> None:
+    net = Net()
+    large = pictures(size=36)
+    # Each pixel is the mean of 3 × 3; a bilinear resize would look at 4 of the 9.
+    small = np.rint(large.reshape(7, 12, 3, 12, 3, 3).mean(axis=(2, 4))).astype(np.uint8)
+    np.testing.assert_allclose(
+        embed(net, large, preprocessing=Pixels()),
+        embed(net, small, preprocessing=Pixels()),
+        atol=0.01,
+    )
+
+
+def test_progress_counts_images() -> None:
+    seen: list[tuple[int, int]] = []
+    embed(
+        Net(),
+        pictures(),
+        preprocessing=Pixels(),
+        batch_size=3,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen == [(3, 7), (6, 7), (7, 7)]
+
+
+class Meeting:
+    """Images whose readers wait until `readers` of them read at once; fewer never get one."""
+
+    def __init__(self, images: npt.NDArray[np.uint8], *, readers: int) -> None:
+        self.images = images
+        self.barrier = threading.Barrier(readers, timeout=20)
+        self.met = False
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int, /) -> npt.NDArray[np.uint8]:
+        if not self.met and threading.current_thread() is not threading.main_thread():
+            self.barrier.wait()
+            self.met = True
+        image: npt.NDArray[np.uint8] = self.images[index]
+        return image
+
+    def prepare(self, *, workers: int, progress: object) -> None:
+        """There is nothing to prepare."""
+
+
+def test_workers_read_at_the_same_time() -> None:
+    images = Meeting(pictures(), readers=3)
+    found = embed(Net().eval(), images, preprocessing=Pixels(), workers=3)
+    assert (images.met, found.shape) == (True, (7, 5))
+
+
+def test_raw_pixels_lose_their_mean_and_nothing_else() -> None:
+    images = pictures()
+    found = raw_pixel_embedding(images)
+    assert found.shape == (7, 12 * 12 * 3)
+    np.testing.assert_allclose(found.mean(axis=1), 0, atol=1e-4)
+    flat = images.reshape(7, -1).astype(np.float32)
+    np.testing.assert_allclose(found, flat - flat.mean(axis=1, keepdims=True), atol=1e-3)
+    assert raw_pixel_embedding(images, input_size=6).shape == (7, 6 * 6 * 3)
+
+
+def test_unusable_images_are_refused_by_number() -> None:
+    with pytest.raises(ValueError, match="no images"):
+        embed(Net(), pictures(0), preprocessing=Pixels())
+    with pytest.raises(ValueError, match="no images"):
+        raw_pixel_embedding(pictures(0))
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        embed(Net(), pictures(), preprocessing=Pixels(), batch_size=0)
+    grey = [*pictures(), pictures()[0][:, :, 0]]
+    with pytest.raises(ValueError, match=r"image 7 must be uint8 .* \(12, 12\)"):
+        embed(Net(), grey, preprocessing=Pixels())
+    with pytest.raises(ValueError, match=r"image 1 has the shape \(8, 8, 3\).*give input_size"):
+        raw_pixel_embedding([pictures()[0], pictures(size=8)[0]])
