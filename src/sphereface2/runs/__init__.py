@@ -1,0 +1,1 @@
+"""Runs: from a config to a folder with a model, its evaluation and a report."""

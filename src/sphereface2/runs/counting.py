@@ -1,0 +1,181 @@
+"""Parameters, operations and bytes of a backbone and a head, counted without training them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from sphereface2.backbones import build_backbone
+from sphereface2.backbones.backbone import Backbone
+from sphereface2.config.schema import RunConfig
+from sphereface2.heads import Head, build_head
+from sphereface2.heads.engine import block_classes
+from sphereface2.heads.proxy import ProxyHead
+
+_BLOCK_TENSORS = 4  # of class by row: cosine, logit, its slope, and softplus or the product's input
+
+
+@dataclass(frozen=True)
+class BackboneCost:
+    """Of one network; activations are what a forward pass keeps for the backward one."""
+
+    parameters: int
+    trained_bytes: int
+    state_bytes: int
+    operations_per_image: int
+    """Of a forward pass, multiplications and additions counted apart."""
+    activation_bytes_per_image: int
+    activation_bytes_fixed: int
+
+
+@dataclass(frozen=True)
+class HeadCost:
+    """Of one head for a number of people."""
+
+    parameters: int
+    trained_bytes: int
+    state_bytes: int
+    class_weight_bytes: int
+    """Of the weights that `optimizer.fused_head` moves without a gradient."""
+    block_bytes: int
+    """What the passes over blocks of classes hold at a time."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The bytes that a training holds at its peak, by what they are for."""
+
+    weights: int
+    gradients: int
+    momentum: int
+    activations: int
+    """What the forward pass of a micro-batch keeps."""
+    head_blocks: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.momentum + self.activations + self.head_blocks
+
+
+def backbone_cost(name: str, options: Mapping[str, Any]) -> BackboneCost:
+    """Counted on shapes alone, so that no network is too large for the machine at hand."""
+    with torch.device("meta"):
+        backbone = build_backbone(name, **options)
+    two, three = _kept_bytes(backbone, 2), _kept_bytes(backbone, 3)
+    each = three - two
+    return BackboneCost(
+        parameters=sum(p.numel() for p in backbone.parameters()),
+        trained_bytes=_trained_bytes(backbone),
+        state_bytes=_state_bytes(backbone),
+        operations_per_image=_operations(backbone),
+        activation_bytes_per_image=each,
+        activation_bytes_fixed=max(0, two - 2 * each),
+    )
+
+
+def head_cost(
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    dim: int,
+    people: int,
+    batch_size: int,
+    device: torch.device,
+) -> HeadCost:
+    """Counted on two small heads: all that a head holds grows with its classes or not at all."""
+    small = [_small_head(name, options, dim=dim, people=count) for count in (4, 5)]
+
+    def grown(count: Callable[[Head], int]) -> int:
+        few, more = (count(head) for head in small)
+        return few + (more - few) * (people - 4)
+
+    rows = min(people, block_classes(batch_size, device))
+    is_proxy = isinstance(small[0], ProxyHead)
+    return HeadCost(
+        parameters=grown(lambda head: sum(p.numel() for p in head.parameters())),
+        trained_bytes=grown(_trained_bytes),
+        state_bytes=grown(_state_bytes),
+        class_weight_bytes=grown(_class_weight_bytes),
+        block_bytes=4 * _BLOCK_TENSORS * rows * batch_size if is_proxy else 0,
+    )
+
+
+def memory_of(
+    config: RunConfig, backbone: BackboneCost, head: HeadCost, *, is_half: bool = False
+) -> Memory:
+    """What the training of a config holds at its peak on one rank.
+
+    Products in half precision (`is_half`) halve the activations and nothing else.
+    """
+    trained = backbone.trained_bytes + head.trained_bytes
+    fused = head.class_weight_bytes if config.optimizer.fused_head else 0
+    micro_batch = config.training.batch_size // config.training.accumulate
+    kept = backbone.activation_bytes_fixed + micro_batch * backbone.activation_bytes_per_image
+    return Memory(
+        weights=backbone.state_bytes + head.state_bytes,
+        gradients=trained - fused,
+        momentum=trained if config.optimizer.momentum else 0,
+        activations=kept // 2 if is_half else kept,
+        head_blocks=head.block_bytes,
+    )
+
+
+def checkpoint_bytes(memory: Memory) -> int:
+    """A checkpoint keeps all weights, running statistics and momentum."""
+    return memory.weights + memory.momentum
+
+
+def _operations(backbone: Backbone) -> int:
+    """Of the forward pass of one image."""
+    # Without a graph: the counter's own hooks on it take long in a deep network.
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        backbone(_images(backbone, 2))  # batch norm needs two
+    return int(counter.get_total_flops()) // 2
+
+
+def _kept_bytes(backbone: Backbone, batch: int) -> int:
+    """What a forward pass keeps besides the parameters."""
+    own = {_storage(tensor) for tensor in (*backbone.parameters(), *backbone.buffers())}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        # Several operations may keep one tensor, or views of it: a storage counts once.
+        if _storage(tensor) not in own:
+            kept[_storage(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        embeddings = backbone(_images(backbone, batch))
+    total = sum(kept.values())
+    del embeddings  # only now: a freed storage's number may be given to another
+    return total
+
+
+def _images(backbone: Backbone, batch: int) -> Tensor:
+    return torch.empty(batch, 3, backbone.input_size, backbone.input_size, device="meta")
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _small_head(name: str, options: Mapping[str, Any], *, dim: int, people: int) -> Head:
+    with torch.random.fork_rng(devices=[]):
+        return build_head(name, dim, people, **options)
+
+
+def _trained_bytes(module: nn.Module) -> int:
+    return sum(p.nbytes for p in module.parameters() if p.requires_grad)
+
+
+def _state_bytes(module: nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in module.state_dict().values())
+
+
+def _class_weight_bytes(head: Head) -> int:
+    return head.weight.nbytes if isinstance(head, ProxyHead) else 0
