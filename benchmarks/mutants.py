@@ -125,9 +125,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.mutants", description="How many small faults the tests catch."
     )
-    parser.add_argument(
-        "modules", nargs="*", help="stages or modules, e.g. heads data/mixing.py"
-    )
+    parser.add_argument("modules", nargs="*", help="stages or modules, e.g. heads data/mixing.py")
     parser.add_argument("--sample", type=int, default=200, help="how many mutants; 0: all")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--record", action="store_true", help="record again what each test runs")

@@ -213,6 +213,9 @@ def test_replicates_without_one_kind_of_pairs_are_left_out() -> None:
     assert (drawn.eer == 0.0).all()
     assert (drawn.tar == 1.0).all()
     assert (drawn.accuracy == 0.5).all()
+    # The first draw of this seed lacks somebody, and there is no other.
+    with pytest.raises(ValueError, match="no replicate of the 3 people has pairs of both kinds"):
+        replicate([(scores, right)], same, who, replicates=1, seed=0)
 
 
 def test_the_mix_of_both_kinds_stays_that_of_the_set() -> None:

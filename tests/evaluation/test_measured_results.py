@@ -50,6 +50,7 @@ def test_speed_is_that_of_the_median_step_against_the_fewest_ranks() -> None:
     one = ParallelRun("arcface", 1, (0.5, 4.0, 1.0))
     four = ParallelRun("arcface", 4, (0.25, 0.2, 9.0))
     other = ParallelRun("cosface", 2, (1.0,))
+    assert (other.exchanges, other.bytes_sent) == (0.0, 0.0)
     result = ParallelResult(1000, 64, 100, "cpu", 1, (four, other, one))
     assert result.methods == ("arcface", "cosface")
     assert result.ranks == (1, 2, 4)

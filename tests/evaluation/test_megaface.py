@@ -235,6 +235,36 @@ def test_gathering_goes_on_where_it_was_interrupted(
     assert list(output.parent.iterdir()) == [output]
 
 
+def test_gathering_reports_how_far_it_is(devkit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sphereface2.evaluation.megaface_files._TOLD", 2)
+    seen: list[tuple[int, int]] = []
+    megaface_features(
+        devkit,
+        read_megaface(devkit, size=5),
+        store=devkit / "tables",
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen == [(2, 3), (3, 3), (2, 5), (4, 5), (5, 5)]
+    assert sorted(path.name for path in (devkit / "tables").iterdir()) == [
+        "facescrub.npy",
+        "megaface.npy",
+    ]
+
+
+def test_features_that_are_missing_are_skipped_if_asked(devkit: Path) -> None:
+    listed = read_megaface(devkit, size=5)
+    (devkit / "megaface" / f"{listed.distractor_names[3]}_algo.bin").write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"has 1 bytes; --missing skip leaves such images out"):
+        megaface_features(devkit, listed)
+    (devkit / "megaface" / f"{listed.distractor_names[0]}_algo.bin").unlink()
+    with pytest.raises(ValueError, match=r"should hold one feature file .* but has none"):
+        megaface_features(devkit, listed)
+    _, distractors, marked = megaface_features(devkit, listed, missing="skip")
+    assert np.isnan(distractors).all(axis=1).tolist() == [True, False, False, True, False]
+    assert distractors[[1, 2, 4], 0].tolist() == [2, 3, 5]
+    assert not marked.any()
+
+
 def test_features_of_another_width_are_named(devkit: Path) -> None:
     listed = read_megaface(devkit, size=5)
     wrong = devkit / "megaface" / f"{listed.distractor_names[2]}_algo.bin"

@@ -64,6 +64,12 @@ def test_a_mirrored_image_has_the_same_embedding() -> None:
     )
 
 
+def test_a_network_in_training_embeds_as_it_does_in_evaluation() -> None:
+    net, images = Net(), pictures()
+    expected = embed(net.eval(), images, preprocessing=Pixels())
+    assert np.array_equal(embed(net.train(), images, preprocessing=Pixels()), expected)
+
+
 def test_every_mode_and_statistic_is_left_as_it_was() -> None:
     net = Net().train()
     net.norm.eval()  # a frozen part of a network in training

@@ -213,7 +213,7 @@ def test_a_terminal_gets_a_live_bar() -> None:
         assert part in shown
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [60, 79, 80, 99, 100, 120])
 def test_a_terminal_shows_the_whole_line_at_its_width(width: int) -> None:
     output = io.StringIO()
     display = ProgressDisplay(Console(file=output, force_terminal=True, width=width))
@@ -226,7 +226,9 @@ def test_a_terminal_shows_the_whole_line_at_its_width(width: int) -> None:
     assert len(line) <= width
     assert " 7000/80000 " in line
     assert "loss 12.35 " in line
-    assert " 1234 im" in line
+    assert (" 1234 images/s " if width >= 80 else " 1234 img/s ") in line
+    assert ("accuracy 98" if width >= 80 else "acc 98") in line
+    assert ("lr 0.0123" in line) is (width >= 100)
     assert re.search(r"[-\d]+:[-\d]{2}:[-\d]{2}", line)
     assert line.rstrip().endswith("98.77%")
     assert "━" in line

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sphereface2.config.schema import RunConfig
 from sphereface2.heads import HEADS, Head, build_head
 from sphereface2.training.checkpoint import load_checkpoint, load_tensors
+from sphereface2.training.distributed import Team
 from sphereface2.training.events import EvaluationRecord, Events, TrainingRecord
 from sphereface2.training.result import ModelStep
 from sphereface2.training.stopping import DivergedError
@@ -451,6 +452,34 @@ def test_the_time_of_a_run_is_that_of_all_its_parts(run_folder: Path) -> None:
     (last / "checkpoint.json").write_text(json.dumps(facts))
     result = make_trainer(run_folder).run(resume=True)
     assert 1000.0 + spent < load_checkpoint(last).seconds <= result.seconds < 2000.0
+
+
+def test_images_are_mirrored_only_where_the_config_says_so(tmp_path: Path) -> None:
+    crowd = Crowd()
+    as_they_are = {image.tobytes() for image in crowd.images}
+    for flip in (True, False):
+        trainer = make_trainer(tmp_path / str(flip), make_config(epochs=1, flip=flip))
+        batches = trainer.loader.batches(0, trainer.total_steps)
+        seen = [image.numpy().tobytes() for batch in batches for image in batch.images]
+        assert len(seen) == 40
+        assert (set(seen) <= as_they_are) is not flip
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "sentence"),
+    [
+        (1, r"training\.batch_size=8 is not a multiple of 3 ranks; take 6 or 9$"),
+        (2, r"=8 is not .* 3 ranks times 2 micro-batches \(training\.accumulate\); take 6 or 12$"),
+    ],
+)
+def test_a_batch_that_ranks_cannot_share_names_the_nearest_that_fit(
+    run_folder: Path, accumulate: int, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sphereface2.training.trainer.current_team", lambda: Team(world=3))
+    with pytest.raises(ValueError, match=sentence):
+        make_trainer(run_folder, make_config(accumulate=accumulate))
+    with pytest.raises(ValueError, match=r"built inside class_shards\(rank, 3\) to be one of 3"):
+        make_trainer(run_folder, make_config(batch_size=6))
 
 
 def test_seeds_change_the_run_and_nothing_else_does(tmp_path: Path) -> None:

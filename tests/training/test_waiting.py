@@ -71,6 +71,7 @@ def test_it_is_said_once() -> None:
         (0.5, 2.0, 2, 3, 3),  # as far as there are processors
         (0.5, 1.9, 2, 2, None),
         (0.9, 0.1, 2, 2, 20),  # readers that wait for a disk need no processors
+        (0.985, 0.1, 1, 16, 67),
         (0.3, 1.0, 0, 2, 1),  # read in between so far
         (0.8, 1.0, 0, 8, 4),
         (0.8, 1.0, 0, 1, None),

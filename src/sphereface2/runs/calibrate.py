@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
+from sphereface2.data.pairs.verification_set import VerificationSet
+from sphereface2.data.sources.source import images_digest
+from sphereface2.evaluation.calibration import FAR_TARGETS, Calibration, calibrate, check_request
+from sphereface2.evaluation.pair_scores import combine, score_set
+from sphereface2.models.embedding import SKIP, MissingImageError, embed, prepare
 from sphereface2.models.folder import load_model, store_calibration, weights_digest
 from sphereface2.progress import Progress
-from sphereface2.data.pairs.verification_set import VerificationSet
-from sphereface2.evaluation.calibration import FAR_TARGETS, Calibration, calibrate, check_request
-from sphereface2.models.embedding import SKIP, MissingImageError, embed, prepare
-from sphereface2.data.sources.source import images_digest
-from sphereface2.evaluation.pair_scores import combine, score_set
 from sphereface2.training.result import ModelStep
 
 Watch = Callable[[str], AbstractContextManager[Progress | None]]

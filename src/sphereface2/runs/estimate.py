@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+
 import torch
+
 from sphereface2.backbones import backbone_options
-from sphereface2.config.schema import Choice, RunConfig
-from sphereface2.data.mixing import WithStrangers, plan_batches
+from sphereface2.config.loading import read_run
+from sphereface2.config.schema import REQUIRED, Choice, RunConfig, config_from_mapping
+from sphereface2.data.mixing import WithStrangers, build_training_source, plan_batches
+from sphereface2.data.public_sets import KNOWN_DATA, KnownData, known_data_of
 from sphereface2.data.sources.source import Source
-from sphereface2.data.mixing import build_training_source
+from sphereface2.heads import build_head
 from sphereface2.runs import probing
 from sphereface2.runs.counting import Memory, backbone_cost, checkpoint_bytes, head_cost, memory_of
 from sphereface2.runs.probing import Speed
-from sphereface2.heads import build_head
-from sphereface2.data.public_sets import KnownData
 from sphereface2.runs.run import resolve
 from sphereface2.training.devices import choose_device, choose_precision
 from sphereface2.training.optimizer import Schedule
-from collections.abc import Sequence
-from typing import Any
-from sphereface2.config.schema import REQUIRED, RunConfig, config_from_mapping
-from sphereface2.data.public_sets import KNOWN_DATA, KnownData, known_data_of
-from sphereface2.config.loading import read_run
-
 
 ASSUMED_PEOPLE = 1000
 

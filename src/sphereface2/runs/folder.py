@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sphereface2.config.schema import RunConfig, dump_config, load_config
+from sphereface2.data.mixing import NoisyLabels
+from sphereface2.data.sources.encoded import BadImage
+from sphereface2.evaluation.pair_scores import SCORES
+from sphereface2.files import Lock, LockedError, file_lock, read_note, write_atomically
 from sphereface2.models.folder import CONFIG as MODEL_CONFIG
 from sphereface2.models.folder import IN_RUN, RUN_CONFIG, RUN_LOCK, WEIGHTS
-from sphereface2.config.schema import RunConfig, dump_config, load_config
-from sphereface2.data.sources.encoded import BadImage
-from sphereface2.data.mixing import NoisyLabels
-from sphereface2.files import write_atomically
-from sphereface2.evaluation.pair_scores import SCORES
-from sphereface2.files import Lock, LockedError, file_lock, read_note
 from sphereface2.training.checkpoint import Change
 
 CONFIG = RUN_CONFIG

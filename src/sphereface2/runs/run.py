@@ -18,38 +18,87 @@ from torch import nn
 
 from sphereface2.backbones import Backbone, backbone_options, build_backbone
 from sphereface2.backbones.preprocessing import Preprocessing
-from sphereface2.models.folder import LoadedModel, load_model, save_model
 from sphereface2.config.schema import Choice, RunConfig, config_from_mapping, dump_config
+from sphereface2.data.mixing import (
+    STRANGERS,
+    NoisyLabels,
+    build_people,
+    build_training_source,
+    noise_of,
+)
 from sphereface2.data.pairs import VERIFICATION_SETS
-from sphereface2.data.sources import SOURCES
-from sphereface2.data.mixing import NoisyLabels
-from sphereface2.data.pairs.set_aside import NAME as SET_ASIDE
-from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_people, notes_on_trained
 from sphereface2.data.pairs.by_word import set_choice
-from sphereface2.data.sources.source import bad_images, notes_on
-from sphereface2.data.mixing import STRANGERS, build_people, build_training_source, noise_of
+from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_people, notes_on_trained
+from sphereface2.data.pairs.set_aside import NAME as SET_ASIDE
 from sphereface2.data.pairs.verification_set import Missing, VerificationSet
+from sphereface2.data.sources import SOURCES
+from sphereface2.data.sources.source import bad_images, images_digest, notes_on
 from sphereface2.evaluation.bootstrap import REPLICATES
-from sphereface2.models.embedding import SKIP, MissingImageError
-from sphereface2.files import write_atomically
-from sphereface2.data.sources.source import images_digest
 from sphereface2.evaluation.pair_scores import SCORES, save_scores
-from sphereface2.evaluation.results import RAW_PIXELS, UNTRAINED, EvaluationResult, installed_versions, note_on_flip
+from sphereface2.evaluation.results import (
+    RAW_PIXELS,
+    UNTRAINED,
+    EvaluationResult,
+    installed_versions,
+    note_on_flip,
+)
 from sphereface2.evaluation.verification import measure_all
-from sphereface2.files import Lock, require_writable
+from sphereface2.files import Lock, require_writable, write_atomically
 from sphereface2.heads import Head, build_head, head_options
 from sphereface2.heads.sharding import class_shards
-from sphereface2.training.result import ModelStep, Which
-from sphereface2.reporting.pictures import ReportPictures, hardest_pairs, people_sheet
-from sphereface2.reporting.pages.verification import CHANGED, write_report
-from sphereface2.runs.folder import BAD_IMAGES, CHECKPOINTS, CONFIG, EVALUATION, EVALUATION_OF, LABEL_NOISE, MODEL, REPORT, change_config, is_exported, keep_manifest, list_bad_images, read_changes, read_history, refuse_data_folder, refuse_foreign_folder, refuse_used_folder, remove_judgements, remove_products, require_run, run_config, run_lock
-from sphereface2.runs.scoring import Watch, build_choice_sets, build_sets, network_scores, pixel_scores, refuse_shared_people, score_sets, unwatched
+from sphereface2.models.embedding import SKIP, MissingImageError
+from sphereface2.models.folder import LoadedModel, load_model, save_model
 from sphereface2.registry import look_up, resolve_options
-from sphereface2.training.checkpoint import Change, Checkpoint, changed_settings, config_settings, differing_settings, has_checkpoint, load_checkpoint, load_tensors
+from sphereface2.reporting.pages.verification import CHANGED, write_report
+from sphereface2.reporting.pictures import ReportPictures, hardest_pairs, people_sheet
+from sphereface2.runs.folder import (
+    BAD_IMAGES,
+    CHECKPOINTS,
+    CONFIG,
+    EVALUATION,
+    EVALUATION_OF,
+    LABEL_NOISE,
+    MODEL,
+    REPORT,
+    change_config,
+    is_exported,
+    keep_manifest,
+    list_bad_images,
+    read_changes,
+    read_history,
+    refuse_data_folder,
+    refuse_foreign_folder,
+    refuse_used_folder,
+    remove_judgements,
+    remove_products,
+    require_run,
+    run_config,
+    run_lock,
+)
+from sphereface2.runs.scoring import (
+    Watch,
+    build_choice_sets,
+    build_sets,
+    network_scores,
+    pixel_scores,
+    refuse_shared_people,
+    score_sets,
+    unwatched,
+)
+from sphereface2.training.checkpoint import (
+    Change,
+    Checkpoint,
+    changed_settings,
+    config_settings,
+    differing_settings,
+    has_checkpoint,
+    load_checkpoint,
+    load_tensors,
+)
 from sphereface2.training.devices import choose_device
 from sphereface2.training.distributed import current_team
 from sphereface2.training.events import Events, Notice
-from sphereface2.training.result import TrainingResult
+from sphereface2.training.result import ModelStep, TrainingResult, Which
 from sphereface2.training.trainer import Trainer
 
 

@@ -10,15 +10,15 @@ from torch import nn
 
 from sphereface2.backbones import Backbone
 from sphereface2.backbones.preprocessing import Preprocessing
-from sphereface2.models.folder import LoadedModel
 from sphereface2.config.schema import Choice, RunConfig
-from sphereface2.data.pairs.by_word import sets_of_choice
-from sphereface2.progress import Progress
-from sphereface2.data.sources.source import Source
 from sphereface2.data.mixing import set_aside_of
+from sphereface2.data.pairs.by_word import sets_of_choice
 from sphereface2.data.pairs.verification_set import Missing, VerificationSet
-from sphereface2.models.embedding import embed, prepare, raw_pixel_embedding
+from sphereface2.data.sources.source import Source
 from sphereface2.evaluation.pair_scores import PairScores, score_set
+from sphereface2.models.embedding import embed, prepare, raw_pixel_embedding
+from sphereface2.models.folder import LoadedModel
+from sphereface2.progress import Progress
 
 Watch = Callable[[str], AbstractContextManager[Progress | None]]
 """Shows the progress of a named piece of work: `with watch("rendering") as progress: ...`."""

@@ -11,15 +11,19 @@ import yaml
 
 from sphereface2.data.sources.source import Images
 from sphereface2.evaluation.pair_scores import SCORES, PairScores, save_scores
-from sphereface2.evaluation.results import ProtocolResult
-from sphereface2.evaluation.results import EvaluationResult, installed_versions, note_on_flip
-from sphereface2.evaluation.verification import measure_all
-from sphereface2.training.result import ModelStep
 from sphereface2.evaluation.protocols.roots import is_made
 from sphereface2.evaluation.protocols.subject import Subject
-from sphereface2.reporting.pictures import ReportPictures, hardest_pairs
+from sphereface2.evaluation.results import (
+    EvaluationResult,
+    ProtocolResult,
+    installed_versions,
+    note_on_flip,
+)
+from sphereface2.evaluation.verification import measure_all
 from sphereface2.reporting.pages.protocols import write_protocol_report
 from sphereface2.reporting.pages.verification import write_report
+from sphereface2.reporting.pictures import ReportPictures, hardest_pairs
+from sphereface2.training.result import ModelStep
 
 RESULT = "result.json"
 EVALUATION = "evaluation.json"
