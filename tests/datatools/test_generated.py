@@ -1,12 +1,14 @@
+import hashlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import beta
 
-from sphereface2.datatools.generate.ijb import IJBB, IJBC, IjbSizes, generate_ijb
+from sphereface2.datatools.generate.ijb import EMBEDDINGS, IJBB, IJBC, IjbSizes, generate_ijb
 from sphereface2.datatools.generate.megaface import MEGAFACE, generate_megaface
 from sphereface2.datatools.generate.truth import (
+    TRUTH,
     SphereCosine,
     first_among,
     genuine_scores,
@@ -55,6 +57,10 @@ def test_being_first_among_strangers() -> None:
 
 def test_the_sizes_are_those_of_the_benchmarks() -> None:
     assert IJBC.people == 3_531
+    assert IJBB.galleries == (("S1", 931), ("S2", 914))
+    assert (IJBB.images, IJBB.genuine, IJBB.impostors) == (227_630, 10_270, 8_000_000)
+    assert IJBC.galleries == (("G1", 1_772), ("G2", 1_759))
+    assert (IJBC.images, IJBC.genuine, IJBC.impostors) == (469_375, 19_557, 15_638_932)
     assert IJBC.people + IJBC.probes == 23_124
     assert IJBB.people + IJBB.probes == 12_115
     assert (MEGAFACE.people, MEGAFACE.probes, MEGAFACE.distractors) == (530, 3_530, 1_000_000)
@@ -137,3 +143,100 @@ def test_smaller_sets_keep_their_shares_and_never_run_out_of_anybody() -> None:
     few = IJBB.scaled(1e-6)
     assert few.galleries == (("S1", 4), ("S2", 4))
     assert (few.images, few.probes, few.genuine, few.impostors) == (48, 16, 8, 100)
+
+
+# What this seed and scale gave when the files were first written down.
+IJB_FILES = {
+    "ijbc_1N_gallery_G1.csv": "4414e785",
+    "ijbc_1N_gallery_G2.csv": "28e5dee0",
+    "ijbc_1N_probe_mixed.csv": "8d66e82a",
+    "ijbc_face_tid_mid.txt": "729e0532",
+    "ijbc_name_5pts_score.txt": "350f07f1",
+    "ijbc_template_pair_label.txt": "2f9c145f",
+}
+IJB_EMBEDDINGS = [939.0, 8.0, -0.5460994, 0.6472788, 1.670653]
+IJB_TRUTH = {
+    "TAR@FAR=1e-06": 1.998521e-05,
+    "TAR@FAR=1e-05": 0.0002198373,
+    "TAR@FAR=0.0001": 0.001478906,
+    "TAR@FAR=0.001": 0.01089194,
+    "TAR@FAR=0.01": 0.07818215,
+    "TAR@FAR=0.1": 0.3979255,
+    "standard rank 1": 0.5593016,
+    "standard TPIR@FPIR=0.01": 0.02399653,
+    "standard TPIR@FPIR=0.1": 0.152909,
+    "legacy rank 1": 0.3915213,
+    "legacy TPIR@FPIR=0.01": 0.0344545,
+    "legacy TPIR@FPIR=0.1": 0.1051622,
+}
+IJB_ACCEPTED = 0.487839
+MEGAFACE_FILES = {
+    "facescrub_noises.txt": "26093b97",
+    "megaface_noises.txt": "231012a3",
+    "facescrub_features_list.json": "22b4f487",
+    "megaface_features_list.json_1000_1": "dce84dd8",
+}
+MEGAFACE_PROBES = [32.0, 8.0, -0.5372573, 0.1745536, 0.5141928]
+MEGAFACE_DISTRACTORS = [1000.0, 8.0, -0.2119961, -0.2926501, 0.2841675]
+MEGAFACE_TRUTH = {
+    "TPR@FPR=1e-06": 0.0,
+    "TPR@FPR=1e-05": 5.998081e-05,
+    "TPR@FPR=0.0001": 0.0008597249,
+    "rank 1": 0.007808271,
+    "rank 1, first 10": 0.2960772,
+    "rank 1, first 100": 0.05830754,
+}
+DRAWN = [0.553807406998, 0.790027900215, 0.575143996141]
+
+
+def digests(root: Path) -> dict[str, str]:
+    """Of the lists, which are text: the same on every machine."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name not in (TRUTH, "facescrub.npy", "megaface.npy", EMBEDDINGS)
+    }
+
+
+def summary(path: Path) -> list[float]:
+    table = np.load(path)
+    return [*table.shape, float(table[0, 0]), float(table[-1, -1]), float(np.abs(table).mean())]
+
+
+def test_a_seed_names_one_ijb_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever generates it gets the same files and the same truth."""
+    monkeypatch.setattr("sphereface2.datatools.generate.ijb._LINES", 64)
+    monkeypatch.setattr("sphereface2.datatools.generate.truth._BLOCK", 1000)
+    told: list[tuple[int, int]] = []
+    truth = generate_ijb(
+        tmp_path, sizes=IJBC, scale=0.002, dim=8, seed=3,
+        progress=lambda done, total: told.append((done, total)),
+    )  # fmt: skip
+    assert told == [*((done, 939) for done in range(125, 939, 125)), (939, 939)]
+    assert digests(tmp_path) == IJB_FILES
+    assert summary(tmp_path / EMBEDDINGS) == pytest.approx(IJB_EMBEDDINGS, rel=1e-5)
+    assert truth.expected == pytest.approx(IJB_TRUTH, rel=1e-5)
+    assert (truth.dim, len(truth.thresholds)) == (8, 400)
+    assert (truth.thresholds[0], truth.thresholds[-1]) == (-0.2, 1.0)
+    assert truth.accepted[200] == pytest.approx(IJB_ACCEPTED, rel=1e-5)
+    assert generate_ijb(tmp_path, sizes=IJBC, scale=0.002, dim=8).expected != truth.expected
+
+
+def test_a_seed_names_one_megaface_set(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    truth = generate_megaface(
+        tmp_path, scale=0.001, dim=8, seed=3,
+        progress=lambda done, total: told.append((done, total)),
+    )  # fmt: skip
+    assert told == [(1000, 1000)]
+    assert digests(tmp_path) == MEGAFACE_FILES
+    assert summary(tmp_path / "facescrub.npy") == pytest.approx(MEGAFACE_PROBES, rel=1e-5)
+    assert summary(tmp_path / "megaface.npy") == pytest.approx(MEGAFACE_DISTRACTORS, rel=1e-5)
+    assert truth.expected == pytest.approx(MEGAFACE_TRUTH, rel=1e-5)
+    assert generate_megaface(tmp_path, scale=0.001, dim=8).expected != truth.expected
+
+
+def test_genuine_scores_of_a_seed() -> None:
+    noise = np.array([0.5, 1.0, 2.0])
+    drawn = genuine_scores(noise, noise[::-1], dim=5, rng=np.random.default_rng(0))
+    assert drawn == pytest.approx(DRAWN, rel=1e-9)
