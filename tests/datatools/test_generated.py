@@ -8,7 +8,6 @@ from scipy.stats import beta
 from sphereface2.datatools.generate.ijb import EMBEDDINGS, IJBB, IJBC, IjbSizes, generate_ijb
 from sphereface2.datatools.generate.megaface import MEGAFACE, generate_megaface
 from sphereface2.datatools.generate.truth import (
-    TRUTH,
     SphereCosine,
     first_among,
     genuine_scores,
@@ -18,6 +17,7 @@ from sphereface2.evaluation.ijb import evaluate_ijb
 from sphereface2.evaluation.ijb_files import read_ijb
 from sphereface2.evaluation.megaface import megaface
 from sphereface2.evaluation.megaface_files import megaface_features, read_megaface
+from sphereface2.evaluation.protocols.roots import TRUTH
 from sphereface2.evaluation.thresholds import Measure
 
 

@@ -8,6 +8,7 @@ from sphereface2.evaluation.identification import (
     GalleryPooling,
     IdentificationResult,
     Searched,
+    cmc_curve,
     dir_at,
     identify,
     search,
@@ -160,3 +161,24 @@ def test_bad_input_gets_a_sentence() -> None:
         identify(gallery, people, probes, probe_people)
     with pytest.raises(ValueError, match="8 embeddings for 7 images"):
         identify(gallery, people[:7], probes, probe_people)
+
+
+def test_probes_are_searched_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = _case(0, ties=False, per_person=2)
+    whole = search(*case, pooling="max")
+    monkeypatch.setattr("sphereface2.evaluation.identification._SCORES", 1)
+    told: list[tuple[int, int]] = []
+    blocks = search(*case, pooling="max", progress=lambda done, total: told.append((done, total)))
+    assert told == [(32, 50), (50, 50)]
+    for name in ("genuine", "other", "rank", "people"):
+        np.testing.assert_array_equal(getattr(blocks, name), getattr(whole, name))
+    assert blocks.gallery_people == whole.gallery_people == 8
+
+
+def test_the_curve_over_ranks_ends_where_it_is_told_to() -> None:
+    found = search(*_case(0, ties=False))
+    curve = cmc_curve(found)
+    assert len(curve) == 8
+    ranks = found.rank[found.mated]
+    assert curve == pytest.approx([float(np.mean(ranks <= k)) for k in range(1, 9)])
+    assert cmc_curve(found, longest=3) == curve[:3]

@@ -234,3 +234,61 @@ def test_bad_input_names_the_first_offenders_and_their_count() -> None:
         evaluate_ijb(ijb, images, parts=("1:2",))
     with pytest.raises(ValueError, match="146 embeddings for 147 images"):
         evaluate_ijb(ijb, images[1:])
+    with pytest.raises(
+        ValueError, match=r"^ijb-c embeddings: 147 of 147 embeddings are not finite"
+    ):
+        evaluate_ijb(ijb, np.full_like(images, np.nan))
+    one = replace(gallery, templates=gallery.templates[:1], people=gallery.people[:1])
+    probes = ijb.probes
+    assert probes is not None
+    own = probes.people == one.people[0]
+    probes = replace(probes, templates=probes.templates[own], people=probes.people[own])
+    alone = replace(ijb, galleries=(one,), probes=probes)
+    with pytest.raises(ValueError, match="1:N legacy: 0 impostor pairs are too few for these FPIR"):
+        evaluate_ijb(alone, images, parts=("1:N legacy",))
+    others = replace(ijb, galleries=(replace(gallery, people=gallery.people + 900),))
+    with pytest.raises(ValueError, match="1:N standard: no probe shows a person of gallery G1"):
+        evaluate_ijb(others, images, parts=("1:N standard",))
+
+
+def test_progress_of_pairs_and_galleries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sphereface2.evaluation.ijb_verification._CHUNK", 150)
+    monkeypatch.setattr("sphereface2.evaluation.templates._BLOCK", 60)
+    ijb, images = _set()
+    told: dict[str, list[tuple[int, int]]] = {}
+
+    def note(name: str, done: int, total: int) -> None:
+        told.setdefault(name, []).append((done, total))
+
+    evaluate_ijb(ijb, images, progress=note)
+    assert told["templates"] == [(20, 49), (40, 49), (49, 49)]
+    assert told["1:1"][-1] == (400, 400)
+    assert told["1:N standard"] == [(1, 2), (2, 2)]
+    assert told["1:N legacy"] == [(40, 40)]
+    monkeypatch.setattr("sphereface2.evaluation.ijb_verification._SPARSE", 0)
+    evaluate_ijb(ijb, images, parts=("1:1",), progress=note)
+    assert told["1:1"][-3:] == [(150, 400), (300, 400), (400, 400)]
+
+
+def test_a_set_without_some_images_keeps_the_rest() -> None:
+    ijb, _ = _set()
+    gone = int(ijb.galleries[0].templates[0])
+    absent = ijb.templates == gone
+    absent[np.flatnonzero(~absent)[0]] = True
+    left = ijb.without(absent)
+    assert len(left) == 147 - 4
+    assert left.image_names == [
+        n for n, out in zip(ijb.image_names, absent, strict=True) if not out
+    ]
+    for name in ("landmarks", "detector_scores", "templates", "media"):
+        np.testing.assert_array_equal(getattr(left, name), getattr(ijb, name)[~absent])
+    both = (ijb.pairs != gone).all(axis=1)
+    np.testing.assert_array_equal(left.pairs, ijb.pairs[both])
+    np.testing.assert_array_equal(left.same, ijb.same[both])
+    assert left.galleries[0].templates.tolist() == ijb.galleries[0].templates[1:].tolist()
+    assert left.galleries[0].people.tolist() == ijb.galleries[0].people[1:].tolist()
+    assert left.galleries[1].templates.tolist() == ijb.galleries[1].templates.tolist()
+    assert left.probes is not None
+    assert ijb.probes is not None
+    assert left.probes.templates.tolist() == ijb.probes.templates.tolist()
+    assert replace(ijb, probes=None).without(absent).probes is None

@@ -95,6 +95,52 @@ def test_a_bad_gallery_is_refused(tmp_path: Path, text: str, message: str) -> No
         read_template_list(path, name="G1")
 
 
+def test_the_largest_ids_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "gallery.csv"
+    most = (1 << 63) - 1
+    path.write_text(f"SUBJECT_ID,TEMPLATE_ID\n{-most},{most}\n")
+    found = read_template_list(path, name="G1")
+    assert (found.name, found.templates.tolist(), found.people.tolist()) == ("G1", [most], [-most])
+    pairs = tmp_path / "pairs.txt"
+    pairs.write_text(f"{(1 << 31) - 1} 7 1\n")
+    assert read_pairs(pairs)[0].tolist() == [[(1 << 31) - 1, 7]]
+    pairs.write_text(f"1 2 0\n{1 << 31} 7 1\n")
+    with pytest.raises(ValueError, match=r"1 lines are not 3 whole numbers \(line 2: '2147483648"):
+        read_pairs(pairs)
+
+
+def test_lists_of_different_lengths_and_files_that_are_not_there(root: Path) -> None:
+    meta = root / "IJBB" / "meta"
+    points = meta / "ijbb_name_5pts_score.txt"
+    points.write_text("".join(points.read_text().splitlines(keepends=True)[:2]))
+    with pytest.raises(
+        ValueError, match=r"has 3 images and .* 2, and 0 lines .*one list ends earl"
+    ):
+        read_ijb(root)
+    points.unlink()
+    with pytest.raises(
+        FileNotFoundError, match=r"score\.txt does not exist; the folder has ijbb_1N"
+    ):
+        read_ijb(root)
+    (meta.parent / "loose_crop").rmdir()
+    with pytest.raises(
+        FileNotFoundError, match=r"loose_crop does not exist; it should hold the ima"
+    ):
+        image_folder(root)
+    with pytest.raises(FileNotFoundError, match="the folder has no files"):
+        read_pairs(meta.parent / "loose" / "pairs.txt")
+
+
+def test_bad_lines_are_numbered_across_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sphereface2.evaluation.ijb_files._CHUNK", 14)
+    path = tmp_path / "pairs.txt"
+    path.write_text("1 2 0\n" * 6 + "3 4\n5 6 1\n")
+    with pytest.raises(ValueError, match=r"1 lines are not 3 whole numbers \(line 7: '3 4'\)"):
+        read_pairs(path)
+
+
 def test_missing_and_disagreeing_files_are_named(root: Path, tmp_path: Path) -> None:
     meta = root / "IJBB" / "meta"
     with pytest.raises(FileNotFoundError, match=r"no meta/ijbc_face_tid_mid.txt"):

@@ -116,7 +116,7 @@ def test_a_table_on_disk_gives_the_same_and_lives_as_json(tmp_path: Path) -> Non
     )  # fmt: skip
     assert result == megaface(probes, people, distractors)
     assert MegaFaceResult.from_json(result.to_json()) == result
-    assert told[-1] == (300, 300)
+    assert told == [(10, 300), (100, 300), (300, 300)]
     assert result.rank_1[-1].name == "rank 1, 300 distractors"
     names = [measure.name for measure in result.measures]
     assert names[0].startswith("rank 1, 10 ")

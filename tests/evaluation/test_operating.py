@@ -10,9 +10,12 @@ from sphereface2.evaluation.intervals import wilson
 from sphereface2.evaluation.metrics import tar_at_fars
 from sphereface2.evaluation.thresholds import (
     HighestScores,
+    Measure,
+    Operating,
     allowed,
     counted_off,
     kept_for,
+    minimum_trials,
     rates_at,
     swing,
     thin_roc,
@@ -162,3 +165,44 @@ def test_an_unresolved_target_is_printed_as_such() -> None:
     assert not measure.resolved
     assert "not resolved by 300 impostor trials (at least 1,000,000 needed)" in measure.text()
     assert "%" not in measure.text()
+
+
+def test_a_measure_is_printed_with_its_evidence() -> None:
+    rate = wilson(90, 1_000)
+    assert Measure("rank 1", rate).text() == "rank 1: 9.00% [7.38%, 10.93%] of 1,000 trials"
+    assert Measure("rank 1", rate).resolved
+    at = Operating(0.01, 0.0098, 0.123456, 5_000, True)
+    assert Measure("TAR", rate, at).text() == (
+        "TAR: 9.00% [7.38%, 10.93%] of 1,000 trials, reached 0.0098 of 5,000, threshold 0.1235"
+    )
+
+
+def test_the_trials_that_a_false_rate_needs() -> None:
+    assert [minimum_trials(target) for target in (0.0, 1.0, 0.3, 1e-6)] == [0, 1, 4, 1_000_000]
+
+
+@pytest.mark.parametrize("target", [-0.1, 1.1])
+def test_a_target_that_is_no_share_is_refused(target: float) -> None:
+    with pytest.raises(ValueError, match=f"must lie between 0 and 1, got {target}"):
+        allowed(target, 10)
+
+
+def test_of_no_scores_none_are_the_highest() -> None:
+    tail = HighestScores(3)
+    assert (tail.falling().tolist(), tail.falling().dtype) == ([], np.float32)
+    tail.add(np.array([0.5, 0.25], np.float32))
+    assert (tail.falling().tolist(), tail.floor) == ([0.5, 0.25], -np.inf)
+    tail.add(np.array([0.75, 0.125], np.float32))
+    assert (tail.falling().tolist(), tail.floor) == ([0.75, 0.5, 0.25], 0.25)
+
+
+def test_a_thinned_curve_has_at_most_four_hundred_points_over_its_whole_length() -> None:
+    rng = np.random.default_rng(0)
+    genuine = rng.normal(2, 1, 5_000).astype(np.float32)
+    highest = np.sort(rng.normal(0, 1, 20_000).astype(np.float32))[::-1]
+    roc = thin_roc(genuine=genuine, highest=highest, impostors=20_000)
+    assert 300 < len(roc.far) <= 400
+    assert roc.far[0] == 0.0
+    assert roc.tar[-1] == 1.0
+    # The steps grow evenly on the logarithmic scale of false accepts.
+    assert np.count_nonzero(np.asarray(roc.far) < 0.001) > 20

@@ -14,7 +14,14 @@ from sphereface2.evaluation.ijb_files import read_ijb, read_pairs
 from sphereface2.evaluation.ijb_verification import verify_templates
 from sphereface2.evaluation.megaface_files import read_feature, read_megaface, write_feature
 from sphereface2.evaluation.templates import pool_templates
-from sphereface2.models.unit_rows import check_same_width, check_table
+from sphereface2.models.unit_rows import (
+    absent_rows,
+    check_rows,
+    check_same_width,
+    check_table,
+    first_of,
+    unit_rows,
+)
 
 TABLE = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 
@@ -138,3 +145,32 @@ def test_laws_and_features_without_sense() -> None:
         LearnedFeatures(((1.0, 0.0), (0.0, 1.0)), (0,), ((1.0, 0.0),), 0.0, 1.0, 0.0)
     with pytest.raises(ValueError, match="the same dimension"):
         LearnedFeatures(((1.0, 0.0),), (0,), ((1.0, 0.0, 0.0),), 0.0, 1.0, 0.0)
+
+
+def test_faulty_rows_are_numbered_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sphereface2.models.unit_rows._BLOCK", 2)
+    table = np.ones((7, 3), np.float32)
+    table[[1, 4]] = 0
+    with pytest.raises(ValueError, match=r"^a: 2 of 7 embeddings are zero: .* \(number 1, 4\)$"):
+        check_rows(table, source="a")
+    table[[3, 6], 1] = np.nan
+    with pytest.raises(ValueError, match=r"^a: 2 of 7 embeddings are not finite \(number 3, 6\)$"):
+        unit_rows(table, source="a")
+    assert not absent_rows(table).any()
+    table[[0, 5]] = np.nan
+    assert np.flatnonzero(absent_rows(table)).tolist() == [0, 5]
+    sound = np.arange(1, 22, dtype=np.float32).reshape(7, 3)
+    unit = unit_rows(sound, source="a")
+    expected = sound / np.linalg.norm(sound, axis=1, keepdims=True)
+    np.testing.assert_allclose(unit, expected, rtol=1e-6)
+
+
+def test_the_first_few_of_many() -> None:
+    assert first_of([1, 2, 3, 4, 5]) == "1, 2, 3, 4, 5"
+    assert first_of([1, 2, 3, 4, 5, 6]) == "1, 2, 3, 4, 5, ..."
+    assert first_of("abc", shown=2) == "a, b, ..."
+
+
+def test_thresholds_are_of_double_precision() -> None:
+    roc = metrics.roc_curve(np.array([0.1, 0.7], np.float32), [False, True])
+    assert roc.thresholds.dtype == np.float64
