@@ -122,3 +122,38 @@ def test_what_cannot_be_embeddings_is_refused(tmp_path: Path) -> None:
         read_embeddings(tmp_path / "y.pt")
     with pytest.raises(FileNotFoundError, match="should hold embeddings"):
         read_embeddings(tmp_path / "none.npy")
+
+
+def test_files_of_other_names_and_endings(tmp_path: Path) -> None:
+    torch.save(torch.from_numpy(TABLE).double(), tmp_path / "x.PTH")
+    saved = read_embeddings(tmp_path / "x.PTH")
+    np.testing.assert_array_equal(saved.vectors, TABLE)
+    assert saved.vectors.dtype == np.float32
+    np.savez(tmp_path / "one.npz", whatever=TABLE)
+    np.testing.assert_array_equal(read_embeddings(tmp_path / "one.npz").vectors, TABLE)
+    np.savez(tmp_path / "l.npz", feats=TABLE, label=np.arange(5))
+    with pytest.raises(ValueError, match="6 embeddings but 5 labels"):
+        read_embeddings(tmp_path / "l.npz")
+    with pytest.raises(ValueError, match="is a folder, where one file of embeddings is expected"):
+        read_embeddings(tmp_path)
+    np.save(tmp_path / "x.npy", TABLE)
+    with pytest.raises(ValueError, match="has embeddings of 2 dimensions; 4 are expected"):
+        read_embeddings(tmp_path / "x.npy", dim=4, mirrored=True)
+    assert read_embeddings(tmp_path / "x.npy", dim=2).mirror == "sum"
+
+
+def test_rows_of_names_that_are_not_there(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", TABLE)
+    (tmp_path / "x.txt").write_text("".join(f"a b {i}.jpg\tp {i}\r\n\n" for i in range(6)))
+    saved = read_embeddings(tmp_path / "x.npy")
+    assert saved.names is not None
+    assert saved.people is not None
+    assert (saved.names[5], saved.people[5]) == ("a b 5.jpg", "p 5")
+    wanted = ["a b 4.jpg", "nobody.jpg", "a b 0.jpg"]
+    assert in_order(saved, wanted, missing="skip").tolist() == [4, -1, 0]
+    with pytest.raises(
+        ValueError, match=r"1 of 3 images of the list has no embedding \(nobody.jpg"
+    ):
+        in_order(saved, wanted)
+    (tmp_path / "x.txt").write_text("".join(f"{i}.jpg{' p' * (i > 0)}\n" for i in range(6)))
+    assert read_embeddings(tmp_path / "x.npy").people is None

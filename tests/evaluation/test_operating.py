@@ -189,11 +189,12 @@ def test_a_target_that_is_no_share_is_refused(target: float) -> None:
 
 def test_of_no_scores_none_are_the_highest() -> None:
     tail = HighestScores(3)
-    assert (tail.falling().tolist(), tail.falling().dtype) == ([], np.float32)
+    assert tail.falling().tolist() == []
+    assert tail.falling().dtype == np.float32
     tail.add(np.array([0.5, 0.25], np.float32))
-    assert (tail.falling().tolist(), tail.floor) == ([0.5, 0.25], -np.inf)
+    assert [*tail.falling().tolist(), float(tail.floor)] == [0.5, 0.25, -np.inf]
     tail.add(np.array([0.75, 0.125], np.float32))
-    assert (tail.falling().tolist(), tail.floor) == ([0.75, 0.5, 0.25], 0.25)
+    assert [*tail.falling().tolist(), float(tail.floor)] == [0.75, 0.5, 0.25, 0.25]
 
 
 def test_a_thinned_curve_has_at_most_four_hundred_points_over_its_whole_length() -> None:

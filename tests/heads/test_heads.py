@@ -338,3 +338,28 @@ def test_learns_with_any_optimiser() -> None:
     cosine = torch.nn.functional.normalize(x) @ torch.nn.functional.normalize(head.weight).T
     assert float(loss.detach()) < 0.2 * first
     assert torch.equal(cosine.argmax(dim=1), y)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=identifier)
+def test_embeddings_near_their_class_equal_the_naive_loop(
+    variant: tuple[str, dict[str, Any]],
+) -> None:
+    """As late in a training: people lie close together, and far from the others."""
+    name, options = variant
+    head = make(name, options)
+    generator = torch.Generator().manual_seed(3)
+    y = torch.tensor([0, 0, 1, 1, 2, 2, 4, 4, 4])
+    weight = getattr(head, "weight", None)
+    if weight is None:
+        weight = torch.randn(5, 6, generator=generator, dtype=torch.float64)
+    noise = torch.randn(9, 6, generator=generator, dtype=torch.float64)
+    x = 15 * torch.nn.functional.normalize(weight.detach()[y], dim=1) + 3 * noise
+    x.requires_grad_()
+    before = copy.deepcopy(head)
+    loss = head(x, y)
+    reference_head = before if name == "simple" else head
+    reference = NAIVE[name](reference_head, x, y)
+    torch.testing.assert_close(loss, reference, rtol=1e-10, atol=1e-10)
+    expected = gradients(reference, reference_head, x)
+    for ours, theirs in zip(gradients(loss, head, x), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)

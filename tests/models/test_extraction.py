@@ -1,5 +1,6 @@
 """Extraction: every image once, whoever does it, whenever it is interrupted."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import nn
 
 from sphereface2.models.embedding import embed
 from sphereface2.models.extraction import Extraction
-from tests.models.test_embed import Net, Pixels, pictures
+from tests.models.test_embed import Meeting, Net, Pixels, pictures
 
 
 class Counted:
@@ -134,3 +135,78 @@ def test_bad_arguments(tmp_path: Path) -> None:
         Extraction(tmp_path / "faces.txt", count=1, dim=2, what={})
     with pytest.raises(ValueError, match="no images"):
         Extraction(tmp_path / "faces.npy", count=0, dim=2, what={})
+
+
+def test_options_reach_the_embedding(tmp_path: Path, net: nn.Module) -> None:
+    images = Counted(10, fails_at=9)
+    job = extraction(tmp_path, 10)
+    job.start()
+    job.work(net, images, preprocessing=Pixels(), flip=False, missing="skip")
+    job.finish()
+    found = np.load(tmp_path / "faces.npy")
+    assert np.isnan(found).all(axis=1).tolist() == [False] * 9 + [True]
+    expected = embed(net, images.images[:9], preprocessing=Pixels(), batch_size=4, flip=False)
+    np.testing.assert_allclose(found[:9], expected, atol=1e-6)
+
+
+def test_workers_read_at_the_same_time(tmp_path: Path, net: nn.Module) -> None:
+    images = Meeting(pictures(8), readers=3)
+    job = extraction(tmp_path, 8)
+    job.start()
+    job.work(net, images, preprocessing=Pixels(), workers=3)
+    assert images.met
+
+
+def test_blocks_are_marked_now_and_then(
+    tmp_path: Path, net: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seconds, marked in ((-1.0, [4, 8, 10]), (600.0, [0, 0, 0])):
+        monkeypatch.setattr("sphereface2.models.extraction._SECONDS_BETWEEN_MARKS", seconds)
+        job = Extraction(tmp_path / f"{seconds}.npy", count=10, dim=5, what={}, block_size=4)
+        job.start()
+        heard: list[int] = []
+        done: list[int] = []
+
+        def note(
+            now: int,
+            total: int,
+            heard: list[int] = heard,
+            done: list[int] = done,
+            job: Extraction = job,
+        ) -> None:
+            assert total == 10
+            heard.append(now)
+            done.append(job.done())
+
+        job.work(net, Counted(10), preprocessing=Pixels(), progress=note)
+        assert (heard, done) == ([4, 8, 10], marked)
+        assert job.done() == 10
+
+
+def test_what_was_begun_is_written_down_and_may_do_without_missing_images(tmp_path: Path) -> None:
+    extraction(tmp_path, 10, model="one", missing="error").start()
+    noted = tmp_path / "faces.npy.partial" / "what.json"
+    begun = {"images": 10, "dim": 5, "block_size": 4, "model": "one", "missing": "error"}
+    assert json.loads(noted.read_text()) == begun
+    assert extraction(tmp_path, 10, model="one", missing="skip").start() == 0
+    assert json.loads(noted.read_text()) == {**begun, "missing": "skip"}
+    with pytest.raises(ValueError, match="with block_size = 4, now it is 256"):
+        Extraction(tmp_path / "faces.npy", count=10, dim=5, what={"model": "one"}).start()
+    with pytest.raises(ValueError, match="the block size must be at least 1, got 0"):
+        Extraction(tmp_path / "faces.npy", count=10, dim=5, what={}, block_size=0)
+
+
+def test_the_image_whose_embedding_is_not_finite_is_named(tmp_path: Path) -> None:
+    class Fragile(Net):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            black = (images == -1).flatten(1).all(dim=1)
+            found = super().forward(images)
+            return torch.where(black[:, None], torch.nan, found)
+
+    images = Counted(10)
+    images.images[6] = 0
+    job = extraction(tmp_path, 10)
+    job.start()
+    with pytest.raises(ValueError, match="the model's embedding of image 6 is not finite"):
+        job.work(Fragile().eval(), images, preprocessing=Pixels())
+    assert job.done() == 4
