@@ -68,8 +68,8 @@ def test_the_sizes_are_those_of_the_benchmarks() -> None:
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("generated_ijb", "generated_megaface"):
-        monkeypatch.setattr(f"sphereface2.evaluation.{module}.DRAWS", 50_000)
+    for module in ("ijb", "megaface"):
+        monkeypatch.setattr(f"sphereface2.datatools.generate.{module}.DRAWS", 50_000)
 
 
 def _agrees(measure: Measure, expected: float, *, slack: float = 0.03) -> bool:

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sphereface2.evaluation import measure, measure_all
-from sphereface2.evaluation.calibration import calibrate
+from sphereface2.evaluation.calibration import calibrate, reliability
 from sphereface2.evaluation.comparison import compare
 from sphereface2.evaluation.identification import identify
 from sphereface2.evaluation.ijb import evaluate_ijb
 from sphereface2.evaluation.megaface import CENTRED, megaface
 from sphereface2.evaluation.mislabelled import find_mislabelled
-from sphereface2.evaluation.probability import reliability
+from sphereface2.evaluation.verification import measure, measure_all
 from tests.evaluation import test_identification as identification
 from tests.evaluation import test_ijb as ijb
 from tests.evaluation import test_megaface as megaface_cases
