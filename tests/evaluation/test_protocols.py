@@ -1,6 +1,8 @@
 """From models and saved embeddings to results: the same numbers by every way."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,10 +29,12 @@ from sphereface2.evaluation.protocols.identification import identification
 from sphereface2.evaluation.protocols.ijb import ijb_c
 from sphereface2.evaluation.protocols.megaface import megaface_challenge
 from sphereface2.evaluation.protocols.pairs import find_sets, score_saved, score_sets
-from sphereface2.evaluation.protocols.subject import Subject
+from sphereface2.evaluation.protocols.roots import is_made
+from sphereface2.evaluation.protocols.subject import Subject, rows_of
 from sphereface2.models.embedder import Embedder, open_embedder
 from sphereface2.models.embedding import MissingImageError, embed
 from sphereface2.models.folder import save_model, store_calibration
+from sphereface2.progress import Progress
 from sphereface2.runs.writing import write_protocol, write_verification
 
 OPTIONS = {"width": 4, "input_size": 16, "embedding_dim": 6}
@@ -519,3 +523,125 @@ def test_a_bin_file_and_an_lfw_list_by_saved_embeddings(tmp_path: Path) -> None:
         score_saved(Subject(None, tmp_path / "out", tmp_path), [str(tmp_path / "mine.bin")])
     with pytest.raises(FileNotFoundError, match=r"out has no gallery\.npy and no probe\.npy"):
         identification(Subject(None, tmp_path / "out", tmp_path), None)
+
+
+# -- what is watched, left out and refused --------------------------------------------------------
+
+
+class Watched:
+    """What was done, in order, and how far each of it got."""
+
+    def __init__(self) -> None:
+        self.titles: list[str] = []
+        self.reached: dict[str, tuple[int, int]] = {}
+
+    @contextmanager
+    def __call__(self, title: str) -> Iterator[Progress]:
+        if title != "checking the images":
+            self.titles.append(title)
+        yield lambda done, total: self.reached.update({title: (done, total)})
+
+
+def test_every_part_of_the_work_is_watched(place: Path, tmp_path: Path) -> None:
+    watched = Watched()
+    embedder = open_embedder(place / "run", device="cpu", batch_size=7, watch=watched)
+    identification(Subject(embedder, None, tmp_path / "i", watched), place / "search")
+    assert watched.titles == ["embedding gallery", "embedding probe", "searching"]
+    assert watched.reached["embedding probe"] == watched.reached["searching"] == (27, 27)
+    watched.titles.clear()
+    generate_megaface(tmp_path / "mf", scale=0.0005, dim=16, feature_files=True)
+    megaface_challenge(Subject(None, tmp_path / "mf", tmp_path / "m", watched), None)
+    assert watched.titles == ["gathering features", "searching"]
+    assert watched.reached["gathering features"] == watched.reached["searching"] == (500, 500)
+    watched.titles.clear()
+    ijb_c(Subject(embedder, None, tmp_path / "c", watched), place / "ijb", part=["1:1"])
+    title = "embedding the images of ijb-c"
+    assert [each for each in watched.titles if "aligning" not in each] == [
+        "reading the lists of ijb-c", title, "measuring ijb-c"
+    ]  # fmt: skip
+    assert watched.reached[title][0] == watched.reached[title][1] > 0
+    assert watched.reached["measuring ijb-c"][0] == watched.reached["measuring ijb-c"][1]
+    watched.titles.clear()
+    score_sets(embedder, find_sets([str(place / "crops")]), folder=tmp_path / "e")
+    assert watched.titles == ["embedding set crops"]
+
+
+def test_people_without_an_embedding_are_left_out_of_a_search(
+    place: Path, embedder: Embedder, tmp_path: Path
+) -> None:
+    identification(Subject(embedder, None, tmp_path), place / "search")
+    tables = {kind: np.load(tmp_path / f"{kind}.npy") for kind in ("gallery", "probe")}
+    tables["gallery"][3] = tables["probe"][[0, 5]] = np.nan
+    for kind, table in tables.items():
+        np.save(tmp_path / f"{kind}.npy", table)
+    with pytest.raises(ValueError, match="are not finite"):
+        identification(Subject(None, tmp_path, tmp_path), None)
+    result = identification(Subject(None, tmp_path, tmp_path, missing="skip"), None)
+    assert result is not None
+    assert (result.missing_images, result.gallery_images) == (3, 11)
+    assert result.mated + result.non_mated == 25
+    assert "3 of 39 images have no embedding and are left out" in result.conventions
+    np.save(tmp_path / "probe.npy", np.full_like(tables["probe"], np.nan))
+    with pytest.raises(ValueError, match="none of the images has an embedding"):
+        identification(Subject(None, tmp_path, tmp_path, missing="skip"), None)
+    (tmp_path / "probe.txt").unlink()
+    with pytest.raises(ValueError, match=r"probe\.npy: it is not known whom it shows"):
+        identification(Subject(None, tmp_path, tmp_path), None)
+
+
+def test_the_folder_of_probes_may_have_either_name(
+    place: Path, embedder: Embedder, tmp_path: Path
+) -> None:
+    faces(tmp_path / "root" / "gallery", 3, 1)
+    faces(tmp_path / "root" / "probes", 4, 2, seed=3)
+    result = identification(Subject(embedder, None, tmp_path / "out"), tmp_path / "root")
+    assert result is not None
+    assert (result.mated, result.non_mated) == (6, 2)
+
+
+def test_rows_are_brought_into_the_order_of_a_list(tmp_path: Path) -> None:
+    table = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
+    np.save(tmp_path / "x.npy", table)
+    subject = Subject(None, tmp_path / "x.npy", tmp_path)
+    names = ["a", "b", "c", "d"]
+    rows, mirror = rows_of(subject.read(tmp_path / "x.npy"), names)
+    assert (rows.tolist(), mirror) == (table.tolist(), "given")
+    with pytest.raises(ValueError, match="4 embeddings for the 3 images of the list and no names"):
+        rows_of(subject.read(tmp_path / "x.npy"), names[:3])
+    (tmp_path / "x.txt").write_text("d\nc\nb\na\n")
+    saved = subject.read(tmp_path / "x.npy")
+    assert rows_of(saved, names)[0].tolist() == table[::-1].tolist()
+    assert rows_of(saved, names[::-1])[0] is saved.vectors
+    found, _ = rows_of(saved, ["c", "nobody"], missing="skip")
+    assert found[0].tolist() == table[1].tolist()
+    assert np.isnan(found[1]).all()
+    assert subject.absent(found).tolist() == [False, False]
+    assert replace(subject, missing="skip").absent(found).tolist() == [False, True]
+
+
+def test_what_is_judged_has_a_name(place: Path, embedder: Embedder, tmp_path: Path) -> None:
+    assert Subject(None, tmp_path / "mine.npy", tmp_path).name == "mine"
+    assert Subject(None, tmp_path / "mine" / "embeddings.npy", tmp_path).name == "mine"
+    judged = Subject(embedder, None, tmp_path)
+    assert (judged.name, judged.label) == (embedder.name, embedder.label)
+    assert Subject(embedder, tmp_path / "mine.npy", tmp_path).label == embedder.label
+    assert Subject(None, tmp_path / "mine.npy", tmp_path).label == "mine"
+    assert Subject(None, tmp_path / "mine.npy", tmp_path).calibration() is None
+
+
+def test_folders_and_sets_that_are_not_there_or_twice(place: Path, tmp_path: Path) -> None:
+    subject = Subject(None, tmp_path / "x.npy", tmp_path)
+    with pytest.raises(ValueError, match="ijb-c needs --root DIR, the folder of its lists and"):
+        ijb_c(subject, None)
+    with pytest.raises(FileNotFoundError, match=r"--root: there is no folder .*nowhere"):
+        ijb_c(subject, tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="two sets are called crops; rename one, or evaluate them"):
+        find_sets([str(place / "crops")] * 2)
+    with pytest.raises(ValueError, match="noisy_probes goes with refined=True"):
+        megaface_challenge(subject, place / "crops", noisy_probes="centre")
+    assert not is_made(None)
+    assert not is_made(tmp_path)
+    for name in ("made.json", "truth.json"):
+        (tmp_path / name).touch()
+        assert is_made(tmp_path)
+        (tmp_path / name).unlink()

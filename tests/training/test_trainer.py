@@ -16,7 +16,7 @@ from sphereface2.config.schema import RunConfig
 from sphereface2.heads import HEADS, Head, build_head
 from sphereface2.training.checkpoint import load_checkpoint, load_tensors
 from sphereface2.training.distributed import Team
-from sphereface2.training.events import EvaluationRecord, Events, TrainingRecord
+from sphereface2.training.events import EvaluationRecord, Events, Notice, TrainingRecord
 from sphereface2.training.result import ModelStep
 from sphereface2.training.stopping import DivergedError
 from sphereface2.training.trainer import Trainer
@@ -463,6 +463,62 @@ def test_images_are_mirrored_only_where_the_config_says_so(tmp_path: Path) -> No
         seen = [image.numpy().tobytes() for batch in batches for image in batch.images]
         assert len(seen) == 40
         assert (set(seen) <= as_they_are) is not flip
+
+
+def test_the_settings_reach_what_they_are_for(run_folder: Path) -> None:
+    config = make_config(
+        workers=2, worker_kind="threads", optimizer={"learning_rate": 0.3}, seed=4,
+        schedule={"name": "constant", "warmup": 1.0},
+    )  # fmt: skip
+    trainer = make_trainer(run_folder, config)
+    loader, plan = trainer.loader, trainer.loader.plan
+    assert (loader.workers, loader.worker_kind, loader.has_processes) == (2, "threads", False)
+    assert (loader.pin_memory, plan.batch_size, plan.seed) == (False, 8, 4)
+    assert next(loader.batches(0, 1)).images.shape == (8, 24, 24, 3)
+    assert (trainer.steps_per_epoch, trainer.total_steps) == (5, 15)
+    # A warm-up of one epoch to the peak, which stays.
+    rates = [trainer.schedule.learning_rate(step) for step in (0, 4, 5, 14)]
+    assert rates == pytest.approx([0.06, 0.3, 0.3, 0.3])
+    assert trainer.waiting.workers == 2
+
+
+def test_a_new_run_has_done_nothing(run_folder: Path) -> None:
+    trainer = make_trainer(run_folder)
+    assert (trainer.step, trainer.evaluated_step, trainer.evaluations) == (0, 0, 0)
+    assert (trainer.best_metric, trainer.best_step, trainer.seconds_before) == (None, None, 0.0)
+    assert (trainer.judged_on, trainer.own_sets) == ([], False)
+    assert make_trainer(run_folder, choose=norm_of_weights).own_sets
+
+
+def test_notices_are_told_at_the_step_at_which_a_run_continues(run_folder: Path) -> None:
+    heard: list[tuple[str, int | None]] = []
+
+    class Ear(Events):
+        def noticed(self, notice: Notice) -> None:
+            heard.append((notice.text, notice.step))
+
+    stopped_trainer(run_folder, 7).run()
+    notice = Notice("changes", "the rate is lower now")
+    make_trainer(run_folder, events=Ear()).run(resume=True, notices=[notice])
+    assert heard == [("the rate is lower now", 7)]
+
+
+def test_a_checkpoint_holds_the_state_of_its_run(run_folder: Path) -> None:
+    trainer = stopped_trainer(run_folder, 8, choose=norm_of_weights)
+    trainer.run()
+    saved = load_checkpoint(run_folder / "checkpoints" / "last")
+    assert (saved.step, saved.finished, saved.evaluated_step) == (8, False, 5)
+    assert (saved.best_step, saved.evaluations) == (5, 1)
+    assert (saved.judged_on, saved.own_sets) == (["plain"], True)
+    assert saved.best_metric == trainer.best_metric
+    # Step 8 is recorded, so the window is empty again.
+    assert (saved.loss_sum, saved.loss_steps) == (0.0, 0)
+    resumed = make_trainer(run_folder, choose=norm_of_weights)
+    resumed._restore()
+    assert (resumed.step, resumed.evaluated_step, resumed.best_step) == (8, 5, 5)
+    assert (resumed.best_metric, resumed.evaluations) == (saved.best_metric, 1)
+    assert (resumed.judged_on, resumed.own_sets) == (["plain"], True)
+    assert resumed.seconds_before == saved.seconds > 0
 
 
 @pytest.mark.parametrize(
