@@ -65,7 +65,7 @@ def test_a_mistake_gets_one_sentence_and_exit_code_two(
 STOPPED_AT_THE_FIFTH_IMAGE = """
 import signal, sys
 from sphereface2.cli import main
-from sphereface2.data import folder
+from sphereface2.data.sources import folder
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # the background of a shell ignores it
 read, reads = folder.read_file, iter(range(100))

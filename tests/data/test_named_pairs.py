@@ -6,9 +6,10 @@ import cv2
 import numpy as np
 import pytest
 
+from sphereface2.data.pairs.by_word import named_pairs
 from sphereface2.data.pairs.lfw import lfw_pairs
-from sphereface2.data.pairs.named_pairs import named_pairs, without_ending
-from sphereface2.data.pairs.pair_list import ImageFiles, pair_list
+from sphereface2.data.pairs.lists import ImageFiles, without_ending
+from sphereface2.data.pairs.pair_list import pair_list
 from sphereface2.data.pairs.verification_set import VerificationSet
 
 
@@ -59,9 +60,16 @@ def test_a_plain_list_as_with_images(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "part"),
-    [("", "has no pairs"), ("a b 2\n", "line 1: expected 'path1 path2 0|1'"),
-     ("x 1 2\nx 1\n", "line 2: expected 'name i j'")],
-)  # fmt: skip
+    [
+        ("", "0 genuine and 0 impostor pairs"),
+        ("10 300", "has no pairs"),
+        ("a b 2\n", "line 1: expected 'path1 path2 0|1'"),
+        ("x 1 2\nx 1\n", "line 2: expected 'name i j'"),
+        # Both readers had to say it: there is one now.
+        ("x 1 2\nx 1 x 2\n", "line 2: both names are x"),
+        ("2 1\nx 1 2\nx 1 3\nx 1 y 1\nx 1 z 1\n", "fold 1 has 2 genuine pairs"),
+    ],
+)
 def test_what_is_no_list_is_refused(tmp_path: Path, text: str, part: str) -> None:
     (tmp_path / "list.txt").write_text(text)
     with pytest.raises(ValueError, match=part.replace("|", r"\|")):

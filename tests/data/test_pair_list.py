@@ -83,7 +83,7 @@ def test_missing_images_are_counted_and_the_first_are_named(images: Path) -> Non
 
 
 def test_a_missing_list_or_root_is_named(images: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no pair list .*nothing\.txt"):
+    with pytest.raises(FileNotFoundError, match=r"no list of pairs .*nothing\.txt"):
         pair_list(path=str(images / "nothing.txt"))
     path = write_list(images, [1, 0] * 10)
     with pytest.raises(FileNotFoundError, match=r"root: there is no folder .*nowhere"):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.pairs.plain_pickle import NotPlainError, StrangeNameError, load_plain
-from sphereface2.data.pairs.verification_set import VerificationSet, ten_folds
+from sphereface2.data.pairs.verification_set import PairFormat, VerificationSet, ten_folds
 from sphereface2.data.sources.image_file import decode
 from sphereface2.progress import Progress
 from sphereface2.registry import DataPath
@@ -168,3 +168,6 @@ def _answers(found: Any, file: Path) -> NDArray[np.bool_]:
 
 def _kind(value: Any) -> str:
     return "nothing" if value is None else f"of type {type(value).__name__}"
+
+
+BIN = PairFormat(bin_set, sniff=lambda path: path.is_file() and path.suffix.lower() == ".bin")

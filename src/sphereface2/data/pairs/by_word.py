@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sphereface2.data.pairs import VERIFICATION_SETS
-from sphereface2.data.pairs.pair_list import MissingFilesError, line_fields, text_lines
-from sphereface2.data.pairs.verification_set import Missing, VerificationSet
+from sphereface2.data.pairs.lists import MissingFilesError
+from sphereface2.data.pairs.verification_set import Missing, NamedPairs, VerificationSet
 from sphereface2.registry import build, look_up, nearest, option_names
-
-_PEOPLE = (".rec", ".idx", ".parquet")
 
 
 def sets_of_word(
@@ -79,13 +77,26 @@ def require_lists_for_root(words: Sequence[str], root: Path | str | None) -> Non
 
 
 def is_pair_list(path: Path) -> bool:
-    """Whether a word is a text file of pairs, whose images lie elsewhere."""
-    return path.is_file() and path.suffix != ".bin" and not has_people(path)
+    """Whether a word is a list of pairs, whose images lie elsewhere."""
+    return path.is_file() and VERIFICATION_SETS[format_of(path)].read is not None
 
 
-def has_people(path: Path) -> bool:
-    """Whether labelled images are there, of which pairs can be drawn."""
-    return path.is_dir() or (path.is_file() and path.suffix.lower() in _PEOPLE)
+def named_pairs(path: Path) -> NamedPairs:
+    """The pairs of a list by the names of its images, which need not be there."""
+    read = VERIFICATION_SETS[format_of(path)].read
+    assert read is not None
+    return read(path)
+
+
+def format_of(path: Path) -> str:
+    """The format of a file or folder; what no other takes for its own is read as a pair list."""
+    return recognised_format(path) or "pairs"
+
+
+def recognised_format(path: Path) -> str | None:
+    """The first format that takes a file or folder for its own."""
+    formats = VERIFICATION_SETS.items()
+    return next((name for name, each in formats if each.sniff and each.sniff(path)), None)
 
 
 def _built(
@@ -101,13 +112,9 @@ def _built(
 
 
 def _choice_of_word(word: str, others: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
-    path = Path(word)
-    if has_people(path):
-        return "drawn", {"path": word}
-    if path.is_file():
-        kind = "bin" if path.suffix == ".bin" else "lfw" if _is_lfw_list(path) else "pairs"
-        return kind, {"path": word}
-    alone = [name for name, factory in VERIFICATION_SETS.items() if not _needs_path(factory)]
+    if Path(word).exists():
+        return format_of(Path(word)), {"path": word}
+    alone = [name for name, each in VERIFICATION_SETS.items() if each.sniff is None]
     if word in alone:
         return word, {}
     known = [*alone, *others]
@@ -115,19 +122,3 @@ def _choice_of_word(word: str, others: Sequence[str] = ()) -> tuple[str, dict[st
         f"there is no verification set '{word}'{nearest(word, known)} (give a .bin file, a list of "
         f"pairs, a folder of people, or one of {', '.join(known)})"
     )
-
-
-def _needs_path(factory: Any) -> bool:
-    return "path" in option_names(factory)
-
-
-def _is_lfw_list(path: Path) -> bool:
-    """LFW's lines are `name 1 4` and `name 1 name2 3`, ours `path1 path2 0|1`."""
-    lines = (line_fields(line) for line in text_lines(path, "pair list"))
-    said = [fields for fields in lines if any(fields) and not fields[0].startswith("#")]
-    if not said:
-        return False
-    header, first = said[0], said[min(1, len(said) - 1)]
-    if len(header) <= 2 and all(field.isdigit() for field in header):
-        return True
-    return len(first) == 4 or (len(first) == 3 and first[1].isdigit())

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.pairs.named_pairs import NamedPairs
-from sphereface2.data.pairs.verification_set import VerificationSet
+from sphereface2.data.pairs.verification_set import NamedPairs, VerificationSet
 from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.recordio import names_of_people, people_file
 from sphereface2.data.sources.source import Source

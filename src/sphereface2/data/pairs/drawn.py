@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.pairs.verification_set import FOLDS, VerificationSet
+from sphereface2.data.pairs.verification_set import FOLDS, PairFormat, VerificationSet
 from sphereface2.data.sources import open_images
 from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.recordio import names_of_people
@@ -17,6 +17,7 @@ from sphereface2.data.sources.source import PreparedImages
 from sphereface2.progress import Progress
 from sphereface2.registry import DataPath
 
+_SUFFIXES = (".rec", ".idx", ".parquet")
 _IMAGES = 40  # of one person that genuine pairs are drawn from: 780 pairs are plenty
 
 
@@ -35,6 +36,10 @@ class _Faces:
     def encoded(self, index: int, /) -> bytes | memoryview:
         """The file as it is."""
         return self.source.encoded(index)
+
+    def name(self, index: int, /) -> str:
+        """The name of the image, by which saved embeddings know it."""
+        return self.source.name(index)
 
     def location(self, index: int, /) -> str:
         """The image's place, for messages."""
@@ -145,3 +150,11 @@ def _impostors(
         if len(found) == wanted:
             break
     return np.array(list(found), np.int64).reshape(-1, 2)
+
+
+def _sniff(path: Path) -> bool:
+    """Whether labelled images are there, of which pairs can be drawn."""
+    return path.is_dir() or (path.is_file() and path.suffix.lower() in _SUFFIXES)
+
+
+DRAWN = PairFormat(drawn_pairs, sniff=_sniff)

@@ -1,42 +1,23 @@
-"""Verification pairs in a text file: `path1 path2 0|1`, one pair a line."""
+"""Verification pairs in a text file: `path1 path2 0|1`, one pair per line."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.pairs.verification_set import Missing, VerificationSet, ten_folds
-from sphereface2.data.sources.image_file import read_file, read_image
+from sphereface2.data.pairs.lists import first_lines, read_lines, set_of_list
+from sphereface2.data.pairs.verification_set import (
+    Missing,
+    NamedPairs,
+    PairFormat,
+    VerificationSet,
+    ten_folds,
+)
+from sphereface2.data.sources.image_file import is_image_file
 from sphereface2.files import printable
-from sphereface2.progress import Progress, counted
 from sphereface2.registry import DataPath
-
-
-class ImageFiles:
-    """Image files, decoded as they are asked for."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = list(paths)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int, /) -> NDArray[np.uint8]:
-        return read_image(self.paths[index])
-
-    def encoded(self, index: int, /) -> bytes:
-        """The file as it is."""
-        return read_file(self.paths[index])
-
-    def location(self, index: int, /) -> str:
-        """The image's place, for messages."""
-        return printable(self.paths[index])
-
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
-        """Nothing to do: images are decoded as they are asked for."""
 
 
 def pair_list(
@@ -48,7 +29,7 @@ def pair_list(
 ) -> list[VerificationSet]:
     """The pairs of a list with `path1 path2 0|1` in each line, as one verification set.
 
-    Each line is `path1 path2 0|1` (1: the same person), parted by tabs, or by blanks where no
+    Each line is `path1 path2 0|1` (1: the same person), separated by tabs, or by blanks where no
     path has one; empty lines and lines that begin with # are passed over. Image paths are
     relative to `root`, or else to the folder of the list. The set is called `title`, or else as
     the file is. `missing: skip` leaves out pairs whose images are not there or cannot be read.
@@ -56,101 +37,44 @@ def pair_list(
     Where the images lie in a folder for each person, and every pair agrees with that, the people
     are known by these folders. Folds as in `ten_folds`.
     """
-    list_file = Path(path)
-    if not list_file.is_file():
-        raise FileNotFoundError(f"there is no pair list {list_file}")
-    folder = root_folder(list_file, root)
-    named, same = _parse(list_file)
-    files = sorted({file for pair in named for file in pair})
-    number = {file: index for index, file in enumerate(files)}
-    images = [folder / file for file in files]
-    if missing == "error":
-        require_files(images, list_file, folder)
-    pairs = np.array([(number[a], number[b]) for a, b in named], np.int64).reshape(-1, 2)
-    answers = np.array(same, np.bool_)
-    folds = ten_folds(answers, list_file)
-    people, names = _people(files, pairs, answers)
-    return [
-        VerificationSet(
-            name=list_file.stem if title is None else title,
-            images=ImageFiles(images),
-            pairs=pairs,
-            same=answers,
-            folds=folds,
-            people=people,
-            names=names,
-            missing=missing,
-        )
-    ]
+    return set_of_list(
+        read_pair_list,
+        path,
+        root=root,
+        title=title,
+        missing=missing,
+        files_of=lambda names, folder: [folder / name for name in names],
+    )
 
 
-def text_lines(path: Path, what: str) -> list[str]:
-    """The lines of a list; names that are not UTF-8 keep their bytes, as Python's paths do."""
-    content = path.read_bytes()
-    if b"\0" in content:
-        raise ValueError(f"the {what} {path} is not a text file")
-    # Not splitlines(): it also cuts at characters that a file name may have.
-    text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
-    return text.replace("\r\n", "\n").split("\n")
-
-
-def line_fields(line: str) -> list[str]:
-    """What a line of a list holds, parted by tabs, or by blanks where there is no tab."""
-    line = line.rstrip("\r\n")
-    return [field.strip() for field in (line.split("\t") if "\t" in line else line.split())]
-
-
-def root_folder(list_file: Path, root: str | None) -> Path:
-    """The folder that the images of a list lie below: `root`, or else that of the list."""
-    folder = list_file.parent if root is None else Path(root)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"root: there is no folder {folder} with the images of {list_file}")
-    return folder
-
-
-class MissingFilesError(FileNotFoundError):
-    """Images of a list that are not there."""
-
-    def __init__(self, what: str, folder: Path) -> None:
-        self.what, self.folder = what, folder
-        super().__init__(self.advising(root="root", skip="missing=skip"))
-
-    def advising(self, *, root: str, skip: str = "") -> str:
-        """The message with the settings that help, by the names that the reader can give."""
-        return (
-            f"{self.what}; give the folder that the paths start from (now {self.folder}) with "
-            f"{root}"
-        ) + (f", or leave out what is missing with {skip}" if skip else "")
-
-
-def require_files(images: list[Path], list_file: Path, folder: Path) -> None:
-    """Refuse a list whose images are not all there: how many, and the first of them."""
-    missing = [image for image in images if not image.is_file()]
-    if missing:
-        first = ", ".join(printable(image) for image in missing[:3])
-        are = "is" if len(missing) == 1 else "are"
-        raise MissingFilesError(
-            f"{len(missing):,} of the {counted(len(images), 'image')} of {list_file} {are} "
-            f"missing, such as {first}",
-            folder,
-        )
-
-
-def _parse(list_file: Path) -> tuple[list[tuple[str, str]], list[bool]]:
-    pairs: list[tuple[str, str]] = []
-    same: list[bool] = []
-    for number, line in enumerate(text_lines(list_file, "pair list"), start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        fields = line_fields(line)
-        if len(fields) != 3 or not all(fields) or fields[2] not in ("0", "1"):
+def read_pair_list(list_file: Path) -> NamedPairs:
+    """The pairs of a list by the paths that it names."""
+    lines = read_lines(list_file)
+    for number, fields in lines:
+        if not _is_pair(fields):
             raise ValueError(
                 f"{list_file}, line {number}: expected 'path1 path2 0|1', "
-                f"got {printable(line.strip())!r}"
+                f"got {printable(' '.join(fields))!r}"
             )
-        pairs.append((fields[0], fields[1]))
-        same.append(fields[2] == "1")
-    return pairs, same
+    files = sorted({file for _, fields in lines for file in fields[:2]})
+    number_of = {file: index for index, file in enumerate(files)}
+    pairs = np.array([[number_of[file] for file in fields[:2]] for _, fields in lines], np.int64)
+    same = np.array([fields[2] == "1" for _, fields in lines], np.bool_)
+    folds = ten_folds(same, list_file)
+    people, names = _people(files, pairs, same)
+    return NamedPairs(list_file.stem, files, pairs, same, folds, people, names)
+
+
+def _sniff(path: Path) -> bool:
+    """Whether the first line pairs two image files; `my photo.jpg 1` is of a list of images."""
+    return any(
+        _is_pair(fields) and all(is_image_file(Path(field).name) for field in fields[:2])
+        for fields in first_lines(path, 1)
+    )
+
+
+def _is_pair(fields: list[str]) -> bool:
+    return len(fields) == 3 and all(fields) and fields[2] in ("0", "1")
 
 
 def _people(
@@ -165,3 +89,6 @@ def _people(
         if np.array_equal(people[pairs[:, 0]] == people[pairs[:, 1]], same):
             return people.astype(np.int64), [PurePosixPath(name).name for name in names.tolist()]
     return None, []
+
+
+PAIR_LIST = PairFormat(pair_list, sniff=_sniff, read=read_pair_list)

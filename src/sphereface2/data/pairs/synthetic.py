@@ -9,7 +9,7 @@ from itertools import combinations, permutations, product
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.pairs.verification_set import VerificationSet
+from sphereface2.data.pairs.verification_set import PairFormat, VerificationSet
 from sphereface2.data.sources.synthetic import FIRST_UNSEEN, SyntheticImages
 from sphereface2.rendering.person import EVERYDAY, Person, Setting, draw_person
 from sphereface2.rendering.surface import SIZE
@@ -208,3 +208,6 @@ def _look_alikes(who: Sequence[Person]) -> list[tuple[int, int]]:
     np.fill_diagonal(distance, np.inf)
     nearest = np.argsort(distance, axis=1, kind="stable")[:, : min(_LOOK_ALIKES, len(who) - 1)]
     return [(person, int(other)) for person, others in enumerate(nearest) for other in others]
+
+
+SYNTHETIC = PairFormat(synthetic_verification_sets)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +67,48 @@ class VerificationSet:
                     f"verification set {self.name!r}: {count} pairs, but {values.shape[0]} values "
                     f"of the attribute {attribute!r}."
                 )
+
+
+@dataclass(frozen=True, eq=False)
+class NamedPairs:
+    """Pairs of images that are known by name and need not be there.
+
+    images: the names, each once; pairs: (n, 2) numbers of them; same, folds: (n,)
+    people, names: as those of `VerificationSet`
+    """
+
+    name: str
+    images: Sequence[str]
+    pairs: NDArray[np.int64]
+    same: NDArray[np.bool_]
+    folds: NDArray[np.int64]
+    people: NDArray[np.int64] | None = None
+    names: Sequence[str] = ()
+
+
+class PairFormat:
+    """One way to keep pairs: called with the options of a config, it builds the sets.
+
+    build: gives the sets; its keyword arguments are the options, its docstring explains them
+    sniff: whether a file or folder is of this format; None for sets that are not in files
+    read: the pairs of a list by the names of its images, which lie elsewhere and need not be
+    there; None where the file holds the images itself
+    """
+
+    def __init__(
+        self,
+        build: Callable[..., list[VerificationSet]],
+        *,
+        sniff: Callable[[Path], bool] | None = None,
+        read: Callable[[Path], NamedPairs] | None = None,
+    ) -> None:
+        update_wrapper(self, build)  # with its signature and docstring, which the registry reads
+        self._build = build
+        self.sniff = sniff
+        self.read = read
+
+    def __call__(self, **options: Any) -> list[VerificationSet]:
+        return self._build(**options)
 
 
 def ten_folds(same: NDArray[np.bool_], where: object) -> NDArray[np.int64]:

@@ -6,17 +6,18 @@ import os
 import struct
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.pairs.bin_set import BinWriter, bin_set
-from sphereface2.data.pairs.lfw import is_lfw_header, is_lfw_pair, lfw_pairs
-from sphereface2.data.pairs.pair_list import MissingFilesError, line_fields, pair_list
+from sphereface2.data.pairs import VERIFICATION_SETS
+from sphereface2.data.pairs.bin_set import BinWriter
+from sphereface2.data.pairs.by_word import format_of, recognised_format
+from sphereface2.data.pairs.lists import MissingFilesError
 from sphereface2.data.pairs.verification_set import VerificationSet
 from sphereface2.data.sources.encoded import OnBadImage
-from sphereface2.data.sources.image_file import is_image_file, look, suffix_of
+from sphereface2.data.sources.image_file import look, suffix_of
 from sphereface2.datatools.convert.job import Converted, Watch
 from sphereface2.datatools.convert.targets import mark_folder, report, write_file
 from sphereface2.datatools.convert.work_folder import (
@@ -28,8 +29,6 @@ from sphereface2.datatools.convert.work_folder import (
 )
 from sphereface2.files import printable
 from sphereface2.progress import Progress, counted
-
-_SNIFFED = 1 << 16  # bytes of a list that are looked at
 
 
 class _StoredImages(Protocol):
@@ -43,10 +42,8 @@ class _StoredImages(Protocol):
 
 
 def looks_like_pairs(source: Path) -> bool:
-    """Whether a file is a verification set: .bin, LFW's pairs.txt or a pair list."""
-    if not source.is_file():
-        return False
-    return source.suffix.lower() == ".bin" or _kind_of_list(source, sure=True) != ""
+    """Whether a file is a verification set, such as a .bin, LFW's pairs.txt or a pair list."""
+    return recognised_format(source) not in (None, "drawn")
 
 
 def convert_pairs(
@@ -108,49 +105,21 @@ def convert_pairs(
     )
 
 
-def _kind_of_list(source: Path, *, sure: bool) -> str:
-    """Which table entry reads a text file of pairs; empty if it is none.
-
-    A list of images may have lines of three fields too (`my photo.jpg 1`); to be `sure`, both
-    fields in front must be the names of images.
-    """
-    with source.open("rb") as file:
-        content = file.read(_SNIFFED)
-    if b"\0" in content:
-        return ""
-    text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
-    lines = [line_fields(line) for line in text.split("\n")]
-    lines = [fields for fields in lines if any(fields) and not fields[0].startswith("#")][:3]
-    if not lines:
-        return ""
-    if is_lfw_header(lines[0]) and len(lines) > 1 and is_lfw_pair(lines[1]):
-        return "lfw"
-    if is_lfw_pair(lines[0]) and not is_image_file(lines[0][0]):
-        return "lfw"
-    first = lines[0]
-    if len(first) != 3 or first[2] not in ("0", "1"):
-        return ""
-    if sure and not all(is_image_file(Path(field).name) for field in first[:2]):
-        return ""
-    return "pairs"
-
-
 def _open(source: Path, root: Path | None) -> VerificationSet:
-    where: dict[str, Any] = {"path": str(source), "root": None if root is None else str(root)}
-    if source.suffix.lower() == ".bin":
-        if root is not None:
-            raise ValueError(f"--root: {printable(source)} holds its images itself")
-        return bin_set(path=str(source))[0]
-    kind = _kind_of_list(source, sure=False) if source.is_file() else ""
-    if kind:
-        try:
-            return (lfw_pairs if kind == "lfw" else pair_list)(**where)[0]
-        except MissingFilesError as error:
-            raise FileNotFoundError(error.advising(root="--root DIR")) from None
-    raise ValueError(
-        f"{printable(source)} holds no pairs, of which a .bin is made; give a pair list "
-        "('path1 path2 0|1' a line) or a file as LFW's pairs.txt"
-    )
+    name = format_of(source)
+    if name == "drawn":
+        raise ValueError(
+            f"{printable(source)} holds no pairs, of which a .bin is made; give a pair list "
+            "('path1 path2 0|1' a line) or a file as LFW's pairs.txt"
+        )
+    kind = VERIFICATION_SETS[name]
+    if root is not None and kind.read is None:
+        raise ValueError(f"--root: {printable(source)} holds its images itself")
+    start = {} if root is None else {"root": str(root)}
+    try:
+        return kind(path=str(source), **start)[0]
+    except MissingFilesError as error:
+        raise FileNotFoundError(error.advising(root="--root DIR")) from None
 
 
 def _check(

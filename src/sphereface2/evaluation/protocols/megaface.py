@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.pairs.pair_list import ImageFiles
+from sphereface2.data.pairs.lists import ImageFiles
 from sphereface2.data.sources.aligned_files import require_images
 from sphereface2.evaluation.megaface import CENTRED, REMOVED, MegaFaceResult, megaface
 from sphereface2.evaluation.megaface_files import MegaFaceSet, megaface_features, read_megaface

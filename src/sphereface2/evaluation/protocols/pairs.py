@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 
 from sphereface2.data.pairs.by_word import (
-    has_people,
     is_pair_list,
+    named_pairs,
     require_lists_for_root,
     sets_of_word,
 )
 from sphereface2.data.pairs.checks import notes_on_pairs
-from sphereface2.data.pairs.named_pairs import named_pairs, without_ending
+from sphereface2.data.pairs.lists import without_ending
 from sphereface2.data.pairs.verification_set import Missing, VerificationSet
-from sphereface2.data.sources import open_images
 from sphereface2.data.sources.source import images_digest
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
 from sphereface2.evaluation.pair_scores import PairScores, score_pairs, score_set
@@ -91,9 +90,9 @@ def _score_word(saved: SavedEmbeddings, word: str, missing: Missing) -> PairScor
     if is_pair_list(Path(word)):
         return _score_list(saved, Path(word), missing)
     (found,) = find_sets([word], missing=missing)
-    if has_people(Path(word)):
-        source = open_images(Path(word))
-        names = [source.name(number) for number in range(len(source))]
+    name = getattr(found.images, "name", None)
+    if name is not None:
+        names = [name(number) for number in range(len(found.images))]
         vectors, mirror = rows_of(saved, names, missing=missing)
     else:
         vectors, mirror = _rows_of_bin(saved, word, len(found.images))
