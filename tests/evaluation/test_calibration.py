@@ -110,9 +110,12 @@ class TestThresholds:
             found.threshold_at(0.001)
         assert (found.pairs, found.genuine, found.impostor, found.people) == (600, 300, 300, 60)
 
-    def test_an_impossible_prior_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="prior must lie between 0 and 1, got 1"):
-            calibrate(scored(0, noise=0.3), prior=1.0)
+    @pytest.mark.parametrize("share", [0.0, 1.0])
+    def test_an_impossible_prior_or_target_is_refused(self, share: float) -> None:
+        with pytest.raises(ValueError, match=f"prior must lie between 0 and 1, got {share}"):
+            calibrate(scored(0, noise=0.3), prior=share)
+        with pytest.raises(ValueError, match=f"target FAR must lie between 0 and 1, got {share}"):
+            calibrate(scored(0, noise=0.3), far_targets=(0.1, share))
 
 
 class TestBias:
