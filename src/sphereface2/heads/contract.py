@@ -88,31 +88,3 @@ def require_share(**values: float) -> None:
     """Every value must lie in [0, 1]."""
     for name, value in values.items():
         require(0.0 <= value <= 1.0, f"{name} must lie in [0, 1], got {value}")
-
-
-# What a head asks of the other ranks, and the answers when there are none.
-
-
-class Exchange(Protocol):
-    """Sums over the shards of the classes; `heads.sharding` has the one for several ranks."""
-
-    def sum(self, value: Tensor) -> Tensor:
-        """The sum of a tensor over all ranks, known to all."""
-        ...
-
-    def softmax_sum(self, highest: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-        """Over all ranks: the largest logit of each row, and Σ exp(logit - largest)."""
-        ...
-
-
-class Alone:
-    """One rank holds all classes."""
-
-    def sum(self, value: Tensor) -> Tensor:
-        return value
-
-    def softmax_sum(self, highest: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-        return highest, total
-
-
-ALONE = Alone()

@@ -24,7 +24,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sphereface2.heads.class_rows import BlockGradient, ClassRows
-from sphereface2.heads.contract import ALONE, UNKNOWN, Binary, Exchange, ProxyMaps, Rows, Softmax
+from sphereface2.heads.contract import UNKNOWN, Binary, ProxyMaps, Rows, Softmax
+from sphereface2.heads.sharding import Alone
 
 BLOCK_ELEMENTS = 1 << 20
 """Logits a block may hold on the CPU: 4 MB in float32, so that a block stays in the cache."""
@@ -55,7 +56,7 @@ def evaluate(
     labels: Tensor,
     *,
     needs: tuple[bool, bool, bool],
-    exchange: Exchange = ALONE,
+    exchange: Alone,
 ) -> Outcome:
     """Loss and the needed gradients of (embeddings, weight, bias) in passes over class blocks.
 
@@ -84,7 +85,7 @@ class _Evaluation:
         labels: Tensor,
         product_dtype: torch.dtype,
         needs: tuple[bool, bool, bool],
-        exchange: Exchange,
+        exchange: Alone,
     ) -> None:
         self.maps = maps
         self.original = embeddings

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sphereface2.heads.contract import UNKNOWN, require
-from sphereface2.heads.sharding import ShardExchange, shard_exchange
+from sphereface2.heads.sharding import shard_exchange
 
 
 class Head(nn.Module):
@@ -31,7 +31,7 @@ class Head(nn.Module):
         require(num_classes >= 2, f"num_classes must be at least 2, got {num_classes}")
         self.dim = dim
         self.num_classes = num_classes
-        self.exchange: ShardExchange | None = shard_exchange(num_classes)
+        self.exchange = shard_exchange(num_classes)
         self.collect_statistics = False
         self.warns_of_unknown = True
         self._statistics: dict[str, Tensor] = {}
@@ -58,8 +58,6 @@ class Head(nn.Module):
         Such a loss is computed alike on every rank, so the head's own parameters get their whole
         gradient everywhere. A column of other numbers may take the place of the embeddings.
         """
-        if self.exchange is None:
-            return embeddings, labels
         return self.exchange.gather_with_gradient(embeddings, labels)
 
     def check_batch(self, embeddings: Tensor, labels: Tensor) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sphereface2.heads.class_rows import ClassRows
-from sphereface2.heads.contract import ALONE, Binary, Rows, Softmax, require
+from sphereface2.heads.contract import Binary, Rows, Softmax, require
 from sphereface2.heads.engine import evaluate
 from sphereface2.heads.fused import FusedSGD
 from sphereface2.heads.head import Head
@@ -132,9 +132,8 @@ class _ProxyLoss(torch.autograd.Function):
     ) -> Tensor:
         needs = tuple(ctx.needs_input_grad[:3]) if grad_enabled else (False, False, False)
         exchange = head.exchange
-        if exchange is not None:
-            embeddings, labels = exchange.gather(embeddings, labels)
-            labels = exchange.local_labels(labels)
+        embeddings, labels = exchange.gather(embeddings, labels)
+        labels = exchange.local_labels(labels)
         index = class_weight = None
         if head.training and head.sample_rate < 1.0:
             sample = sample_classes(labels, len(weight), head.sample_rate, dtype=weight.dtype)
@@ -149,10 +148,8 @@ class _ProxyLoss(torch.autograd.Function):
             index=index,
             class_weight=class_weight,
         )
-        outcome = evaluate(
-            head, embeddings, classes, bias, labels, needs=needs, exchange=exchange or ALONE
-        )
-        if exchange is not None and outcome.embeddings is not None:
+        outcome = evaluate(head, embeddings, classes, bias, labels, needs=needs, exchange=exchange)
+        if outcome.embeddings is not None:
             outcome.embeddings = exchange.scatter_sum(outcome.embeddings)
         ctx.gradients = (outcome.embeddings, outcome.weight, outcome.bias)
         ctx.fused = fused

@@ -9,7 +9,7 @@ more, for its normaliser.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -50,11 +50,11 @@ def class_range(num_classes: int) -> tuple[int, int]:
     return min(rank * size, num_classes), min((rank + 1) * size, num_classes)
 
 
-def shard_exchange(num_classes: int) -> "ShardExchange | None":
-    """The exchange of a head that is built here and now; None if it is alone."""
+def shard_exchange(num_classes: int) -> "Alone":
+    """The exchange of a head that is built here and now."""
     shards = _SHARDS.get()
     if shards is None or shards[1] == 1:
-        return None
+        return Alone()
     return ShardExchange(*class_range(num_classes), rank=shards[0], world=shards[1])
 
 
@@ -70,22 +70,52 @@ class Traffic:
         self.bytes_sent += int(value.numel() * value.element_size() * copies)
 
 
-@dataclass
-class ShardExchange:
+class Alone:
+    """What a head asks of the other ranks, and the answers where one rank holds all classes."""
+
+    world = 1
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+
+    def gather(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch of all ranks, without gradient."""
+        return embeddings, labels
+
+    def gather_with_gradient(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch of all ranks, for a loss that every rank computes alike from all of it."""
+        return embeddings, labels
+
+    def local_labels(self, labels: Tensor) -> Tensor:
+        """Labels counted within this rank's classes."""
+        return labels
+
+    def scatter_sum(self, gradient: Tensor) -> Tensor:
+        """This rank's rows of the gradient, summed over ranks, times their number."""
+        return gradient
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum of a tensor over all ranks, known to all."""
+        return value
+
+    def softmax_sum(self, highest: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        """Over all ranks: the largest logit of each row, and Σ exp(logit - largest)."""
+        return highest, total
+
+
+class ShardExchange(Alone):
     """The exchanges of a head whose classes lie on all ranks of the default process group.
 
     Bytes are those a rank sends in a ring: (N-1)/N of the result for a gather or a scatter of
     sums, twice that for a sum known to all.
     """
 
-    start: int
-    stop: int
-    rank: int
-    world: int
-    traffic: Traffic = field(default_factory=Traffic)
+    def __init__(self, start: int, stop: int, *, rank: int, world: int) -> None:
+        super().__init__()
+        self.start, self.stop, self.rank, self.world = start, stop, rank, world
 
     def gather(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The whole batch, by one collective: a label travels behind its embedding."""
+        # By one collective: a label travels behind its embedding.
         rows = embeddings.detach().contiguous()
         packed = torch.cat(
             [
@@ -103,7 +133,6 @@ class ShardExchange:
         return all_rows, all_labels
 
     def gather_with_gradient(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The whole batch, for a loss that every rank computes alike from all of it."""
         rows, all_labels = self.gather(embeddings, labels)
         mine = slice(self.rank * len(embeddings), (self.rank + 1) * len(embeddings))
         # Every rank has the same gradient of the same loss, so none has to be sent: this rank's
@@ -111,22 +140,18 @@ class ShardExchange:
         own = embeddings.view_as(embeddings)
         if own.requires_grad:
             # torch leaves register_hook untyped
-            own.register_hook(lambda g: g * self.world)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            own.register_hook(lambda g: g * self.world)  # type: ignore[no-untyped-call]
         rows[mine] = own
         return rows, all_labels
 
     def local_labels(self, labels: Tensor) -> Tensor:
-        """Labels counted within this rank's classes."""
         is_here = (labels >= self.start) & (labels < self.stop)
         elsewhere = torch.where(labels >= 0, ELSEWHERE, labels)
         return torch.where(is_here, labels - self.start, elsewhere)
 
     def scatter_sum(self, gradient: Tensor) -> Tensor:
-        """This rank's rows of the gradient, summed over ranks, times their number.
-
-        Data-parallel training divides the backbone's gradients by the number of ranks; the loss is
-        a mean over the whole batch already, so the factor takes that division back.
-        """
+        # Data-parallel training divides the backbone's gradients by the number of ranks; the loss
+        # is a mean over the whole batch already, so the factor takes that division back.
         mine = gradient.new_empty((len(gradient) // self.world, gradient.shape[1]))
         _reduce_scatter(mine, gradient.contiguous())
         self.traffic.count(gradient, copies=1 - 1 / self.world)

@@ -89,7 +89,7 @@ class Trainer:
                 f"training.batch_size={training.batch_size} is not a multiple of {shares}; take "
                 f"{fitting}"
             )
-        if head.exchange is None and not team.is_alone:
+        if head.exchange.world == 1 and not team.is_alone:
             raise ValueError(
                 f"the head must be built inside class_shards(rank, {team.world}) to be one of "
                 f"{team.world} ranks"

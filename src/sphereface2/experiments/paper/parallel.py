@@ -215,12 +215,10 @@ class _HeadWork:
             torch.cuda.synchronize()
 
     def told(self) -> Mapping[str, float]:
-        exchange = self._step.head.exchange
-        if exchange is None:
-            return {"exchanges": 0.0, "bytes_sent": 0.0}
+        traffic = self._step.head.exchange.traffic
         return {
-            "exchanges": exchange.traffic.barriers / self._steps,
-            "bytes_sent": exchange.traffic.bytes_sent / self._steps,
+            "exchanges": traffic.barriers / self._steps,
+            "bytes_sent": traffic.bytes_sent / self._steps,
         }
 
 
