@@ -7,6 +7,7 @@
 import copy
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast, get_args
 
@@ -41,6 +42,14 @@ __all__ = [
     "recipes",
 ]
 
+# What checks the options of a choice. These rooms come later in the line and load torch, so they
+# are named here and imported when a config is read. Images and sets are checked where they are
+# opened: a recipe may leave them for the user to give.
+_OPTIONS_OF = {
+    "backbone": ("sphereface2.backbones", "backbone_options"),
+    "head": ("sphereface2.heads", "head_options"),
+}
+
 REQUIRED = "???"  # stands in a recipe where only the user can know the value
 
 
@@ -66,7 +75,7 @@ class _Section(BaseModel):
 
 
 class Choice(BaseModel):
-    """A named choice and its options, which are checked when the choice is built."""
+    """A named choice and its options, which are checked against the signature of what it names."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
@@ -316,9 +325,14 @@ def config_from_mapping(values: Mapping[str, Any]) -> RunConfig:
             dotted = ".".join(key)
             raise ValueError(f"{dotted} has no value yet; give it as {dotted}=VALUE")
     try:
-        return RunConfig.model_validate(dict(values))
+        config = RunConfig.model_validate(dict(values))
     except ValidationError as error:
         details = error.errors(include_url=False)
+    else:
+        for section, (room, options) in _OPTIONS_OF.items():
+            choice: Choice = getattr(config, section)
+            getattr(import_module(room), options)(choice.name, choice.options)
+        return config
     # An unknown key is often the cause of what else is wrong, such as a missing one.
     unknown = [detail for detail in details if detail["type"] == "extra_forbidden"]
     raise ValueError(_sentence(cast("dict[str, Any]", (unknown or details)[0])))
