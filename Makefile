@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test golden lint types check mutants clean
+.PHONY: install demo test cover golden lint types check mutants clean
 
 install: .venv/.installed
 
@@ -23,6 +23,11 @@ demo: install
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/golden
 
+# Which lines no test runs, processes that tests start included: a table, and htmlcov/index.html.
+cover: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/golden \
+	  --cov --cov-report term:skip-covered --cov-report html
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,4 +46,4 @@ mutants: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.mutants $(MUTANTS)
 
 clean:
-	rm -rf .venv .mutants runs .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .mutants .coverage* htmlcov runs .mypy_cache .ruff_cache .pytest_cache

@@ -32,7 +32,6 @@ from sphereface2.data.mixing import build_training_source
 from sphereface2.data.pairs.bin_set import write_bin
 from sphereface2.evaluation.results import RAW_PIXELS, UNTRAINED, EvaluationResult
 from sphereface2.files import LockedError, read_note
-from sphereface2.heads import HEADS
 from sphereface2.models.folder import load_model
 from sphereface2.runs import folder as run_folder
 from sphereface2.runs import run as runs
@@ -69,8 +68,10 @@ def small(*overrides: str) -> RunConfig:
     return load_config("quickstart", [*SMALL, *overrides])
 
 
-@pytest.mark.parametrize("name", list(HEADS))
-def test_every_head_trains_with_the_same_command(name: str, tmp_path: Path) -> None:
+# With class weights, without, and one that keeps a running mean; all of them learn in
+# tests/training/test_trainer.py.
+@pytest.mark.parametrize("name", ["sphereface2-a", "contrastive", "adaface"])
+def test_any_kind_of_head_trains_with_the_same_command(name: str, tmp_path: Path) -> None:
     result = runs.train(small(f"head.name={name}", *NO_SETS), tmp_path / "run")
     assert (result.steps, result.interrupted) == (6, False)
     lines = [

@@ -24,11 +24,16 @@ from tests.training.conftest import Crowd, TinyNet, make_config
 
 
 def make_trainer(
-    run_folder: Path, config: RunConfig | None = None, *, head: str = "sphereface2-c", **more: Any
+    run_folder: Path,
+    config: RunConfig | None = None,
+    *,
+    head: str = "sphereface2-c",
+    options: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> Trainer:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        net, built = TinyNet(), build_head(head, 8, 5)
+        net, built = TinyNet(), build_head(head, 8, 5, **(options or {}))
     more = {"evaluate": norm_of_weights, **more}
     return Trainer(net, built, Crowd(), config or make_config(), run_folder=run_folder, **more)
 
@@ -109,14 +114,13 @@ def test_the_recorded_loss_is_the_mean_since_the_last_record(run_folder: Path) -
 
 
 @pytest.mark.parametrize("name", sorted(HEADS))
-def test_every_head_trains(run_folder: Path, name: str) -> None:
-    config = make_config(epochs=1, clip_norm=1.0, optimizer={"learning_rate": 0.01})
-    trainer = make_trainer(run_folder, config, head=name)
-    before = {key: value.clone() for key, value in parameters(trainer).items()}
-    trainer.run()
-    after = parameters(trainer)
-    assert all(bool(value.isfinite().all()) for value in after.values())
-    assert any(not torch.equal(before[key], after[key]) for key in before)
+def test_every_head_learns(run_folder: Path, name: str) -> None:
+    config = make_config(epochs=12, clip_norm=1.0, optimizer={"learning_rate": 0.05})
+    # These people lie farther apart than the usual margin of a triplet from the first step on.
+    options = {"margin": 1.5} if name == "triplet" else {}
+    make_trainer(run_folder, config, head=name, options=options).run()
+    first, *_, last = (line["loss"] for line in lines(run_folder))
+    assert last < first / 4
 
 
 @pytest.mark.parametrize("name", ["sphereface2-c", "simple"])
