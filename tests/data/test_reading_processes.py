@@ -190,7 +190,7 @@ def run_script(script: str, *arguments: object, cwd: Path) -> None:
 OWN_SOURCE = """
 from sphereface2.data.loader.batch_plan import BatchPlan
 from sphereface2.data.sources.folder import ImageFolder
-from sphereface2.data.loader import Loader
+from sphereface2.data.loader.loader import Loader
 class Mine(ImageFolder): pass
 source = Mine(path=sys.argv[1])
 loader = Loader(source, BatchPlan(source.labels, batch_size=4), size=8)

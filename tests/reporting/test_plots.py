@@ -159,7 +159,7 @@ def test_a_long_name_is_cut_and_leaves_room_for_the_plot() -> None:
 def test_drawing_leaves_no_global_state() -> None:
     code = (
         "import sys\n"
-        "from sphereface2.reporting import plots\n"
+        "from sphereface2.reporting.figures import verification as plots\n"
         "import matplotlib\n"
         "before = matplotlib.rcParams.copy()\n"
         "from sphereface2.reporting.history import Curve, Series\n"
