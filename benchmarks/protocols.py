@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from sphereface2.datatools.generate.ijb import EMBEDDINGS, IJBC, generate_ijb
-from sphereface2.datatools.generate.megaface import MEGAFACE, generate_megaface
-from sphereface2.datatools.generate.truth import SphereCosine, Truth, read_truth
+from benchmarks.generate.ijb import EMBEDDINGS, IJBC, generate_ijb
+from benchmarks.generate.megaface import MEGAFACE, generate_megaface
+from benchmarks.generate.truth import SphereCosine, Truth, read_truth
 from sphereface2.evaluation.ijb import evaluate_ijb
 from sphereface2.evaluation.ijb_files import read_ijb
 from sphereface2.evaluation.megaface import megaface

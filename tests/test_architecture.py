@@ -107,6 +107,12 @@ def test_imports_point_to_earlier_rooms() -> None:
             assert here in ONLY_IN.get(top, {here}), f"{path} imports {top}, not its business"
 
 
+def test_the_renderer_imports_nothing_of_ours() -> None:
+    for path in (PACKAGE / "rendering").glob("*.py"):
+        ours = [name for name in imported(path) if name.startswith("sphereface2")]
+        assert all(name.startswith("sphereface2.rendering") for name in ours), f"{path}: {ours}"
+
+
 def test_every_room_of_the_line_exists() -> None:
     assert {room(path) for path in modules()} == {*LINE, *FREE}
 

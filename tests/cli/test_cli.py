@@ -92,7 +92,7 @@ OUTPUTS = [
     ["sweep", "quickstart", "--output", "file/out"],
     ["sweep", "quickstart", "--runs", "file/out"],
     ["reproduce", "principles", "--output", "file/out"],
-    ["generate", "ijb-b", "file/out"],
+    ["generate", "small-ijb", "file/out"],
     ["align", "faces", "file/out"],
     ["convert", "faces", "file/out.rec"],
     ["inspect", "faces", "--output", "file/out"],

@@ -7,7 +7,7 @@ import pytest
 
 from sphereface2.data.sources.aligned_files import AlignedFiles
 from sphereface2.data.sources.synthetic import render_sample, sample_conditions
-from sphereface2.datatools.generate.rendered_ijb import _FIRST_PERSON, render_ijb
+from sphereface2.datatools.rendered_ijb import _FIRST_PERSON, render_ijb
 from sphereface2.evaluation.ijb import IjbSet
 from sphereface2.evaluation.ijb_files import image_folder, read_ijb
 
@@ -65,7 +65,7 @@ def test_the_points_restore_the_rendered_face(root: Path, ijb: IjbSet) -> None:
 
 
 def test_frames_share_light_and_age(ijb: IjbSet, root: Path) -> None:
-    from sphereface2.datatools.generate.rendered_ijb import _shots
+    from sphereface2.datatools.rendered_ijb import _shots
 
     shots = list(_shots(PEOPLE, 0))
     assert [shot.media for shot in shots] == ijb.media.tolist()

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from benchmarks.generate.megaface import generate_megaface
 from sphereface2.backbones import build_backbone
 from sphereface2.backbones.preprocessing import Preprocessing
 from sphereface2.data.pairs.bin_set import write_bin
 from sphereface2.data.pairs.verification_set import VerificationSet
 from sphereface2.data.sources.aligned_files import AlignedFiles
-from sphereface2.datatools.generate.megaface import generate_megaface
-from sphereface2.datatools.generate.rendered_ijb import render_ijb
+from sphereface2.datatools.rendered_ijb import render_ijb
 from sphereface2.evaluation.calibration import calibrate
 from sphereface2.evaluation.identification import IdentificationResult, identify
 from sphereface2.evaluation.ijb import IjbResult, IjbSet, evaluate_ijb

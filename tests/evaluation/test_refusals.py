@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sphereface2.datatools.generate.truth import SphereCosine
+from benchmarks.generate.truth import SphereCosine
 from sphereface2.evaluation import metrics
 from sphereface2.evaluation.embedding_files import in_order, read_embeddings
 from sphereface2.evaluation.experiment_results import LearnedFeatures

@@ -18,6 +18,8 @@ import numpy as np
 import yaml
 from typer.testing import CliRunner
 
+from benchmarks.generate.ijb import IJBC, generate_ijb
+from benchmarks.generate.megaface import generate_megaface
 from sphereface2 import build_head
 from sphereface2.cli import app
 
@@ -274,7 +276,7 @@ def comparison(place: Path) -> Numbers:
 
 
 def ijb(place: Path) -> Numbers:
-    run("generate", "ijb-c", place / "ijb", "--scale", "0.004", "--dim", "16")
+    generate_ijb(place / "ijb", sizes=IJBC, scale=0.004, dim=16)
     found = {}
     for name, words in {"kept": ["--norm", "kept"], "weighted": ["--detector-weights"]}.items():
         run(
@@ -289,7 +291,7 @@ def ijb(place: Path) -> Numbers:
 
 
 def megaface(place: Path) -> Numbers:
-    run("generate", "megaface", place / "mega", "--scale", "0.003", "--dim", "16")
+    generate_megaface(place / "mega", scale=0.003, dim=16)
     found = {}
     refined = ["--refined", "--noisy-probes", "centre"]
     for name, words in {"all": [], "refined": refined}.items():

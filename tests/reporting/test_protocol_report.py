@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sphereface2.datatools.generate.ijb import IJBC, generate_ijb
-from sphereface2.datatools.generate.megaface import generate_megaface
+from benchmarks.generate.ijb import IJBC, generate_ijb
+from benchmarks.generate.megaface import generate_megaface
 from sphereface2.evaluation.identification import IdentificationResult, identify
 from sphereface2.evaluation.ijb import IjbResult, evaluate_ijb
 from sphereface2.evaluation.ijb_files import read_ijb

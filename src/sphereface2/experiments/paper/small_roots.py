@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.sources.synthetic import FIRST_UNSEEN, SyntheticImages, renderer_version
-from sphereface2.datatools.generate.rendered_ijb import render_ijb
+from sphereface2.datatools.rendered_ijb import render_ijb
 from sphereface2.evaluation.ijb_files import read_ijb
 from sphereface2.evaluation.megaface_files import write_list
 from sphereface2.evaluation.protocols.roots import MADE

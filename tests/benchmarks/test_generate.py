@@ -1,18 +1,24 @@
+"""Benchmarks of generated embeddings: of the official sizes, and scoring what they must."""
+
 import hashlib
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import beta
+from typer.testing import CliRunner
 
-from sphereface2.datatools.generate.ijb import EMBEDDINGS, IJBB, IJBC, IjbSizes, generate_ijb
-from sphereface2.datatools.generate.megaface import MEGAFACE, generate_megaface
-from sphereface2.datatools.generate.truth import (
+from benchmarks.generate.__main__ import main
+from benchmarks.generate.ijb import EMBEDDINGS, IJBB, IJBC, IjbSizes, generate_ijb
+from benchmarks.generate.megaface import MEGAFACE, generate_megaface
+from benchmarks.generate.truth import (
     SphereCosine,
     first_among,
     genuine_scores,
     read_truth,
 )
+from sphereface2.cli import app
 from sphereface2.evaluation.ijb import evaluate_ijb
 from sphereface2.evaluation.ijb_files import read_ijb
 from sphereface2.evaluation.megaface import megaface
@@ -69,7 +75,7 @@ def test_the_sizes_are_those_of_the_benchmarks() -> None:
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("ijb", "megaface"):
-        monkeypatch.setattr(f"sphereface2.datatools.generate.{module}.DRAWS", 50_000)
+        monkeypatch.setattr(f"benchmarks.generate.{module}.DRAWS", 50_000)
 
 
 def _agrees(measure: Measure, expected: float, *, slack: float = 0.03) -> bool:
@@ -205,8 +211,8 @@ def summary(path: Path) -> list[float]:
 
 def test_a_seed_names_one_ijb_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever generates it gets the same files and the same truth."""
-    monkeypatch.setattr("sphereface2.datatools.generate.ijb._LINES", 64)
-    monkeypatch.setattr("sphereface2.datatools.generate.truth._BLOCK", 1000)
+    monkeypatch.setattr("benchmarks.generate.ijb._LINES", 64)
+    monkeypatch.setattr("benchmarks.generate.truth._BLOCK", 1000)
     told: list[tuple[int, int]] = []
     truth = generate_ijb(
         tmp_path, sizes=IJBC, scale=0.002, dim=8, seed=3,
@@ -240,3 +246,50 @@ def test_genuine_scores_of_a_seed() -> None:
     noise = np.array([0.5, 1.0, 2.0])
     drawn = genuine_scores(noise, noise[::-1], dim=5, rng=np.random.default_rng(0))
     assert drawn == pytest.approx(DRAWN, rel=1e-9)
+
+
+def made(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["generate", *words])
+    main()
+
+
+@pytest.mark.parametrize("kind", ["ijb-b", "megaface"])
+def test_generated_benchmarks_are_evaluated_as_their_last_line_says(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made(monkeypatch, kind, "made", "--scale", "0.002", "--dim", "16")
+    command = capsys.readouterr().err.strip().splitlines()[-1].removeprefix("next: sphereface2 ")
+    judged = CliRunner().invoke(app, command.split())
+    assert judged.exit_code == 0, judged.output
+    assert "made data" in judged.stdout
+    assert [path.name for path in tmp_path.iterdir() if "mak" in path.name] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["ijbc", "made"], "choose from"),
+        (["ijb-c", "full"], "full is there already and not empty"),
+        (["ijb-c", "made", "--scale", "0"], "--scale must be above 0"),
+        (["megaface", "full/file/made"], "cannot be written"),
+    ],
+)
+def test_a_mistake_makes_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(SystemExit) as ended:
+        made(monkeypatch, *words)
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == ["full", "file"]

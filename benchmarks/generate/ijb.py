@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sphereface2.datatools.generate.truth import (
+from benchmarks.generate.truth import (
     DRAWS,
     Floats,
     Ints,

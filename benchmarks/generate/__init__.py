@@ -1,0 +1,1 @@
+"""Benchmarks of full size made of embeddings whose true rates are known."""

@@ -1,1 +1,0 @@
-"""Benchmarks that are made: with known truth, or of rendered people."""
