@@ -28,10 +28,10 @@ import numpy as np
 from benchmarks.generate.ijb import EMBEDDINGS, IJBC, generate_ijb
 from benchmarks.generate.megaface import MEGAFACE, generate_megaface
 from benchmarks.generate.truth import SphereCosine, Truth, read_truth
-from sphereface2.evaluation.ijb import evaluate_ijb
 from sphereface2.evaluation.ijb_files import read_ijb
-from sphereface2.evaluation.megaface import megaface
-from sphereface2.evaluation.megaface_files import megaface_features, read_megaface
+from sphereface2.evaluation.megaface_files import read_megaface
+from sphereface2.evaluation.protocols.ijb import evaluate_ijb
+from sphereface2.evaluation.protocols.megaface import megaface
 from sphereface2.evaluation.thresholds import Measure
 from sphereface2.models.unit_rows import unit_rows
 
@@ -79,7 +79,9 @@ def measure_megaface(root: Path, repeats: int) -> Numbers:
         root, size=size, probe_noises=root / "facescrub_noises.txt",
         distractor_noises=root / "megaface_noises.txt",
     )  # fmt: skip
-    probes, distractors, _ = megaface_features(root, listed)
+    probes, distractors = (
+        np.load(root / f"{kind}.npy", mmap_mode="r") for kind in ("facescrub", "megaface")
+    )
     bare, ours = [], []
     work = []  # processor seconds, which a busy machine disturbs less
     for _ in range(repeats):

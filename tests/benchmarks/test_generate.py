@@ -19,12 +19,13 @@ from benchmarks.generate.truth import (
     read_truth,
 )
 from sphereface2.cli import app
-from sphereface2.evaluation.ijb import evaluate_ijb
 from sphereface2.evaluation.ijb_files import read_ijb
-from sphereface2.evaluation.megaface import megaface
-from sphereface2.evaluation.megaface_files import megaface_features, read_megaface
+from sphereface2.evaluation.megaface_files import read_megaface
+from sphereface2.evaluation.protocols.ijb import evaluate_ijb
+from sphereface2.evaluation.protocols.megaface import megaface
 from sphereface2.evaluation.protocols.roots import TRUTH
 from sphereface2.evaluation.thresholds import Measure
+from tests.evaluation.test_megaface import features
 
 
 @pytest.mark.parametrize("dim", [3, 16, 512])
@@ -119,7 +120,7 @@ def test_a_small_megaface_scores_what_it_must(tmp_path: Path, feature_files: boo
     )  # fmt: skip
     assert int(listed.noisy_probes.sum()) == small.noisy_probes
     assert int(listed.noisy_distractors.sum()) == small.noisy_distractors
-    probes, distractors, _ = megaface_features(tmp_path, listed)
+    probes, distractors, _ = features(tmp_path, listed)
     assert distractors.shape == (small.distractors, 64)
     result = megaface(
         probes, listed.people, distractors, noisy_probes=listed.noisy_probes,

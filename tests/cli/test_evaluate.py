@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from sphereface2.cli import app
-from sphereface2.evaluation.ijb import IjbResult
 from sphereface2.evaluation.pair_scores import load_scores
+from sphereface2.evaluation.protocols.ijb import IjbResult
 from sphereface2.evaluation.results import EvaluationResult
 from tests.evaluation.test_protocols import faces, pair_list, save
 

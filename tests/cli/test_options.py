@@ -121,7 +121,7 @@ EVALUATE: dict[str, tuple[list[str], list[str] | None, set[str]]] = {
     "--part": (["1:1"], ["1:2"], set(MODES) - IJB),
     "--norm": (["unit"], ["l2"], set(MODES) - IJB),
     "--detector-weights": ([], None, set(MODES) - IJB),
-    "--mirrored": ([], None, set(MODES) - SAVED | {"saved, megaface"}),
+    "--mirrored": ([], None, set(MODES) - SAVED),
     "--distractors": (["5"], ["7"], set(MODES) - MEGAFACE),
     "--refined": ([], None, set(MODES) - MEGAFACE),
     "--noisy-probes": (["centre"], None, set(MODES)),  # needs --refined
@@ -281,7 +281,7 @@ COMMANDS: dict[str, dict[str, list[tuple[list[str], str]]]] = {
 def all_options() -> Iterator[tuple[str, str]]:
     group = typer.main.get_command(app)
     for command, parsed in group.commands.items():  # type: ignore[attr-defined]  # it is a group
-        for each in parsed.params:
+        for each in parsed.get_params(typer.Context(parsed)):
             if each.param_type_name == "option" and each.name != "help":
                 yield command, each.opts[0]
 

@@ -8,8 +8,7 @@ import pytest
 from sphereface2.data.sources.aligned_files import AlignedFiles
 from sphereface2.data.sources.synthetic import render_sample, sample_conditions
 from sphereface2.datatools.rendered_ijb import _FIRST_PERSON, render_ijb
-from sphereface2.evaluation.ijb import IjbSet
-from sphereface2.evaluation.ijb_files import image_folder, read_ijb
+from sphereface2.evaluation.ijb_files import IjbSet, image_folder, read_ijb
 
 PEOPLE = 4
 

@@ -6,13 +6,12 @@ import pytest
 
 from sphereface2.evaluation.identification import (
     GalleryPooling,
-    IdentificationResult,
     Searched,
     cmc_curve,
     dir_at,
-    identify,
     search,
 )
+from sphereface2.evaluation.protocols.identification import IdentificationResult, identify
 from tests.evaluation.grid import grid_vectors
 
 Case = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]

@@ -1,16 +1,17 @@
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from sklearn.metrics import roc_curve as sklearn_roc
 
-from sphereface2.evaluation.megaface import CENTRED, MegaFaceResult, megaface
 from sphereface2.evaluation.megaface_files import (
+    MegaFaceSet,
+    feature_table,
     gather_features,
-    megaface_features,
     noisy,
     read_feature,
     read_megaface,
@@ -19,7 +20,24 @@ from sphereface2.evaluation.megaface_files import (
     write_feature,
     write_list,
 )
+from sphereface2.evaluation.protocols.megaface import CENTRED, MegaFaceResult, megaface
 from tests.evaluation.grid import grid_vectors
+
+
+def features(
+    root: Path, listed: MegaFaceSet, **options: Any
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """The tables of probes and distractors, and which distractors their files mark as noisy."""
+    store = options.pop("store", root)
+    (probes, _), (distractors, marked) = (
+        strip_noise_column(np.load(feature_table(root, kind, names, store=store, **options)))
+        for kind, names in (
+            ("facescrub", listed.probe_names),
+            ("megaface", listed.distractor_names),
+        )
+    )
+    return probes, distractors, marked
+
 
 Case = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[np.float32]]
 FPRS = (1e-4, 1e-3, 1e-2, 0.2)
@@ -185,7 +203,7 @@ def test_the_devkits_lists_and_folders_are_read(devkit: Path) -> None:
     assert listed.noisy_probes.tolist() == [False, True, False]
     assert listed.noisy_distractors.tolist() == [False, False, False, True, False]
     for _ in range(2):  # from the files, then from the gathered tables
-        probes, distractors, marked = megaface_features(devkit, listed)
+        probes, distractors, marked = features(devkit, listed)
         assert distractors[:, 0].tolist() == [1, 2, 3, 4, 5]
         assert probes.shape == (3, 2)  # a last column of zeros alone is the clean-up script's
         assert not marked.any()
@@ -238,7 +256,7 @@ def test_gathering_goes_on_where_it_was_interrupted(
 def test_gathering_reports_how_far_it_is(devkit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sphereface2.evaluation.megaface_files._TOLD", 2)
     seen: list[tuple[int, int]] = []
-    megaface_features(
+    features(
         devkit,
         read_megaface(devkit, size=5),
         store=devkit / "tables",
@@ -255,11 +273,11 @@ def test_features_that_are_missing_are_skipped_if_asked(devkit: Path) -> None:
     listed = read_megaface(devkit, size=5)
     (devkit / "megaface" / f"{listed.distractor_names[3]}_algo.bin").write_bytes(b"x")
     with pytest.raises(ValueError, match=r"has 1 bytes; --missing skip leaves such images out"):
-        megaface_features(devkit, listed)
+        features(devkit, listed)
     (devkit / "megaface" / f"{listed.distractor_names[0]}_algo.bin").unlink()
     with pytest.raises(ValueError, match=r"should hold one feature file .* but has none"):
-        megaface_features(devkit, listed)
-    _, distractors, marked = megaface_features(devkit, listed, missing="skip")
+        features(devkit, listed)
+    _, distractors, marked = features(devkit, listed, missing="skip")
     assert np.isnan(distractors).all(axis=1).tolist() == [True, False, False, True, False]
     assert distractors[[1, 2, 4], 0].tolist() == [2, 3, 5]
     assert not marked.any()
@@ -277,7 +295,7 @@ def test_features_of_another_width_are_named(devkit: Path) -> None:
     with pytest.raises(ValueError, match="should hold one feature file"):
         gather_features(devkit / "megaface", ["nobody.jpg"], devkit / "x.npy")
     with pytest.raises(FileNotFoundError, match=r"neither facescrub.npy nor a folder"):
-        megaface_features(devkit / "templatelists", listed)
+        features(devkit / "templatelists", listed)
 
 
 def test_names_match_by_path_or_by_file(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -19,15 +20,17 @@ from sphereface2.data.pairs.verification_set import VerificationSet
 from sphereface2.data.sources.aligned_files import AlignedFiles
 from sphereface2.datatools.rendered_ijb import render_ijb
 from sphereface2.evaluation.calibration import calibrate
-from sphereface2.evaluation.identification import IdentificationResult, identify
-from sphereface2.evaluation.ijb import IjbResult, IjbSet, evaluate_ijb
-from sphereface2.evaluation.ijb_files import image_folder, read_ijb
+from sphereface2.evaluation.ijb_files import IjbSet, image_folder, read_ijb
 from sphereface2.evaluation.ijb_identification import TemplateList
-from sphereface2.evaluation.megaface import MegaFaceResult, megaface
 from sphereface2.evaluation.megaface_files import write_list
-from sphereface2.evaluation.protocols.identification import identification
-from sphereface2.evaluation.protocols.ijb import ijb_c
-from sphereface2.evaluation.protocols.megaface import megaface_challenge
+from sphereface2.evaluation.protocols.identification import (
+    Identification,
+    IdentificationResult,
+    identify,
+)
+from sphereface2.evaluation.protocols.ijb import IjbC, IjbResult, evaluate_ijb
+from sphereface2.evaluation.protocols.measuring import measure_protocol
+from sphereface2.evaluation.protocols.megaface import MegaFace, MegaFaceResult, megaface
 from sphereface2.evaluation.protocols.pairs import find_sets, score_saved, score_sets
 from sphereface2.evaluation.protocols.roots import is_made
 from sphereface2.evaluation.protocols.subject import Subject, rows_of
@@ -38,6 +41,22 @@ from sphereface2.progress import Progress
 from sphereface2.runs.writing import write_protocol, write_verification
 
 OPTIONS = {"width": 4, "input_size": 16, "embedding_dim": 6}
+
+
+def ijb_c(subject: Subject, root: Path | None, **options: Any) -> IjbResult | None:
+    return measure_protocol(IjbC(**options), subject, root)
+
+
+def identification(
+    subject: Subject, root: Path | None, **options: Any
+) -> IdentificationResult | None:
+    return measure_protocol(Identification(**options), subject, root)
+
+
+def megaface_challenge(
+    subject: Subject, root: Path | None, **options: Any
+) -> MegaFaceResult | None:
+    return measure_protocol(MegaFace(**options), subject, root)
 
 
 def save(folder: Path, *, seed: int = 0) -> Path:
@@ -216,7 +235,7 @@ def test_ijb_from_images_and_from_saved_embeddings(
         assert saved is not None
         assert (saved.verification, saved.legacy) == (expected.verification, expected.legacy)
         assert saved.standard is None
-    report = write_protocol(Subject(embedder, None, tmp_path), result, root=place / "ijb")
+    report = write_protocol(Subject(embedder, None, tmp_path), result)
     assert IjbResult.load(tmp_path / "result.json") == result
     assert "Beside the paper" not in report.read_text()
 
@@ -546,13 +565,19 @@ def test_every_part_of_the_work_is_watched(place: Path, tmp_path: Path) -> None:
     watched = Watched()
     embedder = open_embedder(place / "run", device="cpu", batch_size=7, watch=watched)
     identification(Subject(embedder, None, tmp_path / "i", watched), place / "search")
-    assert watched.titles == ["embedding gallery", "embedding probe", "searching"]
-    assert watched.reached["embedding probe"] == watched.reached["searching"] == (27, 27)
+    done = "measuring identification"
+    assert watched.titles == [
+        "reading the lists of identification", "embedding gallery", "embedding probe", done
+    ]  # fmt: skip
+    assert watched.reached["embedding probe"] == watched.reached[done] == (27, 27)
     watched.titles.clear()
     generate_megaface(tmp_path / "mf", scale=0.0005, dim=16, feature_files=True)
     megaface_challenge(Subject(None, tmp_path / "mf", tmp_path / "m", watched), None)
-    assert watched.titles == ["gathering features", "searching"]
-    assert watched.reached["gathering features"] == watched.reached["searching"] == (500, 500)
+    gathering, done = "gathering the features of", "measuring megaface"
+    assert watched.titles == [
+        "reading the lists of megaface", f"{gathering} facescrub", f"{gathering} megaface", done
+    ]  # fmt: skip
+    assert watched.reached[f"{gathering} megaface"] == watched.reached[done] == (500, 500)
     watched.titles.clear()
     ijb_c(Subject(embedder, None, tmp_path / "c", watched), place / "ijb", part=["1:1"])
     title = "embedding the images of ijb-c"
@@ -637,7 +662,7 @@ def test_folders_and_sets_that_are_not_there_or_twice(place: Path, tmp_path: Pat
         ijb_c(subject, tmp_path / "nowhere")
     with pytest.raises(ValueError, match="two sets are called crops; rename one, or evaluate them"):
         find_sets([str(place / "crops")] * 2)
-    with pytest.raises(ValueError, match="noisy_probes goes with refined=True"):
+    with pytest.raises(ValueError, match="--noisy-probes is for --protocol megaface --refined"):
         megaface_challenge(subject, place / "crops", noisy_probes="centre")
     assert not is_made(None)
     assert not is_made(tmp_path)

@@ -16,10 +16,10 @@ import pytest
 
 from sphereface2.evaluation.calibration import calibrate, reliability
 from sphereface2.evaluation.comparison import compare
-from sphereface2.evaluation.identification import identify
-from sphereface2.evaluation.ijb import evaluate_ijb
-from sphereface2.evaluation.megaface import CENTRED, megaface
 from sphereface2.evaluation.mislabelled import find_mislabelled
+from sphereface2.evaluation.protocols.identification import identify
+from sphereface2.evaluation.protocols.ijb import evaluate_ijb
+from sphereface2.evaluation.protocols.megaface import CENTRED, megaface
 from sphereface2.evaluation.verification import measure, measure_all
 from tests.evaluation import test_identification as identification
 from tests.evaluation import test_ijb as ijb

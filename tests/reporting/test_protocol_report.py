@@ -8,21 +8,18 @@ import pytest
 
 from benchmarks.generate.ijb import IJBC, generate_ijb
 from benchmarks.generate.megaface import generate_megaface
-from sphereface2.evaluation.identification import IdentificationResult, identify
-from sphereface2.evaluation.ijb import IjbResult, evaluate_ijb
 from sphereface2.evaluation.ijb_files import read_ijb
-from sphereface2.evaluation.megaface import MegaFaceResult, megaface
-from sphereface2.evaluation.megaface_files import megaface_features, read_megaface
+from sphereface2.evaluation.megaface_files import read_megaface
+from sphereface2.evaluation.protocols.identification import IdentificationResult, identify
+from sphereface2.evaluation.protocols.ijb import IjbResult, evaluate_ijb
+from sphereface2.evaluation.protocols.megaface import MegaFaceResult, megaface
 from sphereface2.evaluation.thresholds import Measure
-from sphereface2.reporting.figures.protocols import cmc_figure, det_figure, roc_figure
+from sphereface2.experiments.paper.protocols import published_beside
+from sphereface2.reporting.figures.protocols import det_figure, rate_figure, roc_figure
 from sphereface2.reporting.pages.protocols import render_protocol_report, write_protocol_report
-from sphereface2.reporting.protocol_tables import (
-    galleries_content,
-    measures_content,
-    parts_of,
-    published_contents,
-)
+from sphereface2.reporting.protocol_tables import measures_content, table_content
 from sphereface2.reporting.published import IJB_C, MEGAFACE
+from tests.evaluation.test_megaface import features
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +34,7 @@ def mega(tmp_path_factory: pytest.TempPathFactory) -> MegaFaceResult:
     root = tmp_path_factory.mktemp("mega")
     generate_megaface(root, scale=0.0005, dim=32)
     listed = read_megaface(root, size=500)
-    probes, distractors, _ = megaface_features(root, listed)
+    probes, distractors, _ = features(root, listed)
     return megaface(probes, listed.people, distractors, sizes=(10, 100, 500))
 
 
@@ -71,11 +68,13 @@ def _at_once(ijb: IjbResult) -> Measure:
 def test_a_table_holds_every_number_and_its_evidence(
     ijb: IjbResult, mega: MegaFaceResult, search: IdentificationResult
 ) -> None:
-    assert [part.protocol for part in parts_of(ijb)] == [
+    parts = [each.view().parts for each in (ijb, mega, search)]
+    assert [part.title for part in parts[0]] == [
         "ijb-c 1:1", "ijb-c 1:N standard", "ijb-c 1:N legacy"
     ]  # fmt: skip
-    for part in (*parts_of(ijb), *parts_of(mega), *parts_of(search)):
-        content = measures_content(part)
+    assert [len(each) for each in parts[1:]] == [1, 1]
+    for part in (part for each in parts for part in each):
+        content = measures_content(part.title, part.measures)
         assert [row[0].text for row in content.rows] == [m.name for m in part.measures]
         for row, measure in zip(content.rows, part.measures, strict=True):
             shown = row[1].text + row[1].detail
@@ -95,14 +94,15 @@ def test_unresolved_targets_have_no_number_anywhere(ijb: IjbResult) -> None:
     assert not strict.resolved
     page = render_protocol_report(ijb, title="x", label="cosface")
     assert page.count("not resolved") >= 2
-    content = measures_content(ijb.verification)
+    content = measures_content("1:1", ijb.verification.measures)
     assert content.rows[0][4].text == ""
     assert "the target is below one of so many impostor trials" in content.note
 
 
 def test_galleries_stand_apart(ijb: IjbResult) -> None:
     assert ijb.standard is not None
-    content = galleries_content(ijb.standard)
+    (table,) = ijb.standard.view().parts[0].tables
+    content = table_content(table)
     assert [row[0].text for row in content.rows] == ["G1", "G2"]
     for row, gallery in zip(content.rows, ijb.standard.galleries, strict=True):
         assert row[2].text == f"{gallery.mated:,}"
@@ -110,7 +110,7 @@ def test_galleries_stand_apart(ijb: IjbResult) -> None:
 
 
 def test_the_paper_stands_beside_ours(ijb: IjbResult, mega: MegaFaceResult) -> None:
-    first, *_ = published_contents(ijb)
+    first, *_ = published_beside(ijb)
     assert first.columns == ("method", *IJB_C.columns)
     names = [row[0].text for row in first.rows]
     assert names[:2] == ["ours, 1:N standard", "ours, 1:N legacy"]
@@ -121,14 +121,14 @@ def test_the_paper_stands_beside_ours(ijb: IjbResult, mega: MegaFaceResult) -> N
     assert ijb.legacy is not None
     assert first.rows[0][3].text == "not resolved"  # TAR at 1e-3, of 391 impostor pairs
     enough = replace(ijb, verification=replace(ijb.verification, tar_at_far=(_at_once(ijb),)))
-    shown = published_contents(enough)[0].rows[0][3].text
+    shown = published_beside(enough)[0].rows[0][3].text
     assert shown == texts(_at_once(ijb))[0]
     assert first.rows[0][4].text == texts(ijb.standard.ranks[0])[0]
     assert first.rows[1][4].text == texts(ijb.legacy.ranks[0])[0]
     assert first.rows[1][6].text == texts(ijb.legacy.tpir[1])[0]
     only = replace(ijb, standard=None, legacy=None)
-    assert published_contents(only)[0].rows[0][4].text == "–"
-    (table,) = published_contents(mega)
+    assert published_beside(only)[0].rows[0][4].text == "–"
+    (table,) = published_beside(mega)
     assert table.columns == ("method", *MEGAFACE.columns)
     assert table.rows[0][1].text == texts(mega.rank_1[-1])[0]
     assert table.rows[0][2].text == "–"  # these probes are not refined
@@ -146,9 +146,9 @@ def test_the_page_shows_all_and_loads_nothing(
             assert convention.replace(">", "&gt;") in page.replace("&#39;", "'")
         assert "http" not in page.replace("http-equiv", "")
         assert all(f'id="{name}"' in page for name in ("numbers", "conventions"))
-    assert "Beside the paper" in render_protocol_report(ijb, title="x", label="y")
-    assert "Beside the paper" not in render_protocol_report(
-        ijb, title="x", label="y", comparable=False
+    assert "Beside the paper" not in render_protocol_report(ijb, title="x", label="y")
+    assert "Beside the paper" in render_protocol_report(
+        ijb, title="x", label="y", published=published_beside(ijb)
     )
     write_protocol_report(tmp_path / "deep" / "page.html", search, title="x", label="y")
     assert (tmp_path / "deep" / "page.html").read_text().startswith("<!doctype html>")
@@ -159,7 +159,8 @@ def test_curves_carry_the_intervals_of_the_table(ijb: IjbResult) -> None:
     assert part is not None
     assert found is not None
     resolved = [m for m in part.tar_at_far if m.resolved]
-    roc = roc_figure("x", part.roc, part.measures, impostors=part.impostors, colour="#000000")
+    (curve,) = part.view().parts[0].rocs
+    roc = roc_figure("x", curve, colour="#000000")
     axes = roc.axes[0]
     assert axes.get_xscale() == "log"
     assert axes.get_xlim()[0] == pytest.approx(1 / part.impostors)
@@ -169,14 +170,11 @@ def test_curves_carry_the_intervals_of_the_table(ijb: IjbResult) -> None:
     ends = np.array([segment[:, 1] for segment in bars[2][0].get_segments()])
     expected = [[100 * m.rate.interval.low, 100 * m.rate.interval.high] for m in resolved]
     np.testing.assert_allclose(ends, expected)
-    det = det_figure(
-        "x", part.roc, part.measures, impostors=part.impostors, genuine=part.genuine,
-        colour="#000000",
-    )  # fmt: skip
+    det = det_figure("x", curve, colour="#000000")
     assert (det.axes[0].get_xscale(), det.axes[0].get_yscale()) == ("log", "log")
-    cmc = cmc_figure("x", found.cmc, found.ranks, colour="#000000").axes[0]
-    curve = np.asarray(cmc.lines[0].get_ydata(), dtype=np.float64)
-    np.testing.assert_allclose(curve, 100 * np.array(found.cmc))
+    cmc = rate_figure(found.view().parts[0].curves[0], colour="#000000").axes[0]
+    drawn = np.asarray(cmc.lines[0].get_ydata(), dtype=np.float64)
+    np.testing.assert_allclose(drawn, 100 * np.array(found.cmc))
 
 
 def test_a_curve_without_a_false_accept_is_drawn(ijb: IjbResult) -> None:

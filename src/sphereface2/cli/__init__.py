@@ -36,7 +36,7 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("resume")(train.resume)
 app.command("sweep")(sweep.sweep)
-app.command("evaluate")(evaluate.evaluate)
+app.command("evaluate", cls=evaluate.EvaluateCommand)(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("calibrate")(calibrate.calibrate)
 app.command("extract")(extract.extract)

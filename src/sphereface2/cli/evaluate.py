@@ -3,10 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from sphereface2.cli.console import Watch, console, rank
 from sphereface2.cli.options import (
@@ -26,8 +29,10 @@ if TYPE_CHECKING:
     from sphereface2.config.schema import RunConfig
     from sphereface2.data.pairs.verification_set import Missing, VerificationSet
     from sphereface2.evaluation.pair_scores import PairScores
+    from sphereface2.evaluation.protocols.protocol import Protocol
     from sphereface2.evaluation.protocols.subject import Subject
-    from sphereface2.evaluation.results import EvaluationResult, ProtocolResult
+    from sphereface2.evaluation.results import EvaluationResult
+    from sphereface2.evaluation.views import ProtocolResult
 
 Checkpoint = Literal["last", "best"]
 
@@ -54,7 +59,7 @@ def evaluate(
         ),
     ] = None,
     protocol: Annotated[
-        str | None, typer.Option(help="ijb-b, ijb-c, megaface or identification.")
+        str | None, typer.Option()  # its help lists them, see EvaluateCommand
     ] = None,
     embeddings: Annotated[
         Path | None,
@@ -78,34 +83,12 @@ def evaluate(
             "exported."
         ),
     ] = None,
-    part: Annotated[
-        list[str] | None, typer.Option(help="ijb: 1:1, standard, legacy; may be repeated.")
-    ] = None,
-    norm: Annotated[
-        str | None, typer.Option(help="ijb: the norm of an image's embedding is 'kept' or 'unit'.")
-    ] = None,
-    detector_weights: Annotated[
-        bool, typer.Option("--detector-weights", help="ijb: weigh images by the detector's score.")
-    ] = False,
     mirrored: Annotated[
         bool,
         typer.Option(
             "--mirrored", help="A row of --embeddings is an image's, then its mirror image's."
         ),
     ] = False,
-    distractors: Annotated[
-        int | None, typer.Option(help="megaface: how many; by default those of the largest list.")
-    ] = None,
-    refined: Annotated[
-        bool, typer.Option("--refined", help="megaface: leave out what the noise lists name.")
-    ] = False,
-    noisy_probes: Annotated[
-        str | None,
-        typer.Option(help="megaface --refined: 'removed', or 'centre' as InsightFace does."),
-    ] = None,
-    pooling: Annotated[
-        str | None, typer.Option(help="identification: a person's images by 'mean' or 'max'.")
-    ] = None,
     missing: Annotated[
         str,
         typer.Option(
@@ -129,12 +112,11 @@ def evaluate(
     sphereface2 evaluate --embeddings X.npy --protocol ijb-c --root DIR
     """
     given = [word for word in (model, *(words or [])) if word is not None]
-    options = given_options(context)
-    _refuse_idle_options(context, protocol=protocol, on=on, embeddings=embeddings, refined=refined)
+    asked = _protocol(context, protocol)
+    _refuse_idle_options(context, protocol=asked, on=on, embeddings=embeddings)
     if not on and protocol is None and embeddings is None:
-        _evaluate_run(given, options)
+        _evaluate_run(given, given_options(context))
         return
-    chosen = {name: value for name, value in options.items() if name in _OF_PROTOCOLS}
     with stoppable(), _ranks_for(embeddings) as works:
         if not works:
             return
@@ -151,26 +133,16 @@ def evaluate(
                 batch_size=batch_size,
                 device=device,
                 missing=checked_missing(missing),
+                mirrored=mirrored or None,
             )
-        if protocol is not None:
-            _evaluate_protocol(subject, protocol, root=root, options=chosen)
+        if asked is not None:
+            _evaluate_protocol(subject, asked, root=root)
         else:
-            _evaluate_sets(subject, sets, root=root, mirrored=chosen.get("mirrored"))
+            _evaluate_sets(subject, sets, root=root)
 
 
 # -- what is asked -------------------------------------------------------------------------------
 
-# Options of one protocol or another, by the names that its signature has for them.
-_OF_PROTOCOLS = (
-    "part",
-    "norm",
-    "detector_weights",
-    "mirrored",
-    "distractors",
-    "refined",
-    "noisy_probes",
-    "pooling",
-)
 # The keys of a run's config that options stand for.
 _KEYS = {
     "flip": "evaluation.flip",
@@ -180,27 +152,100 @@ _KEYS = {
 }
 
 
+class EvaluateCommand(TyperCommand):
+    """The command with the options of every protocol, which their signatures hold."""
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        from sphereface2.evaluation.protocols import PROTOCOLS
+
+        own: list[Any] = super().get_params(ctx)
+        for option in own:
+            if option.name == "protocol":
+                option.help = f"{', '.join(PROTOCOLS)}; their own options stand below."
+        return [*own, *_protocol_options()]
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        # `evaluate` has no arguments for them: it finds what is given here.
+        given = given_options(ctx)
+        names = [each.name for each in _protocol_options()]
+        ctx.obj = {name: given[name] for name in names if name in given}
+        for name in names:
+            ctx.params.pop(name)
+        return super().invoke(ctx)
+
+
+@cache
+def _protocol_options() -> list[Any]:
+    """An option for every name that a protocol has, as typer makes it; built when asked for.
+
+    Values are checked when the protocol is built, with the nearest right spelling.
+    """
+    from sphereface2.evaluation.protocols import PROTOCOLS
+
+    hints: dict[str, Any] = {}
+    for factory in PROTOCOLS.values():
+        hints |= get_type_hints(factory.__init__, include_extras=True)
+    parameters = []
+    for name, protocols in _takers().items():
+        kind, help_text = get_args(hints[name])
+        kinds = {each for each in (kind, *get_args(kind)) if each in (bool, int, float, list[str])}
+        option = typer.Option(
+            f"--{name.replace('_', '-')}",
+            help=f"{', '.join(protocols)}: {help_text}.",
+            rich_help_panel="Options of protocols",
+        )
+        parameters.append(
+            Parameter(
+                name,
+                Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[(kinds.pop() if kinds else str) | None, option],
+            )
+        )
+
+    def options() -> None:
+        """Typer reads the signature alone."""
+
+    options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    app = typer.Typer(add_completion=False)
+    app.command()(options)
+    return typer.main.get_command(app).params
+
+
+def _takers() -> dict[str, list[str]]:
+    """The options of all protocols, each with the protocols that have it."""
+    from sphereface2.evaluation.protocols import PROTOCOLS
+    from sphereface2.registry import option_names
+
+    found: dict[str, list[str]] = {}
+    for protocol, factory in PROTOCOLS.items():
+        for name in option_names(factory):
+            found.setdefault(name, []).append(protocol)
+    return found
+
+
+def _protocol(context: typer.Context, name: str | None) -> "Protocol[Any] | None":
+    """The protocol that is asked for, with its options; refuses those of others."""
+    from sphereface2.evaluation.protocols import PROTOCOLS
+    from sphereface2.registry import build, look_up
+
+    if name is not None:
+        look_up("protocol", PROTOCOLS, name)
+    for option, takers in _takers().items():
+        if option in context.obj and name not in takers:
+            flag = option.replace("_", "-")
+            raise ValueError(f"--{flag} is for --protocol {' or '.join(takers)}; leave it out")
+    return None if name is None else build("protocol", PROTOCOLS, name, **context.obj)
+
+
 def _refuse_idle_options(
     context: typer.Context,
     *,
-    protocol: str | None,
+    protocol: "Protocol[Any] | None",
     on: Sequence[str] | None,
     embeddings: Path | None,
-    refined: bool,
 ) -> None:
     """Refuse options that what is asked would not look at."""
-    from sphereface2.evaluation.protocols import PROTOCOLS
-    from sphereface2.registry import look_up, option_names
-
-    if protocol is not None:
-        look_up("protocol", PROTOCOLS, protocol)
-    for name in _OF_PROTOCOLS:
-        takers = [each for each, factory in PROTOCOLS.items() if name in option_names(factory)]
-        if protocol not in takers and not (name == "mirrored" and on):
-            why = f"is for --protocol {' or '.join(takers)}; leave it out"
-            refuse_idle(context, name, because=why)
-    if not refined:
-        refuse_idle(context, "noisy_probes", because="is for --protocol megaface --refined")
     if on or protocol is not None or embeddings is not None:
         refuse_idle(context, "checkpoint", because="is for a run on its own sets; leave it out")
     if embeddings is None:
@@ -209,7 +254,7 @@ def _refuse_idle_options(
         refuse_idle(
             context, *_KEYS, because="is for a model that embeds images, not for --embeddings"
         )
-        if protocol in (None, "identification"):
+        if protocol is None or protocol.saved:
             refuse_idle(context, "root", because="is for images, which --embeddings does without")
     if not on and protocol is None:
         refuse_idle(
@@ -321,6 +366,7 @@ def _subject(
     output: Path | None,
     what: str,
     missing: "Missing",
+    mirrored: bool | None,
     **options: Any,
 ) -> "Subject":
     from sphereface2.evaluation.protocols.subject import Subject
@@ -332,7 +378,7 @@ def _subject(
     embedder = None
     if judged is not None:
         embedder = open_embedder(judged, watch=watch, missing=missing, **options)
-    subject = Subject(embedder, embeddings, output or Path(), watch, missing)
+    subject = Subject(embedder, embeddings, output or Path(), watch, missing, mirrored)
     place = output or Path("evaluations") / f"{subject.name}-{what}"
     require_writable(place)
     return replace(subject, output=place)
@@ -346,40 +392,46 @@ def _joined(sets: Sequence[str]) -> str:
 # -- what is done --------------------------------------------------------------------------------
 
 
-def _evaluate_protocol(
-    subject: "Subject", name: str, *, root: Path | None, options: dict[str, Any]
-) -> None:
-    from sphereface2.evaluation.protocols import PROTOCOLS
-    from sphereface2.registry import build
+def _evaluate_protocol(subject: "Subject", protocol: "Protocol[Any]", *, root: Path | None) -> None:
+    from sphereface2.evaluation.protocols.measuring import measure_protocol
+    from sphereface2.evaluation.protocols.roots import is_made
+    from sphereface2.experiments.paper.protocols import published_beside
     from sphereface2.runs.writing import write_protocol
 
-    result = build("protocol", PROTOCOLS, name, subject, root, **options)
-    if result is not None:  # else rank 0 has it
-        _print_protocol(result, write_protocol(subject, result, root=root))
+    result = measure_protocol(protocol, subject, root)
+    if result is None:
+        return  # rank 0 has it
+    published = [] if is_made(root or subject.embeddings) else published_beside(result)
+    _print_protocol(result, write_protocol(subject, result, published=published))
 
 
 def _print_protocol(result: "ProtocolResult", report: Path) -> None:
     from rich.console import Console
 
-    from sphereface2.reporting.protocol_tables import measures_content, parts_of
+    from sphereface2.reporting.protocol_tables import measures_content, table_content
 
     out = Console()
-    parts = parts_of(result)
+
+    def print_lines(lines: Sequence[str]) -> None:
+        for line in lines:
+            out.print(f"  · {line}", highlight=False, markup=False)
+
+    parts = result.view().parts
     for part in parts:
-        out.print(measures_content(part).to_rich())
-        for line in part.conventions:
-            out.print(f"  · {line}", highlight=False, markup=False)
-        out.print()
-    if result not in parts:
+        if part.measures:
+            out.print(measures_content(part.title, part.measures).to_rich())
+        for table in part.tables:
+            out.print(table_content(table).to_rich())
+        print_lines(part.conventions)
+        if part.conventions:
+            out.print()
+    if any(part.conventions for part in parts):
         out.print(f"all of {result.protocol}:", highlight=False, markup=False)
-        for line in result.conventions:
-            out.print(f"  · {line}", highlight=False, markup=False)
+    print_lines(result.conventions)
     out.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _evaluate_sets(
-    subject: "Subject", words: Sequence[str], *, root: Path | None, mirrored: bool | None
-) -> None:
+def _evaluate_sets(subject: "Subject", words: Sequence[str], *, root: Path | None) -> None:
     from sphereface2.evaluation.protocols.pairs import (
         find_sets,
         notes_on_saved,
@@ -393,7 +445,7 @@ def _evaluate_sets(
     sets: list[VerificationSet] = []
     scored: list[PairScores] | None
     if subject.embeddings is not None:
-        scored = score_saved(subject, words, mirrored=mirrored)
+        scored = score_saved(subject, words)
         notes = notes_on_saved(words)
     else:
         assert subject.embedder is not None

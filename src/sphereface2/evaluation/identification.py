@@ -1,4 +1,4 @@
-"""1:N identification: who of a gallery is this probe, and is it anyone of them at all?
+"""Search in a gallery: who of its people is this probe, and is it anyone of them at all?
 
 Ties are pessimistic: another person with the same score stands before the right one.
 """
@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.evaluation.intervals import rate_of
-from sphereface2.evaluation.results import ProtocolResult
 from sphereface2.evaluation.thresholds import (
     HighestScores,
     Measure,
@@ -29,6 +28,7 @@ GalleryPooling = Literal["mean", "max"]
 POOLINGS: tuple[GalleryPooling, ...] = ("mean", "max")
 RANKS = (1, 5, 10)
 FPIR_TARGETS = (0.01, 0.1)
+HEADLINE_FPIR = 0.01  # what papers quote first
 
 _SCORES = 1 << 24  # scores a block: 64 MB
 _CMC = 100
@@ -53,79 +53,6 @@ class Searched:
     @property
     def mated(self) -> npt.NDArray[np.bool_]:
         return self.rank > 0
-
-
-@dataclass(frozen=True)
-class IdentificationResult(ProtocolResult):
-    """Rates over the probes of one gallery.
-
-    ranks: closed set, over the mated probes; cmc[k-1] is the rate at rank k
-    tpir: open set: right person first and at or above the threshold, at the false positive
-    identification rate of the non-mated probes; empty if every probe is mated
-    dir: detection and identification rate at rank 1 at given thresholds
-    """
-
-    pooling: str
-    gallery_images: int
-    gallery_people: int
-    mated: int
-    non_mated: int
-    ranks: tuple[Measure, ...]
-    tpir: tuple[Measure, ...]
-    dir: tuple[Measure, ...]
-    cmc: tuple[float, ...]
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        return self.ranks + self.tpir + self.dir
-
-
-def identify(
-    gallery: Vectors,
-    gallery_people: npt.ArrayLike,
-    probes: Vectors,
-    probe_people: npt.ArrayLike,
-    *,
-    pooling: GalleryPooling = "mean",
-    ranks: Sequence[int] = RANKS,
-    fpir_targets: Sequence[float] = FPIR_TARGETS,
-    thresholds: Sequence[float] = (),
-    name: str = "identification",
-    progress: Progress | None = None,
-) -> IdentificationResult:
-    """Every number of a gallery and its probes; people are compared by their given names."""
-    found = search(
-        gallery, gallery_people, probes, probe_people, pooling=pooling, progress=progress
-    )
-    mated = found.mated
-    if not mated.any():
-        raise ValueError(
-            f"{name}: no one of the {mated.size:,} probes is in the gallery of "
-            f"{found.gallery_people:,} people; check that both name people alike"
-        )
-    return IdentificationResult(
-        protocol=name,
-        conventions=(
-            f"several gallery images of a person: {_POOLED[pooling]}",
-            "a tied person stands before the right one",
-            "FPIR: non-mated probes whose best score reaches the threshold",
-        ),
-        pooling=pooling,
-        gallery_images=len(gallery),
-        gallery_people=found.gallery_people,
-        mated=int(np.count_nonzero(mated)),
-        non_mated=int(np.count_nonzero(~mated)),
-        ranks=rank_rates(found, ranks),
-        tpir=tpir_at_fpirs(found, fpir_targets),
-        dir=tuple(dir_at(found, threshold) for threshold in thresholds),
-        cmc=cmc_curve(found),
-    )
-
-
-_POOLED = {
-    "mean": "mean of their unit vectors, unit norm",
-    "max": "the best of their scores",
-}
 
 
 def search(

@@ -1,19 +1,69 @@
 """IJB-B and IJB-C on disk, as NIST and InsightFace lay them out; millions of pairs in seconds."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.evaluation.ijb import IjbSet
 from sphereface2.evaluation.ijb_identification import TemplateList
+from sphereface2.evaluation.templates import Ids
 from sphereface2.models.unit_rows import first_of
 
 TITLES = {"ijbb": "ijb-b", "ijbc": "ijb-c"}
 _CHUNK = 1 << 24  # bytes of text parsed at once
 _MOST = (1 << 63) - 1  # the largest id
+
+
+@dataclass(frozen=True, eq=False)
+class IjbSet:
+    """The lists of IJB-B or IJB-C; images are numbered as in the list of names.
+
+    landmarks: (n, 5, 2); detector_scores: (n,); templates, media: (n,) ids of each image
+    pairs: (m, 2) template ids; same: (m,)
+    """
+
+    name: str
+    image_names: Sequence[str]
+    landmarks: npt.NDArray[np.float32]
+    detector_scores: npt.NDArray[np.float32]
+    templates: Ids
+    media: Ids
+    pairs: Ids
+    same: npt.NDArray[np.bool_]
+    galleries: tuple[TemplateList, ...]
+    probes: TemplateList | None
+
+    def __len__(self) -> int:
+        return len(self.templates)
+
+    def without(self, absent: npt.NDArray[np.bool_]) -> IjbSet:
+        """The lists without these images, and without the templates that then have none."""
+        left = self.templates[~absent]
+
+        def listed(part: TemplateList) -> TemplateList:
+            there = np.isin(part.templates, left)
+            return TemplateList(part.name, part.templates[there], part.people[there])
+
+        both = np.isin(self.pairs, left).all(axis=1)
+        return replace(
+            self,
+            image_names=[
+                name for name, out in zip(self.image_names, absent, strict=True) if not out
+            ],
+            landmarks=self.landmarks[~absent],
+            detector_scores=self.detector_scores[~absent],
+            templates=left,
+            media=self.media[~absent],
+            pairs=self.pairs[both],
+            same=self.same[both],
+            galleries=tuple(listed(gallery) for gallery in self.galleries),
+            probes=None if self.probes is None else listed(self.probes),
+        )
 
 
 def read_ijb(root: Path, *, name: str | None = None, identification: bool = True) -> IjbSet:

@@ -13,6 +13,7 @@ import numpy as np
 
 from sphereface2.evaluation.identification import (
     FPIR_TARGETS,
+    HEADLINE_FPIR,
     RANKS,
     Searched,
     cmc_curve,
@@ -22,7 +23,6 @@ from sphereface2.evaluation.identification import (
     tpir_swing,
 )
 from sphereface2.evaluation.intervals import mean_rate, rate_of
-from sphereface2.evaluation.results import ProtocolResult
 from sphereface2.evaluation.templates import Ids, Templates
 from sphereface2.evaluation.thresholds import (
     HighestScores,
@@ -32,6 +32,7 @@ from sphereface2.evaluation.thresholds import (
     widened,
     with_threshold,
 )
+from sphereface2.evaluation.views import Part, ProtocolResult, Table, View, cmc_view, strictest
 from sphereface2.models.unit_rows import first_of
 from sphereface2.progress import Progress
 
@@ -66,9 +67,32 @@ class IjbIdentification(ProtocolResult):
     tpir: tuple[Measure, ...]
     cmc: tuple[float, ...]
 
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        return self.ranks + self.tpir
+    def view(self) -> View:
+        first = self.galleries[0]
+        by_gallery = Table(
+            title=f"{self.protocol}, gallery by gallery (%)",
+            columns=(
+                "gallery",
+                "people",
+                "mated",
+                "non-mated",
+                *(measure.name for measure in (*first.ranks, *first.tpir)),
+            ),
+            rows=tuple(
+                (each.gallery, each.people, each.mated, each.non_mated, *each.ranks, *each.tpir)
+                for each in self.galleries
+            ),
+            note="probes are mated if their person is in the gallery",
+        )
+        part = Part(
+            self.protocol,
+            measures=self.ranks + self.tpir,
+            headline=[self.ranks[0], *strictest(self.tpir, target=HEADLINE_FPIR)],
+            tables=[by_gallery] if len(self.galleries) > 1 else [],
+            curves=[cmc_view(self.protocol, self.cmc, self.ranks)],
+            conventions=self.conventions,
+        )
+        return View([part])
 
 
 def identify_standard(

@@ -9,12 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.evaluation.metrics import RocPoints
-from sphereface2.evaluation.results import ProtocolResult, ScoreHistogram
+from sphereface2.evaluation.results import ScoreHistogram
 from sphereface2.evaluation.templates import Ids, Templates
 from sphereface2.evaluation.thresholds import Measure, Scores, rates_at, thin_roc
+from sphereface2.evaluation.views import Histogram, Part, ProtocolResult, Roc, View, strictest
 from sphereface2.progress import Progress
 
 FAR_TARGETS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+_HEADLINE = 1e-4  # the FAR that papers quote first
 
 _SCORES = 1 << 23  # scores a block: 32 MB
 _CHUNK = 16_384  # pairs a chunk where the pair list is too sparse for a matrix product
@@ -32,9 +34,16 @@ class IjbVerification(ProtocolResult):
     roc: RocPoints
     histogram: ScoreHistogram
 
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        return self.tar_at_far
+    def view(self) -> View:
+        part = Part(
+            self.protocol,
+            measures=self.tar_at_far,
+            headline=strictest(self.tar_at_far, target=_HEADLINE),
+            rocs=[Roc(self.roc, self.tar_at_far, self.genuine, self.impostors)],
+            histograms=[Histogram(self.histogram, self.tar_at_far)],
+            conventions=self.conventions,
+        )
+        return View([part])
 
 
 def verify_templates(

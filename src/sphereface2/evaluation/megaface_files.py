@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.pairs.verification_set import Missing
-from sphereface2.models.unit_rows import Float32, check_table, first_of
+from sphereface2.models.unit_rows import Float32, first_of
 from sphereface2.progress import Progress
 
 HEADER = struct.Struct("<4i")  # rows, columns, bytes a value, OpenCV's type (5 is float32)
@@ -177,41 +177,28 @@ def gather_features(
     return output
 
 
-def megaface_features(
+def feature_table(
     root: Path,
-    listed: MegaFaceSet,
+    kind: str,
+    names: Sequence[str],
     *,
-    ending: str | None = None,
-    store: Path | None = None,
+    store: Path,
     missing: Missing = "error",
     progress: Progress | None = None,
-) -> tuple[Float32, Float32, npt.NDArray[np.bool_]]:
-    """The tables of probes and distractors, and which distractors their files mark as noisy.
-
-    root: holds facescrub.npy and megaface.npy, or folders facescrub/ and megaface/ of feature
-    files, which are gathered into such tables once, in `store` (by default `root`)
-    """
-    tables = []
-    for kind, names in (("facescrub", listed.probe_names), ("megaface", listed.distractor_names)):
-        path = next(
-            (each for each in (root / f"{kind}.npy", (store or root) / f"{kind}.npy")
-             if each.is_file()),
-            None,
-        )  # fmt: skip
-        if path is None:
-            if not (root / kind).is_dir():
-                raise FileNotFoundError(
-                    f"{root} has neither {kind}.npy nor a folder {kind} of feature files"
-                )
-            path = gather_features(
-                root / kind, names, (store or root) / f"{kind}.npy", ending=ending,
-                missing=missing, progress=progress,
-            )  # fmt: skip
-        table: Float32 = np.load(path, mmap_mode="r", allow_pickle=False)
-        check_table(table, source=str(path), rows=len(names))
-        tables.append(strip_noise_column(table))
-    (probes, _), (distractors, marked) = tables
-    return probes, distractors, marked
+) -> Path:
+    """KIND.npy in `root`, or its folder KIND of feature files gathered once into one in `store`."""
+    path = next(
+        (each for each in (root / f"{kind}.npy", store / f"{kind}.npy") if each.is_file()), None
+    )
+    if path is not None:
+        return path
+    if not (root / kind).is_dir():
+        raise FileNotFoundError(
+            f"{root} has neither {kind}.npy nor a folder {kind} of feature files"
+        )
+    return gather_features(
+        root / kind, names, store / f"{kind}.npy", missing=missing, progress=progress
+    )
 
 
 def strip_noise_column(

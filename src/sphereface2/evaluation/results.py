@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from sphereface2.evaluation.intervals import Interval
 from sphereface2.evaluation.metrics import OperatingPoint, RocPoints
 from sphereface2.evaluation.slices import Slice
-from sphereface2.evaluation.thresholds import Measure
 from sphereface2.files import JsonResult
 from sphereface2.training.result import ModelStep
 
@@ -159,26 +158,3 @@ def installed_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             versions[package] = "unknown"
     return versions
-
-
-# What every protocol's result has: a name, its conventions, its numbers; and it lives as JSON.
-
-
-@dataclass(frozen=True)
-class ProtocolResult(JsonResult):
-    """protocol: its name; conventions: what was counted how, printed beside the numbers.
-
-    missing_images: how many were left out because they have no embedding
-    """
-
-    IS: ClassVar[str] = "a result of this protocol"
-    WRITTEN_BY: ClassVar[str] = "sphereface2 evaluate --protocol NAME"
-
-    protocol: str
-    conventions: tuple[str, ...]
-    missing_images: int = field(default=0, kw_only=True)
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Every number, in the order in which it is printed."""
-        return ()

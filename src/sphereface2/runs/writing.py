@@ -11,18 +11,14 @@ import yaml
 
 from sphereface2.data.sources.source import Images
 from sphereface2.evaluation.pair_scores import SCORES, PairScores, save_scores
-from sphereface2.evaluation.protocols.roots import is_made
 from sphereface2.evaluation.protocols.subject import Subject
-from sphereface2.evaluation.results import (
-    EvaluationResult,
-    ProtocolResult,
-    installed_versions,
-    note_on_flip,
-)
+from sphereface2.evaluation.results import EvaluationResult, installed_versions, note_on_flip
 from sphereface2.evaluation.verification import measure_all
+from sphereface2.evaluation.views import ProtocolResult
 from sphereface2.reporting.pages.protocols import write_protocol_report
 from sphereface2.reporting.pages.verification import write_report
 from sphereface2.reporting.pictures import ReportPictures, hardest_pairs
+from sphereface2.reporting.tables import TableContent
 from sphereface2.training.result import ModelStep
 
 RESULT = "result.json"
@@ -30,8 +26,13 @@ EVALUATION = "evaluation.json"
 REPORT = "report.html"
 
 
-def write_protocol(subject: Subject, result: ProtocolResult, *, root: Path | None) -> Path:
-    """Write a protocol's result and its report; the path of the report."""
+def write_protocol(
+    subject: Subject, result: ProtocolResult, *, published: Sequence[TableContent] = ()
+) -> Path:
+    """Write a protocol's result and its report, with `published` numbers of others beside ours.
+
+    Returns the path of the report.
+    """
     result.save(subject.output / RESULT)
     report = subject.output / REPORT
     write_protocol_report(
@@ -39,7 +40,7 @@ def write_protocol(subject: Subject, result: ProtocolResult, *, root: Path | Non
         result,
         title=subject.output.name,
         label=subject.label,
-        comparable=not is_made(root if root is not None else subject.embeddings),
+        published=published,
     )
     return report
 

@@ -20,10 +20,10 @@ from sphereface2.data.sources.aligned_files import AlignedFiles
 from sphereface2.data.sources.source import Images
 from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
 from sphereface2.evaluation.ijb_files import image_folder, read_ijb
-from sphereface2.evaluation.megaface import MegaFaceResult
 from sphereface2.evaluation.megaface_files import read_megaface
 from sphereface2.evaluation.protocols import PROTOCOLS
-from sphereface2.evaluation.results import ProtocolResult
+from sphereface2.evaluation.protocols.megaface import MegaFace, MegaFaceResult
+from sphereface2.evaluation.protocols.protocol import Embeddings, Protocol
 from sphereface2.experiments.paper.protocols import protocol_result, protocol_roc, run_on_protocol
 from sphereface2.experiments.paper.small_roots import SmallIjb, SmallMegaFace, small_root
 from sphereface2.models.embedding import embed
@@ -163,9 +163,9 @@ def test_is_measured_once_for_these_weights_and_images(
     asked: list[str] = []
     ijb_b = PROTOCOLS["ijb-b"]
 
-    def counted(*arguments: Any, **options: Any) -> ProtocolResult | None:
+    def counted(**options: Any) -> Protocol[Any]:
         asked.append("ijb-b")
-        return ijb_b(*arguments, **options)
+        return ijb_b(**options)
 
     monkeypatch.setitem(PROTOCOLS, "ijb-b", counted)
     assert run_on_protocol(run, "ijb-b", root=ijb_root) == first
@@ -303,19 +303,18 @@ def test_a_sweep_on_a_protocol_stands_beside_the_paper(runs: Path, ijb_root: Pat
 def test_a_column_of_our_own_has_no_number_of_the_paper(
     runs: Path, mega_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    challenge = PROTOCOLS["megaface"]
-
-    def resolved(*arguments: Any, **options: Any) -> ProtocolResult:
+    class Resolved(MegaFace):
         """As if a million impostors were behind every rate."""
-        result = challenge(*arguments, **options)
-        assert isinstance(result, MegaFaceResult)
-        tpr = []
-        for measure in result.tpr:
-            assert measure.at is not None
-            tpr.append(replace(measure, at=replace(measure.at, resolved=True)))
-        return replace(result, tpr=tuple(tpr))
 
-    monkeypatch.setitem(PROTOCOLS, "megaface", resolved)
+        def measure(self, embeddings: Embeddings) -> MegaFaceResult:
+            result = super().measure(embeddings)
+            tpr = []
+            for measure in result.tpr:
+                assert measure.at is not None
+                tpr.append(replace(measure, at=replace(measure.at, resolved=True)))
+            return replace(result, tpr=tuple(tpr))
+
+    monkeypatch.setitem(PROTOCOLS, "megaface", Resolved)
     save_run(tmp_path / "run")
     base = sweep(row("ArcFace", "arcface", SeedRun(0, "run")))
     result = protocol_result(

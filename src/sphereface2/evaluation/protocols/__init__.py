@@ -1,31 +1,20 @@
-"""Protocols on real files: a model or saved embeddings in, a result out.
+"""Protocols: one file each, and one line in this table.
 
-`evaluation` holds the protocols as functions of embeddings; here they meet folders, models and
-several ranks. All ranks call a protocol: they share the embedding, the first measures and the
-others get None.
+A protocol says which images it needs and what it makes of their embeddings; its command-line
+flags, its report, its tables and its saved result follow from that (`protocol.py` is the contract).
 """
 
 from collections.abc import Callable
+from typing import Any
 
-from sphereface2.evaluation.protocols.identification import identification
-from sphereface2.evaluation.protocols.ijb import ijb_b, ijb_c
-from sphereface2.evaluation.protocols.megaface import megaface_challenge
-from sphereface2.evaluation.protocols.subject import Subject
-from sphereface2.evaluation.results import ProtocolResult
-from sphereface2.models.embedder import Embedder, Faces, is_model, open_embedder
+from sphereface2.evaluation.protocols.identification import Identification
+from sphereface2.evaluation.protocols.ijb import IjbB, IjbC
+from sphereface2.evaluation.protocols.megaface import MegaFace
+from sphereface2.evaluation.protocols.protocol import Protocol
 
-PROTOCOLS: dict[str, Callable[..., ProtocolResult | None]] = {
-    "identification": identification,
-    "ijb-b": ijb_b,
-    "ijb-c": ijb_c,
-    "megaface": megaface_challenge,
+PROTOCOLS: dict[str, Callable[..., Protocol[Any]]] = {
+    "identification": Identification,
+    "ijb-b": IjbB,
+    "ijb-c": IjbC,
+    "megaface": MegaFace,
 }
-
-__all__ = [
-    "PROTOCOLS",
-    "Embedder",
-    "Faces",
-    "Subject",
-    "is_model",
-    "open_embedder",
-]

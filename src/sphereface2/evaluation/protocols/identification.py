@@ -1,138 +1,188 @@
-"""Identification from folders: who of gallery/ is each face of probe/, and is it anyone at all?"""
+"""Identification from folders: who of gallery/ is each face of probe/, and is it anyone at all?
+
+On disk: ROOT/gallery/PERSON/* and ROOT/probe/PERSON/*. Saved: a folder with gallery.npy and
+probe.npy, or one file whose names begin with gallery/ and probe/.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.sources.folder import ImageFolder
-from sphereface2.evaluation.identification import GalleryPooling, IdentificationResult, identify
-from sphereface2.evaluation.protocols.roots import require_root, told
-from sphereface2.evaluation.protocols.subject import Subject
-from sphereface2.models.embedder import Faces
-from sphereface2.models.unit_rows import Vectors, check_rows, fold_mirror
-from sphereface2.training.distributed import current_team
+from sphereface2.data.sources.source import PreparedImages
+from sphereface2.evaluation.identification import (
+    FPIR_TARGETS,
+    HEADLINE_FPIR,
+    RANKS,
+    GalleryPooling,
+    cmc_curve,
+    dir_at,
+    rank_rates,
+    search,
+    tpir_at_fpirs,
+)
+from sphereface2.evaluation.protocols.protocol import Embedded, Embeddings, ImageList, Protocol
+from sphereface2.evaluation.thresholds import Measure
+from sphereface2.evaluation.views import Part, ProtocolResult, View, cmc_view, strictest
+from sphereface2.models.unit_rows import Vectors
+from sphereface2.progress import Progress
+
+_POOLED = {
+    "mean": "mean of their unit vectors, unit norm",
+    "max": "the best of their scores",
+}
 
 
-def identification(
-    subject: Subject,
-    root: Path | None,
-    *,
-    pooling: GalleryPooling = "mean",
-    mirrored: bool | None = None,
-) -> IdentificationResult | None:
-    """Gallery and probes: `root`/gallery/PERSON/* and `root`/probe/PERSON/*.
+@dataclass(frozen=True)
+class IdentificationResult(ProtocolResult):
+    """Rates over the probes of one gallery.
 
-    Probes of people who are not in the gallery are the non-mated ones. Where the model keeps
-    calibrated thresholds that hold for such embeddings, the rates at them are told as well. Saved
-    embeddings are a folder with gallery.npy and probe.npy, or one file whose names begin with
-    gallery/ and probe/.
+    ranks: closed set, over the mated probes; cmc[k-1] is the rate at rank k
+    tpir: open set: right person first and at or above the threshold, at the false positive
+    identification rate of the non-mated probes; empty if every probe is mated
+    dir: detection and identification rate at rank 1 at given thresholds
     """
-    team = current_team()
-    if subject.embeddings is not None:
-        gallery, enrolled, probes, wanted = _saved_people(subject, mirrored)
-        flip = subject.flip_of(subject.embeddings)
-    else:
-        with team.together():
-            place = require_root(root, "identification")
-            sources = [
-                _people_folder(place, names) for names in (("gallery",), ("probe", "probes"))
-            ]
-        tables = [
-            _embed_people(subject, source, name)
-            for source, name in zip(sources, ("gallery", "probe"), strict=True)
-        ]
-        (gallery, enrolled), (probes, wanted) = tables
-        flip = subject.flip_of()
-    if not team.is_first:
-        return None
-    out, gone = subject.absent(gallery), subject.absent(probes)
-    if out.any() or gone.any():
-        gallery, enrolled = gallery[~out], enrolled[~out]
-        probes, wanted = probes[~gone], wanted[~gone]
-    calibration = subject.calibration()
-    holds = calibration is not None and calibration.flip == flip
-    with subject.watch("searching") as progress:
-        result = identify(
-            gallery,
-            enrolled,
-            probes,
-            wanted,
-            pooling=pooling,
-            thresholds=calibration.resolved_thresholds if calibration and holds else (),
-            progress=progress,
+
+    pooling: str
+    gallery_images: int
+    gallery_people: int
+    mated: int
+    non_mated: int
+    ranks: tuple[Measure, ...]
+    tpir: tuple[Measure, ...]
+    dir: tuple[Measure, ...]
+    cmc: tuple[float, ...]
+
+    def view(self) -> View:
+        part = Part(
+            self.protocol,
+            measures=self.ranks + self.tpir + self.dir,
+            headline=[self.ranks[0], *strictest(self.tpir, target=HEADLINE_FPIR)],
+            curves=[cmc_view(self.protocol, self.cmc, self.ranks)],
         )
-    if calibration is not None and not holds:
+        return View(
+            [part],
+            f"{self.gallery_people:,} people in the gallery, {self.mated:,} mated and "
+            f"{self.non_mated:,} non-mated probes",
+        )
+
+
+@dataclass(kw_only=True)
+class Identification(Protocol[IdentificationResult]):
+    """Probes of people who are not in the gallery are the non-mated ones.
+
+    Where the model keeps calibrated thresholds that hold for such embeddings, the rates at them
+    are given as well.
+    """
+
+    name: ClassVar[str] = "identification"
+    saved: ClassVar[Sequence[ImageList]] = (
+        ImageList("gallery", form="PERSON/IMAGE"),
+        ImageList("probe", form="PERSON/IMAGE"),
+    )
+
+    pooling: Annotated[GalleryPooling, "a person's images by 'mean' or 'max'"] = "mean"
+
+    def read(self, root: Path) -> list[ImageList]:
+        return [_people_folder(root, "gallery"), _people_folder(root, "probe", "probes")]
+
+    def measure(self, embeddings: Embeddings) -> IdentificationResult:
+        gallery, probe = embeddings["gallery"], embeddings["probe"]
+        calibration = embeddings.calibration
+        holds = calibration is not None and calibration.flip == embeddings.flip
+        result = identify(
+            gallery.folded,
+            _people(gallery),
+            probe.folded,
+            _people(probe),
+            pooling=self.pooling,
+            thresholds=calibration.resolved_thresholds if calibration and holds else (),
+            progress=embeddings.progress,
+        )
+        if calibration is None or holds:
+            return result
         how = "with" if calibration.flip else "without"
         left_out = f"calibrated thresholds left out: they hold {how} the mirror image's added"
-        result = replace(result, conventions=(*result.conventions, left_out))
-    missing, images = int(out.sum() + gone.sum()), len(out) + len(gone)
-    return told(result, subject, root, missing=missing, images=images)
+        return replace(result, conventions=(*result.conventions, left_out))
 
 
-def _people_folder(root: Path, names: Sequence[str]) -> ImageFolder:
+def _people_folder(root: Path, *names: str) -> ImageList:
     found = [root / name for name in names if (root / name).is_dir()]
     if not found:
         raise FileNotFoundError(
             f"{root} has no folder {' or '.join(names)}; give the folder that holds gallery/PERSON/"
             " and probe/PERSON/"
         )
-    return ImageFolder(path=str(found[0]))
+    source = ImageFolder(path=str(found[0]))
+    numbers = range(len(source))
 
+    def faces() -> PreparedImages:
+        from sphereface2.models.embedder import Faces  # loads torch, which --help does without
 
-def _embed_people(
-    subject: Subject, source: ImageFolder, kind: str
-) -> tuple[Vectors, npt.NDArray[np.str_]]:
-    assert subject.embedder is not None
-    names = [source.name(number) for number in range(len(source))]
-    people = [source.person(number) for number in range(len(source))]
-    vectors = subject.embedder.embed(
-        Faces(source),
-        subject.output / f"{kind}.npy",
-        title=f"embedding {kind}",
-        names=names,
-        people=people,
+        return Faces(source)
+
+    return ImageList(
+        names[0],
+        [source.name(number) for number in numbers],
+        faces,
+        people=[source.person(number) for number in numbers],
     )
-    return vectors, np.array(people)
 
 
-def _saved_people(
-    subject: Subject, mirrored: bool | None
-) -> tuple[Vectors, npt.NDArray[Any], Vectors, npt.NDArray[Any]]:
-    path = subject.embeddings
-    assert path is not None
-    if not path.is_dir():
-        saved = subject.read(path, mirrored=mirrored)
-        vectors = fold_mirror(np.asarray(saved.vectors), saved.mirror)
-        check_rows(vectors, source=saved.source)
-        parts = [name.split("/") for name in saved.names or ()]
-        kinds = np.array([part[0] for part in parts])
-        if not {"gallery", "probe"} <= set(kinds.tolist()) or any(len(p) < 3 for p in parts):
-            raise ValueError(
-                f"{path}: the names beside it must be gallery/PERSON/IMAGE and probe/PERSON/IMAGE; "
-                "'sphereface2 extract MODEL DIR FILE' on the folder above both writes them so"
-            )
-        people = np.array([part[1] for part in parts])
-        first, second = kinds == "gallery", kinds == "probe"
-        return vectors[first], people[first], vectors[second], people[second]
-    found: list[Any] = []
-    absent = [name for name in ("gallery.npy", "probe.npy") if not (path / name).is_file()]
-    if absent:
-        raise FileNotFoundError(
-            f"{path} has no {' and no '.join(absent)}; for identification the folder holds "
-            "gallery.npy and probe.npy, each with a .txt of 'name person' lines beside it"
+def _people(given: Embedded) -> npt.NDArray[np.str_]:
+    if given.people is not None:
+        return given.people
+    if not all("/" in name for name in given.names):
+        raise ValueError(
+            f"{given.source}: it is not known whom it shows; put 'name person' a line into a .txt "
+            "beside it"
         )
-    for kind in ("gallery", "probe"):
-        saved = subject.read(path / f"{kind}.npy", mirrored=mirrored)
-        if saved.people is None:
-            raise ValueError(
-                f"{saved.source}: it is not known whom it shows; put 'name person' a line into a "
-                ".txt beside it"
-            )
-        found += [fold_mirror(np.asarray(saved.vectors), saved.mirror), saved.people]
-    return found[0], found[1], found[2], found[3]
+    return np.array([name.partition("/")[0] for name in given.names])
+
+
+def identify(
+    gallery: Vectors,
+    gallery_people: npt.ArrayLike,
+    probes: Vectors,
+    probe_people: npt.ArrayLike,
+    *,
+    pooling: GalleryPooling = "mean",
+    ranks: Sequence[int] = RANKS,
+    fpir_targets: Sequence[float] = FPIR_TARGETS,
+    thresholds: Sequence[float] = (),
+    name: str = "identification",
+    progress: Progress | None = None,
+) -> IdentificationResult:
+    """Every number of a gallery and its probes; people are compared by their given names."""
+    found = search(
+        gallery, gallery_people, probes, probe_people, pooling=pooling, progress=progress
+    )
+    mated = found.mated
+    if not mated.any():
+        raise ValueError(
+            f"{name}: no one of the {mated.size:,} probes is in the gallery of "
+            f"{found.gallery_people:,} people; check that both name people alike"
+        )
+    return IdentificationResult(
+        protocol=name,
+        conventions=(
+            f"several gallery images of a person: {_POOLED[pooling]}",
+            "a tied person stands before the right one",
+            "FPIR: non-mated probes whose best score reaches the threshold",
+        ),
+        pooling=pooling,
+        gallery_images=len(gallery),
+        gallery_people=found.gallery_people,
+        mated=int(np.count_nonzero(mated)),
+        non_mated=int(np.count_nonzero(~mated)),
+        ranks=rank_rates(found, ranks),
+        tpir=tpir_at_fpirs(found, fpir_targets),
+        dir=tuple(dir_at(found, threshold) for threshold in thresholds),
+        cmc=cmc_curve(found),
+    )

@@ -1,123 +1,327 @@
-"""MegaFace from its folder: the devkit's lists, and crops or feature files."""
+"""MegaFace: FaceScrub probes found again among up to a million strangers, and verified.
+
+Identification: every ordered pair of two images of one person is a trial; the one is the probe, the
+other its only mate in a gallery that holds the distractors besides. Verification: the same pairs
+are the genuine ones, every probe with every distractor the impostor ones. A distractor with the
+mate's score stands before it.
+
+On disk: the devkit's templatelists/ and, for a model, the crops in facescrub/ and megaface/ below
+the root; saved embeddings are tables or feature files of these names.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.pairs.lists import ImageFiles
-from sphereface2.data.sources.aligned_files import require_images
-from sphereface2.evaluation.megaface import CENTRED, REMOVED, MegaFaceResult, megaface
-from sphereface2.evaluation.megaface_files import MegaFaceSet, megaface_features, read_megaface
-from sphereface2.evaluation.protocols.roots import require_root, told
-from sphereface2.evaluation.protocols.subject import Subject
+from sphereface2.evaluation.intervals import rate_of
+from sphereface2.evaluation.megaface_files import (
+    MegaFaceSet,
+    read_megaface,
+    strip_noise_column,
+)
+from sphereface2.evaluation.metrics import RocPoints
+from sphereface2.evaluation.protocols.protocol import (
+    Embeddings,
+    ImageList,
+    ListedFiles,
+    Protocol,
+)
+from sphereface2.evaluation.strangers import scan
+from sphereface2.evaluation.thresholds import Measure, Scores, kept_for, rates_at, thin_roc
+from sphereface2.evaluation.views import (
+    Part,
+    ProtocolResult,
+    RateCurve,
+    Roc,
+    View,
+    cmc_view,
+    strictest,
+)
+from sphereface2.models.unit_rows import (
+    Float32,
+    Vectors,
+    check_same_width,
+    check_table,
+    first_of,
+    unit_rows,
+)
 from sphereface2.progress import Progress
-from sphereface2.training.distributed import current_team
 
+Mask = npt.NDArray[np.bool_]
+NoisyProbes = Literal["removed", "replaced by their identity's centre"]
+REMOVED: NoisyProbes = "removed"
+CENTRED: NoisyProbes = "replaced by their identity's centre"
+SIZES = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
+FPR_TARGETS = (1e-6, 1e-5, 1e-4)
+_HEADLINE = 1e-6  # the FPR that papers quote first
 _LIST = "megaface_features_list.json_"
 
+_PAIRS = 65_536  # trials a block when ranks are counted
 
-def megaface_challenge(
-    subject: Subject,
-    root: Path | None,
-    *,
-    distractors: int | None = None,
-    refined: bool = False,
-    noisy_probes: Literal["removed", "centre"] | None = None,
-) -> MegaFaceResult | None:
-    """MegaFace: templatelists/ and, for a model, the crops in facescrub/ and megaface/.
 
-    distractors: how many, where `root` has lists of several sizes; the largest by default
-    refined: leave out what facescrub_noises.txt and megaface_noises.txt name
-    noisy_probes: if refined, "removed" (the default), or "centre": replaced by their identity's
-    centre, as InsightFace does
+@dataclass(frozen=True)
+class MegaFaceResult(ProtocolResult):
+    """Rates of the FaceScrub trials against the distractors.
+
+    sizes: distractors behind each of `rank_1` (without the noisy ones)
+    cmc[k-1]: the rate at rank k against all distractors
     """
-    if noisy_probes is not None and not refined:
-        raise ValueError(
-            "noisy_probes goes with refined=True: without it no probe is known as noisy"
-        )
-    team = current_team()
-    place = root if root is not None else subject.embeddings
-    with team.together():
-        place = require_root(place, "megaface")
-        listed = _megaface_lists(place, distractors=distractors, refined=refined)
-    if subject.embeddings is not None:
-        with subject.watch("gathering features") as progress:
-            probes, others, marked = megaface_features(
-                subject.embeddings,
-                listed,
-                store=subject.output,
-                missing=subject.missing,
-                progress=progress,
+
+    probes: int
+    people: int
+    distractors: int
+    noisy_probes: int
+    noisy_distractors: int
+    sizes: tuple[int, ...]
+    rank_1: tuple[Measure, ...]
+    cmc: tuple[float, ...]
+    tpr: tuple[Measure, ...]
+    roc: RocPoints
+
+    def view(self) -> View:
+        at = self.tpr[0].at if self.tpr else None
+        curves = [cmc_view(self.protocol, self.cmc, ())]
+        if len(self.sizes) > 1:
+            growth = RateCurve(
+                title=self.protocol,
+                x_label="distractors",
+                y_label="rank 1 (%)",
+                x=self.sizes,
+                y=[measure.rate.value for measure in self.rank_1],
+                marks=list(zip(self.sizes, self.rank_1, strict=True)),
             )
+            curves.append(growth)
+        part = Part(
+            self.protocol,
+            measures=self.rank_1 + self.tpr,
+            headline=[self.rank_1[-1], *strictest(self.tpr, target=_HEADLINE)],
+            rocs=[Roc(self.roc, self.tpr, self.tpr[0].rate.trials, at.impostors)] if at else [],
+            curves=curves,
+        )
+        return View(
+            [part],
+            f"{self.probes:,} probes of {self.people:,} people, {self.distractors:,} distractors",
+        )
+
+
+@dataclass(kw_only=True)
+class MegaFace(Protocol[MegaFaceResult]):
+    """MegaFace's two challenges; `refined` leaves out what the noise lists in the root name."""
+
+    name: ClassVar[str] = "megaface"
+
+    distractors: Annotated[int | None, "how many; by default those of the largest list"] = None
+    refined: Annotated[bool, "leave out what the noise lists name"] = False
+    noisy_probes: Annotated[
+        Literal["removed", "centre"] | None,
+        "with --refined, 'removed' or, as InsightFace, 'centre'",
+    ] = None
+    _lists: MegaFaceSet = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.noisy_probes is not None and not self.refined:
+            raise ValueError(
+                "--noisy-probes is for --protocol megaface --refined: without it no probe is known "
+                "as noisy"
+            )
+
+    def read(self, root: Path) -> list[ImageList]:
+        folder = root / "templatelists" if (root / "templatelists").is_dir() else root
+        sizes = [
+            int(words[-2])
+            for path in folder.glob(f"{_LIST}*_1")
+            if (words := path.name.split("_"))[-2].isdigit()
+        ]
+        if not sizes:
+            raise FileNotFoundError(
+                f"{root} has no templatelists/{_LIST}N_1; give the folder that holds templatelists/"
+            )
+        kinds = ("facescrub", "megaface")
+        noises = [root / f"{kind}_noises.txt" if self.refined else None for kind in kinds]
+        self._lists = read_megaface(
+            root,
+            size=max(sizes) if self.distractors is None else self.distractors,
+            probe_noises=noises[0],
+            distractor_noises=noises[1],
+        )
+        named = (self._lists.probe_names, self._lists.distractor_names)
+        return [
+            ImageList(kind, names, partial(ListedFiles, root / kind, names))
+            for kind, names in zip(kinds, named, strict=True)
+        ]
+
+    def measure(self, embeddings: Embeddings) -> MegaFaceResult:
+        probes, others = embeddings["facescrub"], embeddings["megaface"]
+        listed = self._lists
+        distractors, marked = strip_noise_column(others.folded)
+        return megaface(
+            strip_noise_column(probes.folded)[0],
+            listed.people[probes.present],
+            distractors,
+            noisy_probes=listed.noisy_probes[probes.present] if self.refined else None,
+            noisy_distractors=listed.noisy_distractors[others.present] | marked,
+            noisy_probes_are=CENTRED if self.noisy_probes == "centre" else REMOVED,
+            name="megaface, refined" if self.refined else "megaface",
+            progress=embeddings.progress,
+        )
+
+
+def megaface(
+    probes: Vectors,
+    people: npt.ArrayLike,
+    distractors: Vectors,
+    *,
+    sizes: Sequence[int] = SIZES,
+    fpr_targets: Sequence[float] = FPR_TARGETS,
+    longest_rank: int = 100,
+    noisy_probes: Mask | None = None,
+    noisy_distractors: Mask | None = None,
+    noisy_probes_are: NoisyProbes = REMOVED,
+    name: str = "megaface",
+    progress: Progress | None = None,
+) -> MegaFaceResult:
+    """Identification and verification in one pass over the distractors.
+
+    distractors: (n, D), in the order of the list, best memory-mapped: they are read block by block
+    sizes: numbers of distractors, each the first so many of the list; larger ones than there are
+    count as all
+    noisy_probes, noisy_distractors: what a clean list says is mislabelled; distractors are left out
+    noisy_probes_are: "removed", or InsightFace's "replaced by their identity's centre", which makes
+    the trial easy and so flatters the result
+    """
+    names = np.asarray(people)
+    check_table(probes, source=f"{name} probes", rows=names.size)
+    check_table(distractors, source=f"{name} distractors")
+    check_same_width(probes, distractors, sources=("probes", "distractors"))
+    dirty = _mask(noisy_probes, names.size, what=f"{name} probes")
+    skipped = _mask(noisy_distractors, len(distractors), what=f"{name} distractors")
+    unit = unit_rows(probes, source=f"{name} probes")
+    if noisy_probes_are == CENTRED:
+        unit = _centred(unit, names, dirty)
+    elif noisy_probes_are == REMOVED:
+        unit, names = unit[~dirty], names[~dirty]
     else:
-        probes, others = (
-            _embed_files(subject, place / kind, names, kind)
-            for kind, names in (
-                ("facescrub", listed.probe_names),
-                ("megaface", listed.distractor_names),
+        raise ValueError(
+            f"noisy_probes_are must be '{REMOVED}' or '{CENTRED}', got '{noisy_probes_are}'"
+        )
+    left, right = same_person_pairs(names)
+    if not left.size:
+        raise ValueError(f"{name}: no person has two probe images; there is nothing to find again")
+    reach = sorted({min(size, len(distractors)) for size in sizes} | {len(distractors)})
+    impostors = unit.shape[0] * int(np.count_nonzero(~skipped))
+    if not impostors:
+        raise ValueError(f"{name}: no distractor is left")
+    strangers = scan(
+        unit,
+        distractors,
+        reach=reach,
+        skipped=skipped,
+        keep=longest_rank,
+        keep_all=kept_for(fpr_targets, impostors),
+        source=f"{name} distractors",
+        progress=progress,
+    )
+    genuine = _pair_scores(unit, left, right)
+    whose = names[left]
+    clean = [int(np.count_nonzero(~skipped[:size])) for size in reach]
+    shown = [number for number, size in enumerate(clean) if size]
+    return MegaFaceResult(
+        protocol=name,
+        conventions=(
+            "a trial: a probe, one other image of its person, and the distractors",
+            "sizes: the first so many distractors of the list",
+            "a tied distractor stands before the mate",
+            "FPR: probe and distractor pairs at or above the threshold",
+            f"noisy probes: {noisy_probes_are if dirty.any() else 'none listed'}",
+            f"noisy distractors: {'left out' if skipped.any() else 'none listed'}",
+        ),
+        probes=len(unit),
+        people=len(np.unique(names)),
+        distractors=clean[-1],
+        noisy_probes=int(np.count_nonzero(dirty)),
+        noisy_distractors=int(np.count_nonzero(skipped)),
+        sizes=tuple(clean[number] for number in shown),
+        rank_1=tuple(
+            Measure(
+                f"rank 1, {clean[number]:,} distractors",
+                rate_of(genuine > strangers.best[number][left], whose),
             )
-        )
-        marked = np.zeros(len(others), np.bool_)
-    if not team.is_first:
-        return None
-    out, gone = subject.absent(probes), subject.absent(others)
-    with subject.watch("searching") as progress:
-        result = megaface(
-            probes[~out] if out.any() else probes,
-            listed.people[~out],
-            others[~gone] if gone.any() else others,
-            noisy_probes=listed.noisy_probes[~out] if refined else None,
-            noisy_distractors=(listed.noisy_distractors | marked)[~gone],
-            noisy_probes_are=CENTRED if noisy_probes == "centre" else REMOVED,
-            name="megaface, refined" if refined else "megaface",
-            progress=progress,
-        )
-    missing, images = int(out.sum() + gone.sum()), len(out) + len(gone)
-    return told(result, subject, place, missing=missing, images=images)
-
-
-def _megaface_lists(root: Path, *, distractors: int | None, refined: bool) -> MegaFaceSet:
-    folder = root / "templatelists" if (root / "templatelists").is_dir() else root
-    sizes = [
-        int(words[-2])
-        for path in folder.glob(f"{_LIST}*_1")
-        if (words := path.name.split("_"))[-2].isdigit()
-    ]
-    if not sizes:
-        raise FileNotFoundError(
-            f"{root} has no templatelists/{_LIST}N_1; give the folder that holds templatelists/"
-        )
-    size = max(sizes) if distractors is None else distractors
-    noises = [
-        root / f"{kind}_noises.txt" if refined else None for kind in ("facescrub", "megaface")
-    ]
-    return read_megaface(root, size=size, probe_noises=noises[0], distractor_noises=noises[1])
-
-
-def _embed_files(
-    subject: Subject, folder: Path, names: Sequence[str], kind: str
-) -> npt.NDArray[np.float32]:
-    assert subject.embedder is not None
-    return subject.embedder.embed(
-        _Listed(folder, names),
-        subject.output / f"{kind}.npy",
-        title=f"embedding {kind}",
-        names=names,
+            for number in shown
+        ),
+        cmc=_cmc(genuine, strangers.top, left),
+        tpr=rates_at(
+            fpr_targets,
+            genuine=genuine,
+            highest=strangers.highest,
+            impostors=impostors,
+            name="TPR@FPR",
+            people=whose,
+        ),
+        roc=thin_roc(genuine=genuine, highest=strangers.highest, impostors=impostors),
     )
 
 
-class _Listed(ImageFiles):
-    """The crops that a list names, all of which must be there."""
+def same_person_pairs(
+    people: npt.NDArray[Any],
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Every ordered pair of two different images of one person."""
+    order = np.argsort(people, kind="stable")
+    _, counts = np.unique(people, return_counts=True)
+    left, right = [], []
+    for images in np.split(order, np.cumsum(counts)[:-1]):
+        if images.size > 1:
+            apart = ~np.eye(images.size, dtype=np.bool_)
+            first, second = np.nonzero(apart)
+            left.append(images[first])
+            right.append(images[second])
+    if not left:
+        return np.empty(0, np.intp), np.empty(0, np.intp)
+    return np.concatenate(left), np.concatenate(right)
 
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        super().__init__([folder / name for name in names])
-        self.folder = folder
-        self.names = names
 
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
-        require_images(self.folder, self.names, progress=progress)
+def _cmc(genuine: Scores, top: Scores, left: npt.NDArray[np.intp]) -> tuple[float, ...]:
+    """The share of trials with fewer than k distractors at or above the mate, for k = 1, 2, ..."""
+    longest = top.shape[1]
+    counts = np.zeros(longest + 1, dtype=np.int64)
+    for start in range(0, genuine.size, _PAIRS):
+        part = slice(start, start + _PAIRS)
+        ahead = np.count_nonzero(top[left[part]] >= genuine[part, None], axis=1)
+        counts += np.bincount(ahead, minlength=longest + 1)
+    return tuple((np.cumsum(counts)[:longest] / genuine.size).tolist())
+
+
+def _pair_scores(unit: Float32, left: npt.NDArray[np.intp], right: npt.NDArray[np.intp]) -> Scores:
+    scores = np.empty(left.size, dtype=np.float32)
+    for start in range(0, left.size, _PAIRS):
+        part = slice(start, start + _PAIRS)
+        scores[part] = np.einsum("nd,nd->n", unit[left[part]], unit[right[part]])
+    return scores
+
+
+def _centred(unit: Float32, people: npt.NDArray[Any], dirty: Mask) -> Float32:
+    lost = np.setdiff1d(people[dirty], people[~dirty])
+    if lost.size:
+        raise ValueError(
+            f"{lost.size:,} people have noisy probes only, so they have no centre "
+            f"({first_of(lost.tolist())}); use noisy_probes_are='{REMOVED}'"
+        )
+    centred = unit.copy()
+    for person in np.unique(people[dirty]):
+        centre = unit[(people == person) & ~dirty].sum(axis=0)
+        centred[(people == person) & dirty] = centre / np.linalg.norm(centre)
+    return centred
+
+
+def _mask(mask: Mask | None, count: int, *, what: str) -> Mask:
+    if mask is None:
+        return np.zeros(count, dtype=np.bool_)
+    if mask.shape != (count,) or mask.dtype != np.bool_:
+        raise ValueError(f"{what}: the mask of noisy ones must be {count:,} bools")
+    return mask

@@ -65,12 +65,10 @@ def score_sets(
     return scored if team.is_first else None
 
 
-def score_saved(
-    subject: Subject, words: Sequence[str], *, mirrored: bool | None = None
-) -> list[PairScores]:
+def score_saved(subject: Subject, words: Sequence[str]) -> list[PairScores]:
     """The pairs of each set scored by saved embeddings; of lists, the images need not be there."""
     assert subject.embeddings is not None
-    saved = subject.read(subject.embeddings, mirrored=mirrored)
+    saved = subject.read(subject.embeddings)
     return [_score_word(saved, word, subject.missing) for word in words]
 
 

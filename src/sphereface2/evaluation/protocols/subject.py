@@ -23,6 +23,7 @@ class Subject:
 
     output: the folder that gets what is extracted or gathered, and later the result
     missing: whether images without an embedding are a mistake or left out
+    mirrored: whether a row of saved embeddings is [image | mirror image]
     """
 
     embedder: Embedder | None
@@ -30,6 +31,7 @@ class Subject:
     output: Path
     watch: Watch = unwatched
     missing: Missing = "error"
+    mirrored: bool | None = None
 
     def __post_init__(self) -> None:
         if self.embedder is None and self.embeddings is None:
@@ -49,10 +51,10 @@ class Subject:
         """How tables call it: by its head where that is known."""
         return self.name if self.embedder is None else self.embedder.label
 
-    def read(self, path: Path, *, mirrored: bool | None = None) -> SavedEmbeddings:
+    def read(self, path: Path) -> SavedEmbeddings:
         """Saved embeddings, which must be the model's where one is given."""
         dim = None if self.embedder is None else self.embedder.model.backbone.embedding_dim
-        saved = read_embeddings(path, dim=dim, mirrored=mirrored)
+        saved = read_embeddings(path, dim=dim, mirrored=self.mirrored)
         note = read_note(path)
         if self.embedder is not None and note is not None and note["model"] != self.embedder.digest:
             raise ValueError(

@@ -1,27 +1,40 @@
-"""Trained runs on IJB-B, IJB-C and MegaFace: the columns of the paper's tables, and ROC curves."""
+"""IJB-B, IJB-C and MegaFace beside the paper: its tables, and trained runs in their columns."""
 
 from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sphereface2.evaluation.experiment_results import MethodRoc, SeedRun, SweepResult, SweepRow
-from sphereface2.evaluation.ijb import IjbResult
-from sphereface2.evaluation.megaface import MegaFaceResult
 from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.protocols import PROTOCOLS
+from sphereface2.evaluation.protocols.ijb import IjbResult
+from sphereface2.evaluation.protocols.measuring import measure_protocol
+from sphereface2.evaluation.protocols.megaface import MegaFaceResult
 from sphereface2.evaluation.protocols.roots import MADE, TRUTH, is_made, require_root
 from sphereface2.evaluation.protocols.subject import Subject
 from sphereface2.evaluation.thresholds import Measure
+from sphereface2.evaluation.views import ProtocolResult
 from sphereface2.files import JsonResult, file_lock
 from sphereface2.models.embedder import Watch, open_embedder, unwatched
 from sphereface2.models.folder import find_model, weights_digest
 from sphereface2.registry import look_up
-from sphereface2.reporting.published import IJB_B, IJB_C, MEGAFACE, PublishedTable
+from sphereface2.reporting.protocol_tables import ABSENT, value_cell
+from sphereface2.reporting.published import (
+    IJB_B,
+    IJB_B_ADJUSTED,
+    IJB_B_MARGINS,
+    IJB_C,
+    IJB_C_ADJUSTED,
+    IJB_C_MARGINS,
+    MEGAFACE,
+    PublishedTable,
+)
+from sphereface2.reporting.tables import Cell, TableContent
 
 FOLDER = "protocols"
 """Below a run folder: what the run reached on each protocol."""
@@ -29,17 +42,91 @@ TABLES: Mapping[str, PublishedTable] = {"ijb-b": IJB_B, "ijb-c": IJB_C, "megafac
 # What its tables are judged by: the FAR that small benchmarks resolve well, the first match.
 _JUDGED = {"ijb-b": "TAR@FAR 1e-4", "ijb-c": "TAR@FAR 1e-4", "megaface": "rank-1, refined"}
 
-# Our names of the numbers in the paper's columns. The paper's 1:N is taken for the legacy one,
-# because it counts the people of both galleries as one ("# of galleries 1,875").
+# The paper's 1:N is taken for the legacy one, because it counts the people of both galleries as
+# one ("# of galleries 1,875").
 _IJB_PARTS = ["1:1", "1:N legacy"]
-_IJB_COLUMNS = {
-    "TAR@FAR 1e-5": "TAR@FAR=1e-05",
-    "TAR@FAR 1e-4": "TAR@FAR=0.0001",
-    "TAR@FAR 1e-3": "TAR@FAR=0.001",
-    "rank-1": "rank 1",
-    "TPIR@FPIR 1e-2": "legacy TPIR@FPIR=0.01",
-    "TPIR@FPIR 1e-1": "legacy TPIR@FPIR=0.1",
+_ALL_TABLES: Mapping[str, tuple[PublishedTable, ...]] = {
+    "ijb-b": (IJB_B, IJB_B_ADJUSTED, IJB_B_MARGINS),
+    "ijb-c": (IJB_C, IJB_C_ADJUSTED, IJB_C_MARGINS),
+    "megaface": (MEGAFACE,),
 }
+
+# -- our numbers by the paper's columns ------------------------------------------------------------
+
+_Columns = dict[str, Measure]
+
+
+def _ijb_columns(*measured: Sequence[Measure]) -> _Columns:
+    named = {each.name.removeprefix("legacy "): each for part in measured for each in part}
+    columns = {
+        "TAR@FAR 1e-5": "TAR@FAR=1e-05",
+        "TAR@FAR 1e-4": "TAR@FAR=0.0001",
+        "TAR@FAR 1e-3": "TAR@FAR=0.001",
+        "rank-1": "rank 1",
+        "TPIR@FPIR 1e-2": "TPIR@FPIR=0.01",
+        "TPIR@FPIR 1e-1": "TPIR@FPIR=0.1",
+    }
+    return {column: named[name] for column, name in columns.items() if name in named}
+
+
+def _megaface_columns(result: MegaFaceResult, kind: str) -> _Columns:
+    named = {measure.name: measure for measure in result.tpr}
+    columns = {"TPR@FPR 1e-6": "TPR@FPR=1e-06", "TPR@FPR 1e-4": "TPR@FPR=0.0001"}
+    return {
+        f"rank-1{kind}": result.rank_1[-1],
+        **{f"{column}{kind}": named[name] for column, name in columns.items() if name in named},
+    }
+
+
+def _ijb_rows(result: IjbResult) -> dict[str, _Columns]:
+    pairs = () if result.verification is None else result.verification.measures
+    searches = {
+        f"ours, {word}": _ijb_columns(pairs, part.measures)
+        for word, part in (("1:N standard", result.standard), ("1:N legacy", result.legacy))
+        if part is not None
+    }
+    return searches or {"ours, 1:1": _ijb_columns(pairs)}
+
+
+def _megaface_rows(result: MegaFaceResult) -> dict[str, _Columns]:
+    refined = result.noisy_probes or result.noisy_distractors
+    return {"ours": _megaface_columns(result, ", refined" if refined else "")}
+
+
+_ROWS: Mapping[str, Callable[[Any], dict[str, _Columns]]] = {
+    "ijb-b": _ijb_rows,
+    "ijb-c": _ijb_rows,
+    "megaface": _megaface_rows,
+}
+
+
+def published_beside(result: ProtocolResult) -> list[TableContent]:
+    """The paper's numbers for the same protocol, ours first; none if it has none."""
+    name = result.protocol.removesuffix(", refined")
+    if name not in _ROWS:
+        return []
+    return [_beside(table, _ROWS[name](result)) for table in _ALL_TABLES[name]]
+
+
+def _beside(table: PublishedTable, ours: Mapping[str, _Columns]) -> TableContent:
+    mine = [
+        (Cell(row, strong=True), *(value_cell(columns.get(each)) for each in table.columns))
+        for row, columns in ours.items()
+    ]
+    theirs = [
+        (Cell(method), *(ABSENT if value is None else Cell(f"{value:.2f}") for value in values))
+        for method, values in table.rows
+    ]
+    note = f"theirs: the paper's table '{table.label}', without intervals"
+    return TableContent(
+        title=f"Beside the paper's numbers: {table.network} (%)",
+        columns=("method", *table.columns),
+        rows=(*mine, *theirs),
+        note=note if table is MEGAFACE else f"{note}; its 1:N is presumably the legacy one",
+    )
+
+
+# -- runs ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -166,11 +253,8 @@ _Measured = tuple[dict[str, float], RocPoints, int]  # columns, curve, impostor 
 
 
 def _ijb(subject: Subject, protocol: str, root: Path) -> _Measured:
-    result = PROTOCOLS[protocol](subject, root, part=_IJB_PARTS)
-    assert isinstance(result, IjbResult)
-    assert result.verification is not None
-    measures = {measure.name: measure for measure in result.measures}
-    values = _resolved({column: measures[name] for column, name in _IJB_COLUMNS.items()})
+    result: Any = measure_protocol(PROTOCOLS[protocol](part=_IJB_PARTS), subject, root)
+    values = _resolved(_ijb_columns(result.measures))
     return values, result.verification.roc, result.verification.impostors
 
 
@@ -182,16 +266,14 @@ def _megaface(subject: Subject, root: Path) -> _Measured:
     values: dict[str, float] = {}
     measured: list[MegaFaceResult] = []
     for refined in (*before, *after) or (False,):
-        result = PROTOCOLS["megaface"](subject, root, refined=refined)
-        assert isinstance(result, MegaFaceResult)
+        result: Any = measure_protocol(PROTOCOLS["megaface"](refined=refined), subject, root)
         measured.append(result)
         kind = ", refined" if refined else ""
-        at = {measure.name: measure for measure in result.tpr}
-        columns = {f"rank-1{kind}": result.rank_1[-1], f"TPR@FPR 1e-6{kind}": at["TPR@FPR=1e-06"]}
-        if is_made(root):
+        columns = _megaface_columns(result, kind)
+        if not is_made(root):
             # The paper's 1e-6 of a million is one false accept a probe; of some thousand
             # strangers 1e-4 comes near to that, and is what a small network can be judged by.
-            columns[f"TPR@FPR 1e-4{kind}"] = at["TPR@FPR=0.0001"]
+            del columns[f"TPR@FPR 1e-4{kind}"]
         values |= _resolved(columns)
     last = measured[-1]
     return values, last.roc, last.probes * last.distractors

@@ -1,20 +1,14 @@
 """The report of a protocol: one HTML page with its numbers, curves and conventions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from sphereface2.evaluation.identification import IdentificationResult
-from sphereface2.evaluation.ijb import IjbResult
-from sphereface2.evaluation.ijb_identification import IjbIdentification
-from sphereface2.evaluation.ijb_verification import IjbVerification
-from sphereface2.evaluation.megaface import MegaFaceResult
-from sphereface2.evaluation.metrics import RocPoints
-from sphereface2.evaluation.results import ProtocolResult, installed_versions
-from sphereface2.evaluation.thresholds import Measure
+from sphereface2.evaluation.results import installed_versions
+from sphereface2.evaluation.views import Part, ProtocolResult
 from sphereface2.files import write_atomically
 from sphereface2.reporting.figures import protocols as draw
 from sphereface2.reporting.figures.verification import (
@@ -25,43 +19,88 @@ from sphereface2.reporting.figures.verification import (
 )
 from sphereface2.reporting.pages.page import render_page
 from sphereface2.reporting.pages.verification import legend_entry
-from sphereface2.reporting.protocol_tables import (
-    galleries_content,
-    measures_content,
-    parts_of,
-    published_contents,
-)
-from sphereface2.reporting.tables import interval_text, percent
+from sphereface2.reporting.protocol_tables import measures_content, table_content
+from sphereface2.reporting.tables import TableContent, interval_text, percent
 
-_NAMES = {
-    "numbers": "Numbers",
-    "roc": "ROC and DET",
-    "ranks": "Ranks",
-    "scores": "Scores",
-    "published": "The paper",
-    "conventions": "Conventions",
-}
-# The strictest targets that papers quote first.
-_FAR, _FPIR, _FPR = 1e-4, 1e-2, 1e-6
 _TILES = 4
 
 
 @dataclass(frozen=True)
-class _Curve:
-    """An accept curve with what its axes need."""
+class _Figures:
+    """A section of figures: what is said above them, and how a part's are drawn."""
 
+    key: str
     title: str
-    roc: RocPoints
-    measures: Sequence[Measure]
-    genuine: int
-    impostors: int
+    note: str
+    drawn: Callable[[Part, str], Sequence[tuple[str, Figure]]]
+    legend: Sequence[Mapping[str, str]] = ()
+
+
+def _rocs(part: Part, colour: str) -> list[tuple[str, Figure]]:
+    return [
+        (f"{name}, {part.title}", figure(part.title, roc, colour=colour))
+        for roc in part.rocs
+        for name, figure in (("ROC", draw.roc_figure), ("DET", draw.det_figure))
+    ]
+
+
+_BARS = "Dots are the rates of the table, bars their 95 % intervals."
+_FIGURES = (
+    _Figures(
+        "roc",
+        "ROC and DET",
+        "ROC: how many genuine trials are accepted, over how many impostor trials are accepted "
+        "with them; up and to the left is better. DET: the two errors against each other on "
+        "logarithmic axes; down and to the left is better. Each axis starts at one trial. Dots are "
+        "the rates of the table at their targets, bars their 95 % intervals.",
+        _rocs,
+    ),
+    _Figures(
+        "ranks",
+        "Ranks",
+        "How often the right person is among the first k of the gallery, over k. Someone else with "
+        f"the same score stands before the right person. {_BARS}",
+        lambda part, colour: [
+            ("Rates over ranks", draw.rate_figure(curve, colour=colour)) for curve in part.curves
+        ],
+    ),
+    _Figures(
+        "groups",
+        "Groups",
+        "The rate of each group at the one threshold of all, and that of all as a dashed line. "
+        f"{_BARS}",
+        lambda part, colour: [
+            (each.title, draw.compared_figure(each, colour=colour)) for each in part.compared
+        ],
+    ),
+    _Figures(
+        "scores",
+        "Scores",
+        "The cosines of genuine and of impostor pairs, each as a share of its own kind, however "
+        "many there are of the other. The less the two overlap, the better.",
+        lambda part, _: [
+            (f"Score histogram, {part.title}", draw.scores_figure(part.title, each))
+            for each in part.histograms
+        ],
+        legend=(
+            legend_entry("same person", GENUINE_COLOUR, "filled"),
+            legend_entry("different people", IMPOSTOR_COLOUR, "filled"),
+            legend_entry("thresholds of the table", "#828a96", "dashed"),
+        ),
+    ),
+)
 
 
 def write_protocol_report(
-    path: Path, result: ProtocolResult, *, title: str, label: str, comparable: bool = True
+    path: Path,
+    result: ProtocolResult,
+    *,
+    title: str,
+    label: str,
+    published: Sequence[TableContent] = (),
 ) -> None:
     """Write the page to `path`, all of it or nothing; the options are those of the rendering."""
-    page = render_protocol_report(result, title=title, label=label, comparable=comparable)
+    page = render_protocol_report(result, title=title, label=label, published=published)
     write_atomically(path, page)
 
 
@@ -70,64 +109,47 @@ def render_protocol_report(
     *,
     title: str,
     label: str,
-    comparable: bool = True,
+    published: Sequence[TableContent] = (),
     versions: Mapping[str, str] | None = None,
 ) -> str:
     """The page as a string.
 
     label: what was judged, by which its colour is found
-    comparable: whether the paper's numbers are of the same images, and so stand beside ours
+    published: numbers of others on the same images, beside ours
     """
     colour = method_colour(label)
-    parts = parts_of(result)
-    searches = [part for part in parts if isinstance(part, IjbIdentification)]
-    published = published_contents(result) if comparable else []
-    roc, ranks, scores = _curves(parts, colour), _ranks(parts, colour), _scores(parts)
-    filled = {"roc": roc, "ranks": ranks, "scores": scores, "published": published}
+    view = result.view()
+    figures = [(section, _drawn(section, view.parts, colour)) for section in _FIGURES]
+    figures = [(section, drawn) for section, drawn in figures if drawn]
+    own = [(part.title, part.conventions) for part in view.parts if part.conventions]
     return render_page(
         "protocol_report.html.jinja",
         title=title,
         label=label,
         protocol=result.protocol,
         accent=colour,
-        sections=[(key, name) for key, name in _NAMES.items() if filled.get(key, True)],
-        summary=summary(result),
-        tiles=_tiles(parts),
-        tables=[measures_content(part) for part in parts],
-        galleries=[galleries_content(part) for part in searches if len(part.galleries) > 1],
-        roc=roc,
-        ranks=ranks,
-        scores=scores,
-        score_legend=[
-            legend_entry("same person", GENUINE_COLOUR, "filled"),
-            legend_entry("different people", IMPOSTOR_COLOUR, "filled"),
-            legend_entry("thresholds of the table", "#828a96", "dashed"),
+        sections=[
+            ("numbers", "Numbers"),
+            *((section.key, section.title) for section, _ in figures),
+            *([("published", "The paper")] if published else []),
+            ("conventions", "Conventions"),
         ],
+        summary=view.summary,
+        tiles=_tiles(view.parts),
+        tables=[
+            *(measures_content(part.title, part.measures) for part in view.parts if part.measures),
+            *(table_content(table) for part in view.parts for table in part.tables),
+        ],
+        figures_of=figures,
         published=published,
-        conventions=_conventions(result, parts),
+        conventions=[(result.protocol, result.conventions), *own],
         versions=list((versions or installed_versions()).items()),
     )
 
 
-def _conventions(
-    result: ProtocolResult, parts: Sequence[ProtocolResult]
-) -> list[tuple[str, tuple[str, ...]]]:
-    own = [(part.protocol, part.conventions) for part in parts if part is not result]
-    return [(result.protocol, result.conventions), *own]
-
-
-def _tiles(parts: Sequence[ProtocolResult]) -> list[dict[str, str]]:
+def _tiles(parts: Sequence[Part]) -> list[dict[str, str]]:
     """The numbers that are quoted first."""
-    chosen: list[tuple[str, Measure]] = []
-    for part in parts:
-        if isinstance(part, IjbVerification):
-            chosen += [(part.protocol, m) for m in _headline(part.tar_at_far, _FAR)]
-        elif isinstance(part, MegaFaceResult):
-            chosen += [(part.protocol, part.rank_1[-1])]
-            chosen += [(part.protocol, m) for m in _headline(part.tpr, _FPR)]
-        elif isinstance(part, IjbIdentification | IdentificationResult):
-            chosen += [(part.protocol, part.ranks[0])]
-            chosen += [(part.protocol, m) for m in _headline(part.tpir, _FPIR)]
+    chosen = [(part.title, measure) for part in parts for measure in part.headline]
     return [
         {
             "label": measure.name,
@@ -140,97 +162,10 @@ def _tiles(parts: Sequence[ProtocolResult]) -> list[dict[str, str]]:
     ]
 
 
-def _headline(measures: Sequence[Measure], strictest: float) -> list[Measure]:
-    """The one at the strictest target that is resolved, but none stricter than `strictest`."""
-    found = [
-        (measure.at.target, measure)
-        for measure in measures
-        if measure.at is not None and measure.at.resolved and measure.at.target >= strictest
-    ]
-    return [min(found, key=lambda each: each[0])[1]] if found else []
-
-
-def _curves(parts: Sequence[ProtocolResult], colour: str) -> list[Markup]:
-    figures = []
-    for number, curve in enumerate(_accept_curves(parts)):
-        roc = draw.roc_figure(
-            curve.title, curve.roc, curve.measures, impostors=curve.impostors, colour=colour
-        )
-        det = draw.det_figure(
-            curve.title,
-            curve.roc,
-            curve.measures,
-            impostors=curve.impostors,
-            genuine=curve.genuine,
-            colour=colour,
-        )
-        figures.append(_inline(roc, f"roc{number}", f"ROC, {curve.title}"))
-        figures.append(_inline(det, f"det{number}", f"DET, {curve.title}"))
-    return figures
-
-
-def _accept_curves(parts: Sequence[ProtocolResult]) -> list[_Curve]:
-    found = []
-    for part in parts:
-        if isinstance(part, IjbVerification):
-            found.append(
-                _Curve(part.protocol, part.roc, part.tar_at_far, part.genuine, part.impostors)
-            )
-        elif isinstance(part, MegaFaceResult) and part.tpr:
-            at = part.tpr[0].at
-            assert at is not None
-            found.append(
-                _Curve(part.protocol, part.roc, part.tpr, part.tpr[0].rate.trials, at.impostors)
-            )
-    return found
-
-
-def _ranks(parts: Sequence[ProtocolResult], colour: str) -> list[Markup]:
-    figures = []
-    for number, part in enumerate(parts):
-        if isinstance(part, MegaFaceResult):
-            cmc = draw.cmc_figure(part.protocol, part.cmc, (), colour=colour)
-            figures.append((cmc, f"cmc{number}"))
-            if len(part.sizes) > 1:
-                growth = draw.distractors_figure(
-                    part.protocol, part.sizes, part.rank_1, colour=colour
-                )
-                figures.append((growth, f"sizes{number}"))
-        elif isinstance(part, IjbIdentification | IdentificationResult):
-            cmc = draw.cmc_figure(part.protocol, part.cmc, part.ranks, colour=colour)
-            figures.append((cmc, f"cmc{number}"))
-    return [_inline(figure, name, "Rates over ranks") for figure, name in figures]
-
-
-def _scores(parts: Sequence[ProtocolResult]) -> list[Markup]:
+def _drawn(section: _Figures, parts: Sequence[Part], colour: str) -> list[Markup]:
+    figures = [each for part in parts for each in section.drawn(part, colour)]
     return [
-        _inline(
-            draw.scores_figure(part.protocol, part.histogram, part.tar_at_far),
-            f"scores{number}",
-            f"Score histogram, {part.protocol}",
-        )
-        for number, part in enumerate(parts)
-        if isinstance(part, IjbVerification)
+        # matplotlib escapes the text inside a figure, `to_svg` its description.
+        Markup(to_svg(figure, name=f"{section.key}{number}", description=description))
+        for number, (description, figure) in enumerate(figures)
     ]
-
-
-def _inline(figure: Figure, name: str, description: str) -> Markup:
-    # matplotlib escapes the text inside a figure, `to_svg` its description.
-    return Markup(to_svg(figure, name=name, description=description))
-
-
-def summary(result: ProtocolResult) -> str:
-    """What was judged, in one line."""
-    if isinstance(result, IjbResult):
-        return f"{result.images:,} images"
-    if isinstance(result, MegaFaceResult):
-        return (
-            f"{result.probes:,} probes of {result.people:,} people, {result.distractors:,} "
-            "distractors"
-        )
-    if isinstance(result, IdentificationResult):
-        return (
-            f"{result.gallery_people:,} people in the gallery, {result.mated:,} mated and "
-            f"{result.non_mated:,} non-mated probes"
-        )
-    return ""
