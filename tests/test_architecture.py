@@ -18,6 +18,7 @@ LINE = [
     "aliases",
     "registry",
     "progress",
+    "safe_pickle",
     "files",
     "workers",
     "config",

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sphereface2.data.pairs.bin_set import bin_set, write_bin
-from sphereface2.data.pairs.plain_pickle import NotPlainError, load_plain
+from sphereface2.safe_pickle import NotPlainError, load_plain
 
 PAIRS = 30
 SAME = [index % 3 != 0 for index in range(PAIRS)]
@@ -175,6 +175,10 @@ BOMBS = {
     + b".",
     "a place in the memo beyond all memory": b"Nr\xff\xff\xff\x7f\x8b\xff\xff\xff\x7f.",
     "a length beyond the file": b"\x8e" + struct.pack("<Q", 2**62) + b"abc.",
+    "a bytearray beyond the file": b"\x96" + struct.pack("<Q", 2**40) + b"abc.",
+    "a key that is hashed level by level": b"})" + b"\x85" * 100_000 + b"Ns.",
+    "a persistent id": b"Pname\n.",
+    "an extension": b"\x82\x01.",
     "a frame beyond the file": b"\x95" + struct.pack("<Q", 2**62) + b"\x8d\xff.",
     "an array that is called": GLOBAL["array"] + b"(tRq\x00h\x00(tR.",
     "the state of a function": GLOBAL["encode"] + b"N}b.",
@@ -193,6 +197,23 @@ BOMBS = {
 def test_what_would_fill_the_memory_or_bend_the_reader_is_refused(bomb: str) -> None:
     with pytest.raises(NotPlainError):
         load_plain(BOMBS[bomb])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b")" + b"\x85" * 1_000_000 + b".",  # a tuple in a tuple in a tuple ...
+        # Each list holds the one before it twice: 2**60 lists, if somebody went through them.
+        b"]\x94" + b"".join(b"(h%ch%cl\x94" % (n, n) for n in range(60)) + b".",
+        b"]\x94h\x00a.",  # a list that holds itself
+    ],
+    ids=["deep", "billion laughs", "itself"],
+)
+def test_what_is_deep_or_endless_is_never_gone_through(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "deep.bin"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"deep\.bin"):
+        bin_set(path=str(path))
 
 
 def test_every_cut_of_a_file_is_noticed(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.pairs.plain_pickle import NotPlainError, StrangeNameError, load_plain
 from sphereface2.data.pairs.verification_set import PairFormat, VerificationSet, ten_folds
 from sphereface2.data.sources.image_file import decode
 from sphereface2.progress import Progress
 from sphereface2.registry import DataPath
+from sphereface2.safe_pickle import NotPlainError, StrangeNameError, load_plain
 
 
 class BinImages:

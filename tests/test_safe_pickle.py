@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
 )
 
-from sphereface2.training.safe_metadata import load_metadata
+from sphereface2.safe_pickle import load_metadata
 
 
 class ByGetattr:
@@ -71,5 +71,23 @@ def test_anything_else_is_refused(hostile: Any, tmp_path: Path) -> None:
 def test_something_that_is_no_index_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "index"
     path.write_bytes(pickle.dumps([1, 2]))
-    with pytest.raises(pickle.UnpicklingError, match="is no index of tensors"):
+    with pytest.raises(pickle.UnpicklingError, match="is not an index of tensors"):
         load_metadata(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"\x80\x04Nr\xff\xff\xff\x7f.", "is not an index"),  # a place in the memo far away
+        (
+            b"\x80\x05\x96" + (2**40).to_bytes(8, "little") + b"x.",
+            "is cut short",
+        ),  # a terabyte announced
+        (b"Pname\n.", "an instruction b'P'"),
+        (b"(inumpy\nndarray\n.", "an instruction b'i'"),
+    ],
+)
+def test_an_index_cannot_fill_the_memory(tmp_path: Path, content: bytes, sentence: str) -> None:
+    (tmp_path / "index").write_bytes(content)
+    with pytest.raises(pickle.UnpicklingError, match=sentence):
+        load_metadata(tmp_path / "index")
