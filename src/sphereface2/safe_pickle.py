@@ -75,8 +75,8 @@ def load_metadata(path: Path) -> Any:
     Raises pickle.UnpicklingError if the file holds anything but an index.
     """
     try:
-        with path.open("rb") as file:
-            found = _IndexUnpickler(file).load()
+        # From memory: an open file reserves what it is asked for before it reads.
+        found = _IndexUnpickler(io.BytesIO(path.read_bytes())).load()
     except (NotPlainError, EOFError) as error:
         raise pickle.UnpicklingError(f"{path} {str(error) or 'is cut short'}") from None
     if f"{type(found).__module__}.{type(found).__name__}" != f"{_METADATA}.Metadata":
