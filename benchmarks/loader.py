@@ -2,29 +2,34 @@
 
     python -m benchmarks.loader                     # 4,000 rendered faces as 112x112 JPEGs
     python -m benchmarks.loader --crops FOLDER      # your own aligned crops, a folder a person
+    python -m benchmarks.loader --busy 2            # beside two busy processes
 
-Every contender reads the same images, one pass of each in turn; a ratio is taken within each turn,
-and the median of the turns is shown. `bare` is cv2.imdecode over bytes in memory in as many
-threads, with nothing kept: what no loader can beat; `bare, processes` is the same in as many
-processes. A pass is several epochs, without a loader's first and last batches, for a training
-starts and ends its workers once. All images are in the page cache, so disks are not measured.
-OpenCV is held to one thread a call (`cv2.setNumThreads(1)`) for all contenders; it would not divide
-images of this size anyway, and the library leaves that setting to the user. The machine should be
-idle otherwise; `cpu` compares processor time, which says more on a busy one.
+All contenders are started once and then take turns, TURN batches each; a ratio is taken within
+each round of turns, and the median of the rounds is shown. `bare` is cv2.imdecode over bytes in
+memory in as many threads, with nothing kept: what no loader can beat; `bare, processes` is the same
+in as many processes. `DataLoader` is torch's at its best: a batch at a time from the same plan,
+decoded by the same code into one tensor of shared memory; `DataLoader, usual` has one file an item,
+as most scripts do. All images are in the page cache, so disks are not measured. OpenCV is held to
+one thread a call for all contenders. `cpu` is the processor time of an image, in all processes that
+have a part in it: on a machine with other work it says more than the clock.
+
+Ours stays because it takes less of the processors than the DataLoader at its best: see
+docs/data.md for the figures.
 """
 
 import argparse
 import math
 import multiprocessing
+import os
 import statistics
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import cv2
@@ -34,6 +39,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from sphereface2.data.loader.batch_plan import BatchPlan
+from sphereface2.data.loader.batch_reader import BatchReader
 from sphereface2.data.loader.loader import Loader, WorkerKind
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.sources.recordio import RecordIO
@@ -43,30 +49,34 @@ from sphereface2.data.sources.synthetic import SyntheticFaces
 from sphereface2.progress import counted
 
 SIZE, BATCH = 112, 125
-EPOCHS, UNCOUNTED = 2, 50  # epochs in a pass, and batches before it and behind it
+TURN = 32  # batches of a contender in a row
 PEOPLE, RENDERED, COPIES = 100, 5, 8  # images a person, and versions of each in another light
-TARGETS = {".rec": 0.85, "folder": 0.70}
+_FOREVER = 1_000_000  # steps: no contender comes to its end
+_SETTLED = 0.1  # seconds until workers have read ahead and rest
+
+Read = Callable[[int], None]
+"""Reads so many batches."""
 
 
 @dataclass(frozen=True)
-class Pass:
-    """One pass over the images: wall-clock and processor seconds an image."""
+class Turn:
+    """One turn of a contender: wall-clock and processor seconds an image."""
 
     wall: float
-    cpu: float = math.nan
-    """Of all processes that had a part in it, as far as that is known."""
+    cpu: float
 
 
 def main() -> None:
-    """Make the files, let the contenders take turns, print the table."""
+    """Make the files, let the contenders take turns, print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--crops", type=Path, help="a folder of aligned crops to read instead")
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--busy", type=int, default=0, help="processes that keep a core busy each")
     options = parser.parse_args()
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as neighbours:
         try:
             crops = _open(options.crops or _write_crops(Path(temporary) / "crops"))
         except (ValueError, FileNotFoundError) as error:
@@ -74,79 +84,133 @@ def main() -> None:
         _write_rec(crops, Path(temporary) / "crops.rec")
         records = RecordIO(path=str(Path(temporary) / "crops.rec"))
         records.prepare(workers=2)
+        memory = SyntheticFaces(people=20, images_per_person=50, image_size=SIZE)
+        memory.prepare(workers=2)
         size = sum(len(crops.encoded(index)) for index in range(len(crops))) / len(crops)
         print(f"{len(crops)} images of {crops.num_classes} people, {size / 1000:.1f} kB each")
+        for _ in range(options.busy):
+            neighbour = multiprocessing.get_context("spawn").Process(target=_spin, daemon=True)
+            neighbour.start()
+            neighbours.callback(neighbour.kill)
         for workers in options.workers:
-            _compare(crops, records, workers=workers, repeats=options.repeats)
+            _compare(crops, records, memory, workers=workers, rounds=options.rounds)
 
 
-def _compare(crops: ImageFolder, records: RecordIO, *, workers: int, repeats: int) -> None:
-    contenders: dict[str, Callable[[], Pass]] = {
-        "bare": _bare(crops, workers),
-        "bare, processes": _bare_processes(crops, workers),
-        ".rec": _loader(records, workers),
-        ".rec, threads": _loader(records, workers, kind="threads"),
-        "folder": _loader(crops, workers),
-        "folder, threads": _loader(crops, workers, kind="threads"),
-        "DataLoader": _torch_loader(crops, workers),
-    }
-    passes: dict[str, list[Pass]] = {name: [] for name in contenders}
-    for repeat in range(repeats + 1):
-        for name, contender in contenders.items():
-            measured = contender()
-            if repeat:  # the first pass warms up
-                passes[name].append(measured)
-    print(f"\nworkers={workers}        images/s  of bare  of bare, processes     cpu  target")
-    for name, taken in passes.items():
+def _spin() -> None:
+    for _ in count():
+        pass
+
+
+def _compare(
+    crops: ImageFolder, records: RecordIO, memory: Source, *, workers: int, rounds: int
+) -> None:
+    with ExitStack() as alive:
+        contenders: dict[str, tuple[Read, set[int]]] = {}
+
+        def start(name: str, make: Callable[[ExitStack], Read]) -> None:
+            before = _processes()
+            read = make(alive)
+            read(2 * workers)  # all of its workers are there
+            contenders[name] = read, _processes() - before | {os.getpid()}
+
+        start("bare", lambda alive: _bare(alive, crops, workers))
+        start("bare, processes", lambda alive: _bare_processes(alive, crops, workers))
+        start(".rec", lambda alive: _loader(alive, records, workers))
+        start(".rec, threads", lambda alive: _loader(alive, records, workers, kind="threads"))
+        start(".rec, DataLoader", lambda alive: _torch_loader(alive, records, workers))
+        start("folder", lambda alive: _loader(alive, crops, workers))
+        start("folder, threads", lambda alive: _loader(alive, crops, workers, kind="threads"))
+        start("folder, DataLoader", lambda alive: _torch_loader(alive, crops, workers))
+        start("DataLoader, usual", lambda alive: _usual_loader(alive, crops, workers))
+        start("memory, threads", lambda alive: _loader(alive, memory, workers))
+        start("memory, DataLoader", lambda alive: _torch_loader(alive, memory, workers))
+        turns: dict[str, list[Turn]] = {name: [] for name in contenders}
+        for number in range(rounds + 1):
+            for name, (read, processes) in contenders.items():
+                turn = _turn(read, processes)
+                if number:  # the first round warms up
+                    turns[name].append(turn)
+    print(
+        f"\nworkers={workers}           images/s  of bare  of bare, processes  DataLoader  us cpu"
+    )
+    for name, taken in turns.items():
         rate = 1 / statistics.median(each.wall for each in taken)
-        threads, processes = (
-            statistics.median(
-                bare.wall / each.wall for bare, each in zip(passes[yard], taken, strict=True)
-            )
-            for yard in ("bare", "bare, processes")
+        of_threads, of_processes = (
+            _ratio(turns[yard], taken) for yard in ("bare", "bare, processes")
         )
-        cpu = statistics.median(
-            bare.cpu / each.cpu for bare, each in zip(passes["bare"], taken, strict=True)
-        )
-        shown_cpu = "" if math.isnan(cpu) else f"{cpu:.1%}"
-        target = f">= {TARGETS[name]:.0%}" if name in TARGETS else ""
-        print(
-            f"{name:<15} {rate:>9.0f} {threads:>8.1%} {processes:>19.1%} {shown_cpu:>7}  {target}"
-        )
+        theirs = turns.get(f"{name.split(',')[0]}, DataLoader")
+        times = f"{_ratio(theirs, taken):.2f} x" if theirs else ""
+        cpu = 1e6 * statistics.median(each.cpu for each in taken)
+        ratios = f"{of_threads:>8.1%} {of_processes:>19.1%} {times:>11}"
+        print(f"{name:<18} {rate:>9.0f} {ratios} {cpu:>7.0f}")
 
 
-# -- contenders: each call reads all images EPOCHS times -----------------------------------------
+def _turn(read: Read, processes: set[int]) -> Turn:
+    time.sleep(_SETTLED)
+    cpu, wall = _cpu_seconds(processes), time.perf_counter()
+    read(TURN)
+    wall = time.perf_counter() - wall
+    time.sleep(_SETTLED)
+    images = TURN * BATCH
+    return Turn(wall / images, (_cpu_seconds(processes) - cpu) / images)
 
 
-def _bare(crops: ImageFolder, workers: int) -> Callable[[], Pass]:
-    encoded = _all_bytes(crops)
-
-    def run() -> Pass:
-        wall, cpu = time.perf_counter(), time.process_time()
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(_decode, (encoded[part::workers] for part in range(workers))))
-        images = EPOCHS * len(encoded)
-        return Pass((time.perf_counter() - wall) / images, (time.process_time() - cpu) / images)
-
-    return run
-
-
-def _bare_processes(crops: ImageFolder, workers: int) -> Callable[[], Pass]:
-    # Programs of their own: a fork of a process whose threads use OpenCV may wait for ever.
-    pool = ProcessPoolExecutor(
-        workers,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_receive,
-        initargs=(_all_bytes(crops),),
+def _ratio(yard: list[Turn], taken: list[Turn]) -> float:
+    return statistics.median(
+        other.wall / each.wall for other, each in zip(yard, taken, strict=True)
     )
 
-    def run() -> Pass:
-        wall = time.perf_counter()
-        parts = (range(part, len(crops), workers) for part in range(workers))
-        list(pool.map(_decode_received, parts))
-        return Pass((time.perf_counter() - wall) / (EPOCHS * len(crops)))
 
-    return run
+def _processes() -> set[int]:
+    """This process and all that come from it."""
+    found: set[int] = set()
+    new = {os.getpid()}
+    while new:
+        found |= new
+        files = (file for each in new for file in Path(f"/proc/{each}/task").glob("*/children"))
+        new = {int(child) for file in files for child in file.read_text().split()} - found
+    return found
+
+
+def _cpu_seconds(processes: set[int]) -> float:
+    if not Path("/proc/self/stat").exists():
+        return math.nan
+    fields = [
+        Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split() for each in processes
+    ]
+    return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
+
+
+# -- contenders ----------------------------------------------------------------------------------
+
+
+def _bare(alive: ExitStack, crops: ImageFolder, workers: int) -> Read:
+    encoded = _all_bytes(crops)
+    pool = alive.enter_context(ThreadPoolExecutor(workers))
+
+    def read(batches: int) -> None:
+        some = [encoded[number % len(encoded)] for number in range(batches * BATCH)]
+        list(pool.map(_decode, (some[part::workers] for part in range(workers))))
+
+    return read
+
+
+def _bare_processes(alive: ExitStack, crops: ImageFolder, workers: int) -> Read:
+    # Programs of their own: a fork of a process whose threads use OpenCV may wait for ever.
+    pool = alive.enter_context(
+        ProcessPoolExecutor(
+            workers,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_receive,
+            initargs=(_all_bytes(crops),),
+        )
+    )
+
+    def read(batches: int) -> None:
+        parts = (range(part, batches * BATCH, workers) for part in range(workers))
+        list(pool.map(_decode_received, parts))
+
+    return read
 
 
 def _all_bytes(crops: ImageFolder) -> list[NDArray[np.uint8]]:
@@ -154,9 +218,8 @@ def _all_bytes(crops: ImageFolder) -> list[NDArray[np.uint8]]:
 
 
 def _decode(encoded: Sequence[NDArray[np.uint8]]) -> None:
-    for _ in range(EPOCHS):
-        for each in encoded:
-            cv2.imdecode(each, cv2.IMREAD_COLOR_RGB)
+    for each in encoded:
+        cv2.imdecode(each, cv2.IMREAD_COLOR_RGB)
 
 
 _received: list[NDArray[np.uint8]] = []
@@ -168,25 +231,58 @@ def _receive(encoded: list[NDArray[np.uint8]]) -> None:
 
 
 def _decode_received(part: range) -> None:
-    _decode([_received[index] for index in part])
+    _decode([_received[index % len(_received)] for index in part])
 
 
-def _loader(source: Source, workers: int, *, kind: WorkerKind = "auto") -> Callable[[], Pass]:
+def _loader(alive: ExitStack, source: Source, workers: int, *, kind: WorkerKind = "auto") -> Read:
     plan = BatchPlan(source.labels, batch_size=BATCH)
     loader = Loader(source, plan, size=SIZE, workers=workers, worker_kind=kind)
+    batches = alive.enter_context(closing(loader.batches(0, _FOREVER)))
+    return lambda count: _take(batches, count)
 
-    def run() -> Pass:
-        steps = EPOCHS * plan.steps_per_epoch
-        # More batches than are taken: neither is the end of the workers counted.
-        with closing(loader.batches(0, steps + 2 * UNCOUNTED)) as batches:
-            deque(islice(batches, UNCOUNTED), maxlen=0)
-            images, cpu, wall = 0, 0.0, time.perf_counter()
-            for batch in islice(batches, steps):
-                images += len(batch.labels)
-                cpu += batch.wait_cpu_seconds  # the rest of the time nothing happens
-            return Pass((time.perf_counter() - wall) / images, cpu / images)
 
-    return run
+def _take(batches: Iterator[object], count: int) -> None:
+    deque(islice(batches, count), maxlen=0)
+
+
+class _Batches(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Whole batches of a plan as items, each read into one tensor of shared memory."""
+
+    def __init__(self, source: Source) -> None:
+        self.plan = BatchPlan(source.labels, batch_size=BATCH)
+        self.reader = BatchReader(source, size=SIZE, flip=True, seed=0)
+        self.epoch, self.indices = -1, np.empty((0, 0), np.int64)
+
+    def __len__(self) -> int:
+        return _FOREVER
+
+    def __getitem__(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        epoch, place = divmod(step, self.plan.steps_per_epoch)
+        if epoch != self.epoch:
+            self.epoch, self.indices = epoch, self.plan.epoch(epoch)
+        shape = self.reader.shape(BATCH)
+        # As torch's own collating does in a worker: no copy into shared memory afterwards.
+        storage = torch.UntypedStorage._new_shared(math.prod(shape))  # type: ignore[no-untyped-call]
+        images = torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+        labels = self.reader.read(images.numpy(), self.indices[place], epoch=epoch)
+        return images, torch.tensor(labels)
+
+
+def _torch_loader(alive: ExitStack, source: Source, workers: int) -> Read:
+    loader = DataLoader(
+        _Batches(source),
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=2,
+        worker_init_fn=_one_thread,
+        multiprocessing_context="spawn",
+    )
+    return _taking(alive, iter(loader))
+
+
+def _taking(alive: ExitStack, batches: Iterator[object]) -> Read:
+    alive.callback(batches._shutdown_workers)  # type: ignore[attr-defined]  # torch's own way
+    return lambda count: _take(batches, count)
 
 
 class _Crops(Dataset[tuple[torch.Tensor, int]]):
@@ -208,30 +304,34 @@ class _Crops(Dataset[tuple[torch.Tensor, int]]):
         return torch.from_numpy(image), self.labels[index]
 
 
-def _torch_loader(crops: ImageFolder, workers: int) -> Callable[[], Pass]:
+def _usual_loader(alive: ExitStack, crops: ImageFolder, workers: int) -> Read:
     loader = DataLoader(
         _Crops(crops),
-        batch_size=BATCH,
-        shuffle=True,
-        drop_last=True,
+        batch_sampler=_Shuffled(len(crops)),
         num_workers=workers,
-        persistent_workers=True,
         worker_init_fn=_one_thread,
         multiprocessing_context="spawn",
     )
+    return _taking(alive, iter(loader))
 
-    def run() -> Pass:
-        batches = (labels for _ in range(EPOCHS + 1) for _, labels in loader)
-        deque(islice(batches, UNCOUNTED), maxlen=0)
-        wall = time.perf_counter()
-        images = sum(len(labels) for labels in islice(batches, EPOCHS * len(loader)))
-        return Pass((time.perf_counter() - wall) / images)
 
-    return run
+@dataclass(frozen=True)
+class _Shuffled:
+    """Random batches without an end."""
+
+    images: int
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = np.random.default_rng(0)
+        while True:
+            order = generator.permutation(self.images).tolist()
+            for start in range(0, len(order) - BATCH + 1, BATCH):
+                yield order[start : start + BATCH]
 
 
 def _one_thread(worker: int) -> None:
     cv2.setNumThreads(1)
+    torch.set_num_threads(1)
 
 
 # -- files ---------------------------------------------------------------------------------------

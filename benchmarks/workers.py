@@ -1,4 +1,4 @@
-"""Contenders in processes of their own, told step by step what to do, so that runs interleave."""
+"""Contenders in processes of their own that step on demand, so that runs interleave."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def compare(
         ]
         times = take_turns(teams, repeats=repeats)
         for (name, world), team, steps in zip(contenders, teams, times, strict=True):
-            told = team.told()
+            numbers = team.numbers()
             median = statistics.median(steps)
             results.append(
                 Measured(
@@ -73,10 +73,10 @@ def compare(
                     ranks=world,
                     seconds=median,
                     images_per_second=batch / median,
-                    extra_mb=max(each["extra_mb"] for each in told),
-                    resident_mb=max(each["resident_mb"] for each in told),
-                    barriers=told[0]["barriers"],
-                    sent_bytes=told[0]["sent_bytes"],
+                    extra_mb=max(each["extra_mb"] for each in numbers),
+                    resident_mb=max(each["resident_mb"] for each in numbers),
+                    barriers=numbers[0]["barriers"],
+                    sent_bytes=numbers[0]["sent_bytes"],
                 )
             )
     return results
@@ -115,7 +115,7 @@ class _ContenderWork:
         self._step(self._x.clone(), self._y)
         self._steps += 1
 
-    def told(self) -> Mapping[str, float]:
+    def numbers(self) -> Mapping[str, float]:
         peak = _resident("VmHWM")
         exchange = self._head.exchange if self._head is not None else None
         traffic = exchange.traffic if exchange is not None else None

@@ -1,4 +1,4 @@
-"""Locks that one process holds at a time, and places that are found to be writable."""
+"""Locks, writable places, and files and folders that are replaced whole or not at all."""
 
 import fcntl
 import os
@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from sphereface2.files import LockedError, file_lock, read_note, require_writable
+from sphereface2.files import (
+    LockedError,
+    WorkFolder,
+    file_lock,
+    put_in_place,
+    read_note,
+    replacing,
+    require_writable,
+    whole_folder,
+    write_atomically,
+)
 
 # Takes a lock, starts a process in each way, and says the ids of all.
 HOLDER = """
@@ -138,3 +148,112 @@ def test_who_holds_a_lock_is_waited_for(tmp_path: Path) -> None:
     writer.start()
     assert read_note(path, patience=30) == {"pid": 5}
     writer.join()
+
+
+# -- whole or not at all -------------------------------------------------------------------------
+
+
+def fill(folder: Path, text: str) -> None:
+    folder.mkdir()
+    (folder / "file").write_text(text)
+
+
+def test_a_file_is_replaced_whole_or_stays(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file"
+    write_atomically(path, "old \udcff", durable=True)
+    assert path.read_bytes() == b"old \xff"
+    assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
+    with pytest.raises(OSError, match="full") as raised, replacing(path) as made:  # noqa: PT012
+        made.write_text("half of")
+        assert path.read_bytes() == b"old \xff"
+        raise OSError(28, "full")
+    assert raised.value.filename == str(path)
+    assert path.read_bytes() == b"old \xff"
+    with replacing(path, by=tmp_path / "elsewhere") as made:
+        assert made == tmp_path / "elsewhere"
+        made.write_text("new")
+    assert path.read_text() == "new"
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["file", "new"]
+
+
+def _umask() -> int:
+    now = os.umask(0)
+    os.umask(now)
+    return now
+
+
+def test_a_folder_is_replaced_whole_or_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "model"
+    with replacing(place, durable=True) as made:
+        fill(made, "first")
+    with replacing(place) as made:
+        fill(made, "second")
+    assert (place / "file").read_text() == "second"
+    rename = Path.rename
+
+    def refuse(path: Path, target: Path) -> Path:
+        if path.suffix == ".part":
+            raise OSError("cannot move")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(OSError, match="cannot move"), replacing(place) as made:
+        fill(made, "third")
+    assert (place / "file").read_text() == "second"
+    assert [each.name for each in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_folder_is_found_though_a_kill_came_between_two_renames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "last"
+    fill(place, "old")
+    fill(tmp_path / "new", "new")
+    renames = []
+    rename = Path.rename
+
+    def killed(path: Path, target: Path) -> Path:
+        renames.append(path)
+        if len(renames) == 2:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            put_in_place(tmp_path / "new", place)
+    assert not place.exists()
+    assert (whole_folder(place) / "file").read_text() == "old"
+    put_in_place(tmp_path / "new", place)
+    assert (whole_folder(place) / "file").read_text() == "new"
+    assert [each.name for each in tmp_path.iterdir()] == ["last"]
+
+
+def test_a_work_folder_is_locked_noted_and_delivered(tmp_path: Path) -> None:
+    work = WorkFolder(tmp_path / "out.rec")
+    places = [tmp_path / "out.idx", tmp_path / "out.rec"]
+    for place in places:
+        place.write_text("old")
+    with pytest.raises(KeyboardInterrupt), work.locked():  # noqa: PT012
+        assert work.noted() is None
+        work.note({"images": 3})
+        with pytest.raises(ValueError, match=r"another process is writing to .*partial; wait"):
+            work.locked().__enter__()
+        raise KeyboardInterrupt
+    assert work.noted() == {"images": 3}
+    with work.locked():
+        for number in range(2):
+            (work.path / str(number)).write_text("new")
+        work.deliver([(work.path / str(number), place) for number, place in enumerate(places)])
+    assert [place.read_text() for place in places] == ["new", "new"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out.idx", "out.rec"]
+
+
+def test_a_folder_of_someone_else_is_never_worked_in(tmp_path: Path) -> None:
+    work = WorkFolder(tmp_path / "out")
+    fill(work.path, "a diary")
+    with pytest.raises(ValueError, match=r"out\.partial is in the way and holds no interrupted"):
+        work.locked().__enter__()
+    assert [each.name for each in work.path.iterdir()] == ["file"]

@@ -1,12 +1,15 @@
-"""How much of the machine this process may use, and how to add what it lacks."""
+"""Work in processes, how much of the machine this process may use, and how to add what it lacks."""
 
+import multiprocessing
 import os
+import signal
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
 
 import pytest
 
 from sphereface2 import workers as machine
-from sphereface2.workers import install_command, usable_cores
+from sphereface2.workers import LostWorkerError, in_processes, install_command, usable_cores
 
 
 def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +41,79 @@ def test_a_clone_that_is_not_installed_names_the_extra(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(machine, "requires", missing)
     assert install_command("align") == "pip install -e '.[align]'"
+
+
+# -- processes -----------------------------------------------------------------------------------
+
+
+class Squares:
+    """Remembers what it has worked on, as far as its own process knows."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def __call__(self, number: int) -> tuple[int, int, int]:
+        self.seen.append(number)
+        os.kill(os.getpid(), signal.SIGINT)  # a Ctrl-C in the terminal reaches all processes
+        return number**2, len(self.seen), os.getpid()
+
+
+def test_tasks_are_done_by_processes_that_keep_what_they_have_and_leave_ctrl_c() -> None:
+    results = dict(in_processes(Squares(), range(20), workers=2))
+    assert {task: square for task, (square, _, _) in results.items()} == {
+        number: number**2 for number in range(20)
+    }
+    seen: dict[int, int] = {}
+    for _, count, process in results.values():
+        seen[process] = max(count, seen.get(process, 0))
+    assert len(seen) == 2
+    assert sum(seen.values()) == 20
+    assert os.getpid() not in seen
+    assert multiprocessing.active_children() == []
+
+
+def fail(number: int) -> int:
+    if number == 3:
+        raise CannotBeSentError(number, why="three")
+    return number
+
+
+class CannotBeSentError(ValueError):
+    def __init__(self, number: int, *, why: str) -> None:
+        super().__init__(f"{number} is {why}")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_is_raised_here_and_ends_the_processes(workers: int) -> None:
+    with pytest.raises(ValueError, match="3 is three"):
+        list(in_processes(fail, range(100), workers=workers))
+    assert multiprocessing.active_children() == []
+
+
+def die(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def test_a_process_that_dies_is_reported_with_its_task() -> None:
+    with pytest.raises(LostWorkerError, match="a worker process died") as lost:
+        list(in_processes(die, range(100), workers=2))
+    assert lost.value.task == 3
+    assert multiprocessing.active_children() == []
+
+
+def test_tasks_are_taken_as_they_are_needed_and_closing_ends_the_processes() -> None:
+    taken = []
+
+    def tasks() -> Iterator[int]:
+        for number in range(1000):
+            taken.append(number)
+            yield number
+
+    results = in_processes(abs, tasks(), workers=2)
+    next(results)
+    assert len(taken) < 10
+    assert len(multiprocessing.active_children()) == 2
+    results.close()
+    assert multiprocessing.active_children() == []

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter
 
 from sphereface2.evaluation.protocols.roots import TRUTH
+from sphereface2.files import replacing
 from sphereface2.progress import Progress
 
 Ints = npt.NDArray[np.int64]
@@ -38,22 +39,22 @@ def write_vectors(
 ) -> None:
     """Rows of direction + noise, streamed; a row of no one (-1) is noise alone."""
     dim = directions.shape[1]
-    part = path.with_name(path.name + ".part")
-    part.parent.mkdir(parents=True, exist_ok=True)
-    table = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=(shown.size, dim))
-    step = max(1, _BLOCK // dim)
-    for start in range(0, shown.size, step):
-        rows = slice(start, min(start + step, shown.size))
-        block = rng.standard_normal((rows.stop - start, dim), dtype=np.float32)
-        block *= np.sqrt(noise[rows] / dim).astype(np.float32)[:, None]
-        known = shown[rows] >= 0
-        block[known] += directions[shown[rows][known]]
-        table[rows] = block
-        if progress is not None:
-            progress(rows.stop, shown.size)
-    table.flush()
-    del table
-    part.replace(path)
+    with replacing(path) as made:
+        table = np.lib.format.open_memmap(
+            made, mode="w+", dtype=np.float32, shape=(shown.size, dim)
+        )
+        step = max(1, _BLOCK // dim)
+        for start in range(0, shown.size, step):
+            rows = slice(start, min(start + step, shown.size))
+            block = rng.standard_normal((rows.stop - start, dim), dtype=np.float32)
+            block *= np.sqrt(noise[rows] / dim).astype(np.float32)[:, None]
+            known = shown[rows] >= 0
+            block[known] += directions[shown[rows][known]]
+            table[rows] = block
+            if progress is not None:
+                progress(rows.stop, shown.size)
+        table.flush()
+        del table
 
 
 def write_lines(path: Path, lines: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Files that more than one process may want: locks of the operating system, and places to write."""
+"""How files are written: whole or not at all, by one process at a time, resumable after a stop."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import fcntl
 import json
 import math
 import os
+import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pydantic import TypeAdapter, ValidationError
 
+_LOCK = "lock"
 _PAUSE = 0.02  # seconds between two tries to get a lock
 _WIDTH = 256  # every note has the same length, so that none shows the end of the one before
 
@@ -30,14 +32,15 @@ class LockedError(ValueError):
 class Lock:
     """A held lock, whose file says who holds it."""
 
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.note()
 
     def note(self, **facts: Any) -> None:
         """Let the file say more than the process and its host, such as how far the work is."""
         facts = {"pid": os.getpid(), "host": socket.gethostname(), **facts}
-        os.pwrite(self.handle, json.dumps(facts).ljust(_WIDTH).encode(), 0)
+        with suppress(FileNotFoundError), self.path.open("r+b") as file:
+            file.write(json.dumps(facts).ljust(_WIDTH).encode())
 
 
 def read_note(path: Path, *, patience: float = 0.0) -> dict[str, Any]:
@@ -87,63 +90,36 @@ def file_lock(
     patience: how long to wait, in seconds
     while_waiting: entered only if another process has the lock, and left when it is free
     """
+    from filelock import FileLock, Timeout
+
     folders = [each for each in (path.parent, *path.parent.parents) if not each.exists()]
-    handle = _try_lock(path)
-    if handle is None:
-        deadline = time.monotonic() + patience
+    lock = FileLock(path, poll_interval=_PAUSE)
+
+    def acquire(timeout: float) -> bool:
+        while True:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                lock.acquire(timeout=timeout)
+                return True
+            except Timeout:
+                return False
+            except FileNotFoundError:
+                pass  # the process before has just removed the folder
+
+    if not acquire(0):
         with while_waiting():
-            while (handle := _try_lock(path)) is None:
-                if time.monotonic() > deadline:
-                    raise LockedError(f"another process holds {path}")
-                time.sleep(_PAUSE)
-    _close_in_forks()
-    _held.add(handle)
+            if not acquire(-1 if math.isinf(patience) else patience):
+                raise LockedError(f"another process holds {path}")
     try:
-        yield Lock(handle)
+        yield Lock(path)
     finally:
-        if handle in _held:  # else this is a fork of the process that holds it
+        if lock.is_locked:  # else this is a fork of the process that holds it
             # Before it is released: who opens the file now waits, and then finds that it is gone.
             path.unlink(missing_ok=True)
-            _held.remove(handle)
-            os.close(handle)
+            lock.release()
             with suppress(OSError):
                 for folder in folders:
                     folder.rmdir()
-
-
-def _try_lock(path: Path) -> int | None:
-    """The handle of the locked file, or None if another process has it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except FileNotFoundError:
-        if path.parent.exists():
-            raise
-        return None  # the process before has just removed the folder
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The process before may have removed the file that was opened here.
-        if os.path.samestat(os.fstat(handle), path.stat()):
-            return handle
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    os.close(handle)
-    return None
-
-
-_held: set[int] = set()
-
-
-@cache
-def _close_in_forks() -> None:
-    """Let no forked process keep a lock when the process that took it is gone."""
-
-    def close() -> None:
-        for handle in _held:
-            os.close(handle)
-        _held.clear()
-
-    os.register_at_fork(after_in_child=close)
 
 
 def require_writable(path: Path, *, is_file: bool = False) -> None:
@@ -171,13 +147,104 @@ def require_writable(path: Path, *, is_file: bool = False) -> None:
         ) from None
 
 
-# A disk that fills up: one sentence that says what is kept and how to go on.
+# Whole or not at all.
+
+
+@contextmanager
+def replacing(path: Path, *, by: Path | None = None, durable: bool = False) -> Iterator[Path]:
+    """A name to write a file or a folder under, which takes the place of `path` at the end.
+
+    Readers find the old one or the new one, never a part; after an error the old one stays.
+
+    by: that name, on the same disk; only where one process at a time writes `path`
+    durable: also after a power cut
+    """
+    made = by or path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        if by is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        yield made
+        put_in_place(made, path, durable=durable)
+    except BaseException as error:
+        remove(made)
+        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+            # A write that fails, on a full disk say, does not know the name of its file.
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
+
+
+def write_atomically(
+    path: Path, content: str | bytes | memoryview, *, by: Path | None = None, durable: bool = False
+) -> None:
+    """Write a file by `replacing`; text is UTF-8, and names that are not keep their bytes."""
+    with replacing(path, by=by, durable=durable) as made:
+        if isinstance(content, str):
+            content = content.encode("utf-8", "surrogateescape")
+        made.write_bytes(content)
+
+
+def put_in_place(made: Path, place: Path, *, durable: bool = False) -> None:
+    """Rename a complete file or folder to `place`; what is there goes.
+
+    One folder cannot replace another in one step: the old one stands aside for a moment, where
+    `whole_folder` finds it, and comes back if the new one cannot take its place.
+    """
+    if durable:
+        _sync(made)
+    old = _old(place)
+    if not made.is_dir():
+        try:
+            made.replace(place)
+        except FileNotFoundError:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            made.replace(place)
+    else:
+        if place.exists():
+            remove(old)
+            place.rename(old)
+        try:
+            made.rename(place)
+        except OSError:
+            if old.exists():
+                old.rename(place)
+            raise
+    if durable:
+        _sync(place.parent)
+    if place.is_dir():
+        remove(old)
+
+
+def whole_folder(place: Path) -> Path:
+    """Where a folder written by `put_in_place` is: a kill can leave the old one aside."""
+    return place if place.exists() or not _old(place).exists() else _old(place)
+
+
+def _old(place: Path) -> Path:
+    return place.with_name(f".{place.name}.replaced")
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder with all that is in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Let a file, or the names in a folder, reach the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def telling_how_to_go_on(path: Path, *, kept: str) -> Iterator[None]:
+def on_full_disk(path: Path, *, kept: str) -> Iterator[None]:
     """Turn a full disk into a sentence; `kept` is what of the work at `path` is not lost."""
     try:
         yield
@@ -187,11 +254,93 @@ def telling_how_to_go_on(path: Path, *, kept: str) -> Iterator[None]:
         reason = os.strerror(error.errno or errno.ENOSPC).lower()
         raise OSError(
             f"cannot write to {printable(path)}: {reason}; {kept}: make room and run the same "
-            "command again to go on"
+            "command again to resume"
         ) from None
 
 
-# Results as JSON files: written whole or not at all, and read back with a sentence if wrong.
+# An output that takes long: prepared beside its place, and taken up again after a stop.
+
+
+class WorkFolder:
+    """NAME.partial beside an output: all is made in there and gets its name in the end.
+
+    A note in it says what is being made and how far that is. An interrupted run leaves the folder;
+    the next one reads the note and decides whether it can continue.
+    """
+
+    NOTE = "what.json"
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.path = target.with_name(f"{target.name}.partial")
+
+    def noted(self) -> dict[str, Any] | None:
+        """What the last `note` said; None where there is none."""
+        try:
+            known = json.loads((self.path / self.NOTE).read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return None
+        return known if isinstance(known, dict) else None
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Keep what the next run must know, should this one be stopped."""
+        text = json.dumps(facts, indent=1, sort_keys=True)
+        write_atomically(self.path / self.NOTE, text, durable=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes away; a folder that is empty in the end goes."""
+        if self.is_foreign():
+            raise ValueError(
+                f"{printable(self.path)} is in the way and holds no interrupted work; move it"
+            )
+        try:
+            with file_lock(self.path / _LOCK, patience=0):
+                yield
+        except LockedError:
+            raise ValueError(
+                f"another process is writing to {printable(self.path)}; wait for it"
+            ) from None
+        finally:
+            with suppress(OSError):
+                self.path.rmdir()
+
+    def is_foreign(self) -> bool:
+        """Whether there is anything that a run does not leave before its first note."""
+        if self.noted() is not None or not os.path.lexists(self.path):
+            return False
+        if not self.path.is_dir():
+            return True
+        names = {each.name for each in self.path.iterdir()} - {_LOCK}
+        return any(not name.startswith(f".{self.NOTE}.") for name in names)
+
+    def empty(self) -> None:
+        """Remove all but the note."""
+        for entry in self.path.iterdir():
+            if entry.name not in (_LOCK, self.NOTE):
+                remove(entry)
+
+    def deliver(self, products: Sequence[tuple[Path, Path]]) -> None:
+        """Give each product, (made, place), its name: when the last is in place, all are.
+
+        Called again after a stop in the middle, it does the rest.
+        """
+        old = self.path / "replaced"
+        old.mkdir(exist_ok=True)
+        # What is replaced goes first, and the last product's first of all: an old .rec must never
+        # stand beside a new .idx.
+        for number, (made, place) in reversed(list(enumerate(products))):
+            if made.exists() and os.path.lexists(place):
+                place.rename(old / str(number))
+        for made, place in products:
+            if made.exists():  # otherwise a run that was stopped here had moved it
+                made.replace(place)
+        # The note goes last: as long as it is there, the folder is known as ours.
+        self.empty()
+        (self.path / self.NOTE).unlink()
+
+
+# Results as JSON files, read back with a sentence if wrong.
 
 
 @dataclass(frozen=True)
@@ -226,23 +375,6 @@ class JsonResult:
                 f"{path} is not {cls.IS} ({where}: {first['msg'].lower()}); "
                 f"make it again with `{cls.WRITTEN_BY}`"
             ) from None
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write to a file beside `path`, then rename: a reader finds the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-        Path(temporary).chmod(0o644)  # mkstemp gives 0600, unlike every other file of a run
-        Path(temporary).replace(path)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            # A write that fails, on a full disk say, does not know the name of its file.
-            raise OSError(error.errno, error.strerror, str(path)) from None
-        raise
 
 
 def printable(path: Path | str) -> str:

@@ -3,9 +3,19 @@
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 Progress = Callable[[int, int], None]
 """Called with how much is done and how much there is in all."""
+
+Watch = Callable[[str], AbstractContextManager[Progress | None]]
+"""Shows the progress of a named piece of work: `with watch("checking") as progress: ...`."""
+
+
+def unwatched(title: str) -> AbstractContextManager[Progress | None]:
+    """Work that nobody watches."""
+    return nullcontext()
+
 
 # A unit, its seconds, the seconds from which the next one is used, and the unit below it.
 _UNITS = (

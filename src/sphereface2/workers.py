@@ -1,8 +1,166 @@
-"""What this process may use of the machine it runs on, and how to add what it lacks."""
+"""Work in processes: started, fed and ended in one way; and what this process may use."""
 
+from __future__ import annotations
+
+import multiprocessing
 import os
 import shlex
+import signal
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, requires
+from multiprocessing.connection import Connection, wait
+from typing import Any, TypeVar
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_AHEAD = 2  # tasks that a worker has, so that it need not wait for the next one
+_FAREWELL = 10.0  # seconds for a worker to finish what it is at
+
+
+class LostWorkerError(OSError):
+    """A worker process has ended before its time."""
+
+    task: object = None
+    """What it was at, if that is known."""
+
+
+class Worker:
+    """A spawned process that answers what it is sent: `serve` is called there with its pipe.
+
+    Spawned, not forked: this process may hold threads of torch or OpenCV. A pipe of its own, not a
+    pool: when this process is killed, its end closes and the worker ends; a pool's would wait for
+    ever. Ctrl-C is for this process alone.
+    """
+
+    def __init__(self, serve: Callable[..., None], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, there = context.Pipe()
+        self._process = context.Process(target=_serve, args=(serve, there, *arguments), daemon=True)
+        with _interrupts_held_back():
+            self._process.start()
+        there.close()  # else nobody would notice that the process has ended
+
+    def send(self, message: object) -> None:
+        with suppress(BrokenPipeError):  # it is gone, which is reported where its answer is due
+            self.connection.send(message)
+
+    def receive(self) -> Any:
+        """The next answer; an error that the worker met is raised here."""
+        try:
+            answer = self.connection.recv()
+        except (EOFError, ConnectionError):
+            raise LostWorkerError("a worker process died, perhaps for want of memory") from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @staticmethod
+    def end(workers: Iterable[Worker], *, patience: float = _FAREWELL) -> None:
+        """End workers, which may first finish what they are at."""
+        workers = list(workers)
+        for worker in workers:
+            worker.connection.close()  # a worker that waits for a task takes this as the end
+        for worker in workers:
+            worker._process.join(patience)
+            if worker._process.is_alive():
+                worker._process.kill()
+            worker._process.join()
+
+
+def _serve(serve: Callable[..., None], connection: Connection, *arguments: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(EOFError, ConnectionError):  # the process that started this one is done
+        serve(connection, *arguments)
+
+
+def in_processes(
+    work: Callable[[Task], Result],
+    tasks: Iterable[Task],
+    *,
+    workers: int,
+    start: Callable[[], object] | None = None,
+) -> Generator[tuple[Task, Result], None, None]:
+    """Each task with what `work` makes of it, as they are done; closing it ends the processes.
+
+    `work` is sent to each process once, so what it keeps (a network, say) serves all its tasks
+    there; `start` is called in each first. With fewer than two workers it runs here. A
+    LostWorkerError has the `task` at which a process has died.
+    """
+    upcoming = iter(tasks)
+    if workers < 2:
+        yield from ((task, work(task)) for task in upcoming)
+        return
+    given: dict[Connection, tuple[Worker, list[Task]]] = {}
+
+    def give(worker: Worker, tasks: list[Task]) -> None:
+        for task in upcoming:
+            tasks.append(task)
+            worker.send(task)
+            return
+
+    try:
+        for _ in range(workers):
+            worker = Worker(_answer, work, start)
+            given[worker.connection] = worker, []
+        for worker, open_tasks in _AHEAD * list(given.values()):
+            give(worker, open_tasks)
+        while busy := [each for each, (_, open_tasks) in given.items() if open_tasks]:
+            for ready in wait(busy):
+                assert isinstance(ready, Connection)
+                worker, open_tasks = given[ready]
+                task = open_tasks.pop(0)
+                try:
+                    answer = worker.receive()
+                except LostWorkerError as error:
+                    error.task = task
+                    raise
+                yield task, answer
+                give(worker, open_tasks)
+    finally:
+        Worker.end(worker for worker, _ in given.values())
+
+
+def _answer(
+    connection: Connection, work: Callable[[Any], Any], start: Callable[[], object] | None
+) -> None:
+    if start is not None:
+        start()
+    while True:
+        task = connection.recv()
+        try:
+            answer = work(task)
+        except Exception as error:
+            answer = _sendable(error)
+        connection.send(answer)
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error with its kind, as far as callers ask for it, and its text: not all can be sent."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return OSError(error.errno, error.strerror, error.filename)
+    for kind in (OSError, ValueError):
+        if isinstance(error, kind):
+            return kind(str(error))
+    return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def one_opencv_thread() -> None:
+    """A `start`: beside as many workers as processors, OpenCV's own threads are in the way."""
+    import cv2
+
+    cv2.setNumThreads(1)
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C waits; a process that is started inside never gets it, for the first one ends it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def usable_cores() -> int:

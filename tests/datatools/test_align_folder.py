@@ -84,7 +84,7 @@ def taken(folder: Path) -> list[dict[str, str]]:
 
 
 def counts(done: Aligned) -> tuple[int, int, int, int, int]:
-    return done.photos, done.aligned, done.without_face, done.unreadable, done.anew
+    return done.photos, done.aligned, done.without_face, done.unreadable, done.new
 
 
 @pytest.fixture(scope="module")
@@ -354,7 +354,7 @@ def test_an_interrupted_run_goes_on_and_ends_as_an_uninterrupted_one(
     for name in ("faces.csv", "no_face.txt", "unreadable.txt", *crops(tmp_path / "whole")):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     # And once more: nothing is left to do.
-    assert align_folder(source, tmp_path / "out", detector="stub").anew == 0
+    assert align_folder(source, tmp_path / "out", detector="stub").new == 0
     assert stub.calls == 2 * (10 + 3)
 
 
@@ -367,11 +367,11 @@ def test_a_torn_line_costs_one_photo_and_a_lost_crop_is_made_again(
     before = (out / "faces.csv").read_bytes()
     journal.write_bytes(journal.read_bytes()[:-20])
     (out / ".align" / "123.part").write_bytes(b"half a crop")
-    assert align_folder(source, out, detector="stub").anew == 1
+    assert align_folder(source, out, detector="stub").new == 1
     assert not list((out / ".align").glob("*.part"))
     (out / "person1" / "1.jpg").unlink()
     (out / "person2" / "2.jpg").write_bytes(b"")
-    assert align_folder(source, out, detector="stub").anew == 2
+    assert align_folder(source, out, detector="stub").new == 2
     assert (out / "faces.csv").read_bytes() == before
     assert all(read_image(out / name).shape == (112, 112, 3) for name in crops(out))
 

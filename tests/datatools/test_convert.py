@@ -24,9 +24,11 @@ from sphereface2.data.pairs.bin_set import bin_set, write_bin
 from sphereface2.data.pairs.pair_list import pair_list
 from sphereface2.data.sources import open_images
 from sphereface2.data.sources.encoded import EncodedImages
+from sphereface2.data.sources.image_file import Encoded
 from sphereface2.data.sources.recordio import people_file
 from sphereface2.datatools.convert import targets as convert_targets
 from sphereface2.datatools.convert.images import convert
+from sphereface2.datatools.convert.job import Job
 from sphereface2.datatools.convert.safe_names import FileNames, safe_file, safe_part, unique_parts
 from tests.datatools import convert_killer
 from tests.datatools.convert_killer import tree
@@ -293,16 +295,16 @@ def test_an_interrupted_conversion_is_not_mixed_with_another(
 
 def interrupt(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the middle."""
-    original = convert_targets.write_file
+    original = Job.encoded
     calls = iter(range(1000))
 
-    def write_file(*arguments: object) -> None:
+    def encoded(job: Job, index: int) -> Encoded:
         if next(calls) == 15:
             raise KeyboardInterrupt
-        original(*arguments)  # type: ignore[arg-type]  # passed on as it came
+        return original(job, index)
 
     with monkeypatch.context() as patch:
-        patch.setattr(convert_targets, "write_file", write_file)
+        patch.setattr(Job, "encoded", encoded)
         with pytest.raises(KeyboardInterrupt):
             convert(source, target)
 

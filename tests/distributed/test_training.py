@@ -177,7 +177,7 @@ def test_a_mistake_on_one_rank_is_told_once_and_ends_all(folder: Path, world: in
         assert part in sentence
     for said in others:
         for mine, first in zip(said, told, strict=True):
-            assert mine == "nothing" if first == "nothing" else "ToldElsewhereError" in mine
+            assert mine == "nothing" if first == "nothing" else "ReportedElsewhereError" in mine
 
 
 # -- torchrun and the command line ---------------------------------------------------------------
@@ -250,7 +250,7 @@ def test_a_killed_run_ends_and_goes_on_to_the_same_bits(tmp_path: Path, ranks: i
     assert code != 0
     if ranks > 1:
         assert errors.count("sphereface2: rank 0 lost another rank, which has ended") == 1
-        assert "go on from the last checkpoint with 'sphereface2 resume RUN'" in errors
+        assert "continue from the last checkpoint with 'sphereface2 resume RUN'" in errors
         done = finish(ranks, "resume", str(killed))
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stderr.count("next: sphereface2 evaluate") == 1

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sphereface2.cli.console import Watch, console
+from sphereface2.cli.ranks import stoppable
 from sphereface2.files import require_writable
 from sphereface2.progress import counted
 from sphereface2.workers import usable_cores
@@ -61,23 +62,18 @@ def align(
             raise ValueError(f"--yunet-model is for --detector yunet, not {detector}")
         options["model"] = str(yunet_model.resolve())
     require_writable(target)
-    screen = console()
-    try:
-        with Watch(screen)("aligning photos") as progress:
-            done = align_folder(
-                source,
-                target,
-                detector=detector,
-                options=options,
-                size=size,
-                choose=choose,
-                image_format=format,
-                workers=usable_cores() if workers is None else workers,
-                progress=progress,
-            )
-    except KeyboardInterrupt:
-        screen.print("stopped; the same command resumes", highlight=False)
-        raise typer.Exit(130) from None
+    with stoppable(), Watch(console())("aligning photos") as progress:
+        done = align_folder(
+            source,
+            target,
+            detector=detector,
+            options=options,
+            size=size,
+            choose=choose,
+            image_format=format,
+            workers=usable_cores() if workers is None else workers,
+            progress=progress,
+        )
     print(_summary(done))
 
 
@@ -95,12 +91,12 @@ def _summary(done: "Aligned") -> str:
     ]
     if found:
         lines[0] += f" ({', '.join(found)})"
-    before = done.photos - done.anew
+    before = done.photos - done.new
     if before:
         lines[0] += f"; {before:,} {'was' if before == 1 else 'were'} done before"
-    if done.anew:
-        rate = done.anew / max(done.seconds, 1e-9)
-        lines[0] += f"; {done.anew:,} in {done.seconds:.1f} s, {rate:.1f} photos/s"
+    if done.new:
+        rate = done.new / max(done.seconds, 1e-9)
+        lines[0] += f"; {done.new:,} in {done.seconds:.1f} s, {rate:.1f} photos/s"
     for count, what, file in (
         (done.without_face, "without a face", "no_face.txt"),
         (done.unreadable, "unreadable", "unreadable.txt"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sphereface2.cli.console import Watch, console
+from sphereface2.cli.ranks import stoppable
 from sphereface2.files import require_writable
 from sphereface2.progress import counted
 
@@ -52,7 +53,7 @@ def convert(
 
     require_writable(target.parent)  # it is made beside its place
     screen = console()
-    try:
+    with stoppable():
         done = convert_images(
             source,
             target,
@@ -63,9 +64,6 @@ def convert(
             workers=workers,
             watch=Watch(screen),
         )
-    except KeyboardInterrupt:
-        screen.print("stopped; the same command resumes", highlight=False)
-        raise typer.Exit(130) from None
     for note in done.notes:
         screen.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
     print(_summary(done))

@@ -1,6 +1,5 @@
 """The command that makes a small benchmark for those who have none: generate."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sphereface2.cli.console import Watch, console
-from sphereface2.files import require_writable
+from sphereface2.files import remove, replacing, require_writable
 
 KINDS = ("small-ijb",)
 FULL_SIZE = ("ijb-b", "ijb-c", "megaface")
@@ -47,13 +46,7 @@ def made_beside(output: Path) -> Iterator[Path]:
     """A folder to work in that gets its name in the end: what has the name is whole."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output} is there already and not empty; choose another folder")
-    making = output.with_name(f".{output.name}.making")
-    require_writable(making)
-    shutil.rmtree(making, ignore_errors=True)
-    try:
+    require_writable(output)
+    with replacing(output, by=output.with_name(f".{output.name}.making")) as making:
+        remove(making)  # what a killed run has left
         yield making
-        if output.exists():
-            output.rmdir()
-        making.replace(output)
-    finally:
-        shutil.rmtree(making, ignore_errors=True)

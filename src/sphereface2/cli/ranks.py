@@ -22,14 +22,14 @@ def all_ranks(*, go_on: str | None = None) -> Iterator[AbstractContextManager[No
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield nullcontext()
         return
-    from sphereface2.training.distributed import LostRankError, ToldElsewhereError, joined
+    from sphereface2.training.distributed import LostRankError, ReportedElsewhereError, joined
 
     try:
         with joined() as team:
             yield team.together()
             with team.together():
                 pass  # all leave in step, whatever rank 0 alone had to do at last
-    except ToldElsewhereError:
+    except ReportedElsewhereError:
         raise typer.Exit(2) from None
     except LostRankError as error:
         lost, _, resume = str(error).partition("; ")

@@ -16,7 +16,7 @@ import torch
 
 from sphereface2.data.pairs.verification_set import Missing
 from sphereface2.data.sources.source import PreparedImages, Source, images_digest
-from sphereface2.files import telling_how_to_go_on, write_atomically
+from sphereface2.files import on_full_disk, write_atomically
 from sphereface2.models.embedding import SKIP, MissingImageError, prepare
 from sphereface2.models.extraction import Extraction
 from sphereface2.models.folder import (
@@ -145,7 +145,7 @@ class Embedder:
                     progress=progress,
                 )
         kept = "its embeddings are kept"
-        with team.together(), telling_how_to_go_on(output, kept=kept):
+        with team.together(), on_full_disk(output, kept=kept):
             if team.is_first:
                 # The file gets its name last: whoever finds it, finds all that belongs to it.
                 write_atomically(output.with_suffix(".json"), _note(job.what))

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from sphereface2.data.pairs.verification_set import Missing
 from sphereface2.data.sources.source import Images
-from sphereface2.files import telling_how_to_go_on, write_atomically
+from sphereface2.files import on_full_disk, write_atomically
 from sphereface2.models.embedding import Preprocessing, embed_blocks
 from sphereface2.models.unit_rows import absent_rows
 from sphereface2.progress import Progress
@@ -81,7 +81,7 @@ class Extraction:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         try:
-            with telling_how_to_go_on(self.output, kept="nothing is embedded yet"):
+            with on_full_disk(self.output, kept="nothing is embedded yet"):
                 _lay_out(self.folder / _EMBEDDINGS, np.dtype(np.float32), (self.count, self.dim))
                 _lay_out(self.folder / _MARKS, np.dtype(np.uint8), (self.blocks,))
                 what = json.dumps(self.what, indent=1, sort_keys=True)

@@ -6,7 +6,6 @@ Reading one runs no code from it: the weights are plain tensors and the config i
 import hashlib
 import json
 import shutil
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -23,7 +22,7 @@ from sphereface2.backbones import backbone_options, build_backbone
 from sphereface2.backbones.backbone import Backbone, summed_embeddings
 from sphereface2.backbones.preprocessing import Preprocessing
 from sphereface2.data.transforms import resize
-from sphereface2.files import is_locked, read_note
+from sphereface2.files import is_locked, read_note, replacing, write_atomically
 
 FORMAT = "sphereface2-model"
 VERSION = 1
@@ -114,29 +113,12 @@ def save_model(
     except (TypeError, ValueError) as error:
         raise ValueError(f"the config of a model must be plain JSON: {error}") from None
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    mark = uuid.uuid4().hex[:8]
-    writing = folder.with_name(f".{folder.name}.writing-{mark}")
-    replaced = folder.with_name(f".{folder.name}.replaced-{mark}")
-    try:
-        writing.mkdir()
-        save_file(state, writing / WEIGHTS)
-        (writing / CONFIG).write_text(text, encoding="utf-8")
+    with replacing(folder) as made:
+        made.mkdir()
+        save_file(state, made / WEIGHTS)
+        (made / CONFIG).write_text(text, encoding="utf-8")
         # safetensors keeps its files to their owner; a model is as readable as any other file.
-        shutil.copymode(writing / CONFIG, writing / WEIGHTS)
-        if folder.exists():
-            folder.rename(replaced)
-        try:
-            writing.rename(folder)
-        except OSError:
-            if replaced.exists():
-                replaced.rename(folder)
-            raise
-    finally:
-        shutil.rmtree(writing, ignore_errors=True)
-        # Only what has been replaced may go: without a model in its place the old one stays.
-        if folder.exists():
-            shutil.rmtree(replaced, ignore_errors=True)
+        shutil.copymode(made / CONFIG, made / WEIGHTS)
 
 
 def find_model(path: Path | str) -> Path:
@@ -238,12 +220,7 @@ def store_calibration(folder: Path | str, calibration: Mapping[str, Any]) -> Non
         raise ValueError(f"the calibration was made with other weights than those in {folder}")
     path = folder / CONFIG
     config = {**_read_config(path), "calibration": dict(calibration)}
-    writing = path.with_name(f".{CONFIG}.writing-{uuid.uuid4().hex[:8]}")
-    try:
-        writing.write_text(json.dumps(config, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        writing.replace(path)
-    finally:
-        writing.unlink(missing_ok=True)
+    write_atomically(path, json.dumps(config, indent=2, allow_nan=False) + "\n")
 
 
 def stored_calibration(folder: Path | str) -> dict[str, Any] | None:

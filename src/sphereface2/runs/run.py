@@ -569,7 +569,7 @@ def _identity(trainer: Trainer) -> dict[str, Any]:
     """What must be the same on all ranks for them to train one model."""
     versions = {f"the version of {name}": value for name, value in installed_versions().items()}
     return {
-        **trainer.settings,
+        **trainer.state.settings,
         **versions,
         "the run folder's name": trainer.last_path.parent.parent.name,
     }

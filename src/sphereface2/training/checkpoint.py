@@ -1,4 +1,4 @@
-"""Checkpoints: all that a run needs to go on with the same bits, in one folder.
+"""Checkpoints: all that a run needs to resume with the same bits, in one folder.
 
 A folder holds the tensors as torch.distributed.checkpoint writes them, a file for each rank that
 took part, and checkpoint.json with everything else and with the size and the digest of each file.
@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sphereface2.config.schema import RunConfig
+from sphereface2.files import put_in_place, remove, whole_folder, write_atomically
 from sphereface2.training.distributed import Team, saved_shapes
 
 _FORMAT = "sphereface2 checkpoint 3"
@@ -65,18 +64,18 @@ _FIXED = {
 _IMAGES = ("number of classes", "number of images", "digest of the labels")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Checkpoint:
-    """The state of a run after `step` updates, its tensors aside.
+    """The state of a run after `step` updates, its tensors aside; the trainer's own as it goes.
 
     No state of random numbers is among it: every random choice of a run is a function of its seed
     and the step, and the seed stands in the settings. So is the position in the data.
     """
 
-    step: int
     settings: dict[str, Any]
     """The run's config and what its images are, as `run_settings` gives it."""
-    scaler: dict[str, Any]
+    step: int = 0
+    scaler: dict[str, Any] = field(default_factory=dict)
     finished: bool = False
     """Whether this is the end of the training, evaluated where that was asked for."""
     best_metric: float | None = None
@@ -98,7 +97,7 @@ class Checkpoint:
 
 def has_checkpoint(folder: Path) -> bool:
     """Whether there is a checkpoint of this name."""
-    return _place(folder).exists()
+    return whole_folder(folder).exists()
 
 
 def save_checkpoint(
@@ -118,7 +117,7 @@ def save_checkpoint(
     partial = folder.with_name(f"{folder.name}.partial")
     with team.together():
         if team.is_first:
-            _remove(partial)
+            remove(partial)
             partial.mkdir(parents=True)
     team.save_tensors(partial, tensors, rows=rows or {})
     mine: dict[str, list[Any]] = {}
@@ -131,28 +130,25 @@ def save_checkpoint(
     with team.together():
         if team.is_first:
             facts = {"format": _FORMAT, "files": files, **asdict(checkpoint)}
-            _write(partial / _FACTS, json.dumps(facts, indent=1))
-            _take_place(partial, folder)
+            write_atomically(partial / _FACTS, json.dumps(facts, indent=1), durable=True)
+            put_in_place(partial, folder, durable=True)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:
-    """Read all but the tensors; a folder that is no whole checkpoint gives one sentence."""
+    """Read all but the tensors; a folder that is not a whole checkpoint gives one sentence."""
     checkpoint, files = _read_facts(folder)
-    place = _place(folder)
+    place = whole_folder(folder)
     for name, (size, _) in files.items():
         path = place / name
         if not path.is_file() or path.stat().st_size != size:
             found = f"has {path.stat().st_size} bytes" if path.is_file() else "is missing"
-            raise ValueError(
-                f"{place} is damaged: its file {name} of {size} bytes {found}; restore it or start "
-                "the training again"
-            )
+            raise _damaged(place, f": its file {name} of {size} bytes {found}")
     return checkpoint
 
 
 def _read_facts(folder: Path) -> tuple[Checkpoint, dict[str, tuple[int, str]]]:
     """All but the tensors, and the size and the digest of each file with tensors."""
-    place = _place(folder)
+    place = whole_folder(folder)
     if not place.exists():
         raise FileNotFoundError(f"there is no checkpoint {folder}; start the training again")
     try:
@@ -163,9 +159,7 @@ def _read_facts(folder: Path) -> tuple[Checkpoint, dict[str, tuple[int, str]]]:
             {name: (size, digest) for name, (size, digest) in files.items()} if checkpoint else {}
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(
-            f"{place} is damaged or no checkpoint; restore it or start the training again"
-        ) from None
+        raise _damaged(place, " or no checkpoint") from None
     if checkpoint is None:
         raise ValueError(
             f"{place} is a checkpoint of another version of sphereface2 ({written}, this version "
@@ -188,16 +182,13 @@ def load_tensors(
     differ, nothing is filled.
     """
     team, rows = team or Team(), rows or {}
-    place = _place(folder)
+    place = whole_folder(folder)
     with team.together():
         _check_digests(folder, share=(team.rank, team.world))
         try:
             saved = {k: v for k, v in saved_shapes(place).items() if k.startswith(part)}
         except Exception:  # a broken pickle raises any kind of error
-            raise ValueError(
-                f"{place} is damaged: its index cannot be read; restore it or start the training "
-                "again"
-            ) from None
+            raise _damaged(place, ": its index cannot be read") from None
         for name in sorted({*saved, *tensors}):
             _check_fit(place, name, saved.get(name), tensors.get(name), rows.get(name))
     team.load_tensors(place, tensors, rows=rows)
@@ -206,13 +197,15 @@ def load_tensors(
 def _check_digests(folder: Path, *, share: tuple[int, int]) -> None:
     """Refuse files that are not those that were saved; the ranks share the reading."""
     rank, world = share
-    place, (_, files) = _place(folder), _read_facts(folder)
+    place, (_, files) = whole_folder(folder), _read_facts(folder)
     for name in sorted(files)[rank::world]:
         if not (place / name).is_file() or _digest(place / name) != files[name][1]:
-            raise ValueError(
-                f"{place} is damaged: its file {name} is not the one that was saved (it is of "
-                f"another checkpoint, or was changed); restore it or start the training again"
-            )
+            what = "is not the one that was saved (it is of another checkpoint, or was changed)"
+            raise _damaged(place, f": its file {name} {what}")
+
+
+def _damaged(place: Path, how: str) -> ValueError:
+    return ValueError(f"{place} is damaged{how}; restore it or start the training again")
 
 
 def _digest(path: Path) -> str:
@@ -332,53 +325,3 @@ def _dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
-
-
-# -- the folder ----------------------------------------------------------------------------------
-
-
-def _old(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.old")
-
-
-def _place(folder: Path) -> Path:
-    """Where the checkpoint is: a kill between two renames can leave it under its second name."""
-    return folder if folder.exists() or not _old(folder).exists() else _old(folder)
-
-
-def _take_place(partial: Path, folder: Path) -> None:
-    """Put a complete folder in the place of the one before.
-
-    A folder cannot replace another in one move. At every moment either `folder` or NAME.old is
-    a whole checkpoint.
-    """
-    _sync(partial)
-    if folder.exists():
-        _remove(_old(folder))
-        folder.rename(_old(folder))
-    partial.rename(folder)
-    _sync(folder.parent)
-    _remove(_old(folder))
-
-
-def _write(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Let renames and new files of a folder reach the disk, where the system can."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)

@@ -1,6 +1,6 @@
 """Several processes that train together: how they meet, agree, and read and write one state.
 
-torchrun starts the processes and tells each its rank; without torchrun there is a team of one,
+torchrun starts the processes and gives each its rank; without torchrun there is a team of one,
 for which everything here is a plain call. Collectives stand here and in `heads.sharding` only.
 """
 
@@ -47,8 +47,8 @@ class LostRankError(RuntimeError):
     """Another rank has ended or cannot be reached."""
 
 
-class ToldElsewhereError(ValueError):
-    """What went wrong is told by rank 0; this rank ends without a word."""
+class ReportedElsewhereError(ValueError):
+    """Rank 0 reports what went wrong; this rank ends without a word."""
 
 
 @contextmanager
@@ -72,7 +72,8 @@ def joined() -> Iterator[Team]:
             raise
         raise LostRankError(
             f"rank {dist.get_rank()} lost another rank, which has ended or cannot be reached "
-            f"({_first_line(error)}); go on from the last checkpoint with 'sphereface2 resume RUN'"
+            f"({_first_line(error)}); continue from the last checkpoint with "
+            "'sphereface2 resume RUN'"
         ) from None
     finally:
         leave_group()
@@ -131,7 +132,7 @@ class Team:
         """An error inside, on any rank, is raised on all at the end; collectives are not allowed.
 
         So no rank waits for one that has given up. A user's mistake is raised in words on rank 0
-        and as a ToldElsewhereError on the others.
+        and as a ReportedElsewhereError on the others.
         """
         if self.is_alone:
             yield
@@ -150,7 +151,7 @@ class Team:
             raise error
         rank, sentence, is_mistake = wrong[0]
         if not self.is_first:
-            raise ToldElsewhereError(sentence) from None
+            raise ReportedElsewhereError(sentence) from None
         raise (ValueError if is_mistake else RuntimeError)(f"on rank {rank}: {sentence}")
 
     def require_same(self, values: Mapping[str, Any]) -> None:
@@ -275,7 +276,7 @@ class Team:
             load(state, storage_reader=_reader(folder), no_dist=self.is_alone)
 
     def _whole(self, tensor: Tensor, rows: int | None) -> Tensor:
-        """A rank's rows as part of a tensor over all ranks, which checkpoints can cut anew."""
+        """A rank's rows as part of a tensor over all ranks, which checkpoints can cut again."""
         if self.is_alone or rows is None:
             return tensor
         from torch.distributed.device_mesh import DeviceMesh
@@ -331,14 +332,14 @@ def _file_errors(sentence: str, kind: type[Exception]) -> Iterator[None]:
 
     try:
         with warnings.catch_warnings():
-            # That one process saves alone is no reason for a warning.
+            # That one process saves alone needs no warning.
             warnings.filterwarnings("ignore", message="torch.distributed is", category=UserWarning)
             yield
     except CheckpointException as error:  # a BaseException, for reasons of its own
         # What the system says (no space left) helps; what torch says of a broken file does not.
         causes = [cause for cause, _ in error.failures.values() if isinstance(cause, OSError)]
         reason = f" ({_first_line(causes[0])})" if causes else ""
-        raise (kind if current_team().is_first else ToldElsewhereError)(
+        raise (kind if current_team().is_first else ReportedElsewhereError)(
             f"{sentence}{reason}"
         ) from None
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from sphereface2.files import write_atomically
 from sphereface2.workers import install_command
 
 if TYPE_CHECKING:
@@ -67,10 +68,10 @@ class Notice:
 
 
 class Events:
-    """What wants to hear of a run; by itself it does nothing with what it hears."""
+    """A listener to a run; this one does nothing with what it hears."""
 
     def started(self, *, step: int, total_steps: int) -> None:
-        """The run starts, or goes on, after `step` updates."""
+        """The run starts, or continues, after `step` updates."""
 
     def stepped(self, step: int, *, loss: float, learning_rate: float, rate: float) -> None:
         """An update is done; `rate` is in images a second."""
@@ -129,9 +130,7 @@ class JsonLines(Events):
     def started(self, *, step: int, total_steps: int) -> None:
         # What an interrupted run wrote after its last checkpoint will be done and written again.
         kept = [line for line in self._lines() if _step_of(line) <= step]
-        partial = self.path.with_suffix(".partial")
-        partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        partial.replace(self.path)
+        write_atomically(self.path, "".join(f"{line}\n" for line in kept))
         self._file = self.path.open("a", encoding="utf-8")
 
     def trained(self, record: TrainingRecord) -> None:
@@ -227,8 +226,8 @@ def _step_of(line: str) -> float:
 class Window:
     """Sums over the steps since the last record.
 
-    After a resume `loss` and `steps` go on as they were, since they belong to the run; time and
-    images begin anew, since they belong to the process.
+    After a resume `loss` and `steps` continue as they were, since they belong to the run; time and
+    images start again, since they belong to the process.
     """
 
     loss: float = 0.0
@@ -246,28 +245,13 @@ class Window:
         self.wait_seconds += wait_seconds
 
     @property
+    def mean_loss(self) -> float:
+        return self.loss / self.steps
+
+    @property
     def images_per_second(self) -> float:
         return self.images / self.seconds
 
-    def record(
-        self,
-        *,
-        step: int,
-        epoch: float,
-        learning_rate: float,
-        gradient_norm: float,
-        head: Mapping[str, float],
-        bad_images: int,
-    ) -> TrainingRecord:
-        """The record of these steps."""
-        return TrainingRecord(
-            step=step,
-            epoch=epoch,
-            loss=self.loss / self.steps,
-            learning_rate=learning_rate,
-            images_per_second=self.images_per_second,
-            data_wait=self.wait_seconds / self.seconds,
-            gradient_norm=gradient_norm,
-            head=head,
-            bad_images=bad_images,
-        )
+    @property
+    def data_wait(self) -> float:
+        return self.wait_seconds / self.seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -63,7 +63,7 @@ class Update:
         self.network = self.team.data_parallel(self.backbone, self.device)
         if not self.team.is_alone:
             size = self.backbone.input_size
-            settle(self.network, torch.zeros(2, 3, size, size, device=self.device))
+            warm_up_ddp(self.network, torch.zeros(2, 3, size, size, device=self.device))
 
     def differentiate(self, batch: Batch, *, step: int, rate: float, stops: bool) -> Agreed:
         """The gradients of the whole batch, clipped; `batch` is this rank's share of it.
@@ -101,16 +101,35 @@ class Update:
 
     @property
     def skips_overflows(self) -> bool:
-        """Whether a gradient that is no number only means that the loss was scaled too high."""
+        """Whether a gradient that is not finite only means that the loss was scaled too high."""
         return self.scaler.is_enabled()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that a checkpoint keeps, by name; filling the tensors sets the state."""
-        return state_tensors(self.backbone, self.head, self.optimizers)
+        """What a checkpoint keeps, by name: the tensors themselves, so filling them sets the state.
+
+        Momentum stands under the name of its parameter, whichever optimiser moves that.
+        """
+        parts = {"backbone": self.backbone, "head": self.head}
+        found: dict[str, Tensor] = {}
+        names: dict[nn.Parameter, str] = {}
+        for part, module in parts.items():
+            found |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
+            names |= {value: f"{part}.{name}" for name, value in module.named_parameters()}
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"] if group["momentum"] else ():
+                    state = optimizer.state[parameter]
+                    if state.get("momentum_buffer") is None:
+                        # What SGD starts from; it makes the buffer with the first gradient only.
+                        state["momentum_buffer"] = torch.zeros_like(parameter).detach()
+                    found[f"momentum.{names[parameter]}"] = state["momentum_buffer"]
+        return found
 
     def rows(self) -> dict[str, int]:
         """The tensors that are cut over ranks, and their rows over all ranks."""
-        return state_rows(self.head)
+        names = [f"head.{name}" for name in _class_parameters(self.head)]
+        count = self.head.num_classes
+        return {f"{prefix}{name}": count for name in names for prefix in ("", "momentum.")}
 
 
 def _sample_negatives(head: Head, rate: float) -> None:
@@ -190,11 +209,11 @@ def add_gradients(
         return loss
 
 
-def settle(backbone: nn.Module, inputs: Tensor) -> None:
-    """Run a network forth and back once, without a trace in its state.
+def warm_up_ddp(backbone: nn.Module, inputs: Tensor) -> None:
+    """Run a network forward and backward once, without a trace in its state.
 
     A data-parallel network puts the gradients into the order in which they arrived the first time,
-    and the order is in the last bits of their sums. After this a run that goes on has the same
+    and the order is in the last bits of their sums. After this a resumed run has the same
     order as one that was never stopped.
     """
     with own_random_numbers(inputs.device), _kept_statistics(backbone):
@@ -223,7 +242,7 @@ def _kept_statistics(backbone: nn.Module) -> Iterator[None]:
             norm.track_running_stats = True
 
 
-# What the ranks tell each other after each backward pass, all in one exchange.
+# What the ranks exchange after each backward pass, all at once.
 
 
 @dataclass(frozen=True)
@@ -245,7 +264,7 @@ class StepAgreement:
 
     def __init__(self, team: Team, backbone: nn.Module, head: nn.Module) -> None:
         self.team = team
-        per_class = class_parameters(head)
+        per_class = _class_parameters(head)
         # One rank has no parts: all its parameters count alike.
         self.shards = [] if team.is_alone else list(per_class.values())
         self.averaged = [p for name, p in head.named_parameters() if name not in per_class]
@@ -274,47 +293,12 @@ class StepAgreement:
         return Agreed(mean[2].item(), norm.item(), bool(total[0] > 0))
 
 
-# The tensors that a run is made of at a step, by name: what a checkpoint keeps of it.
-
-
-def class_parameters(head: nn.Module) -> dict[str, nn.Parameter]:
+def _class_parameters(head: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters of a head with a row for each class, by name."""
     if not isinstance(head, ProxyHead):
         return {}
-    return {name: value for name, value in head.named_parameters() if _is_per_class(head, name)}
-
-
-def _is_per_class(head: ProxyHead, name: str) -> bool:
-    return name == "weight" or (name == "bias" and head.bias is not None and head.bias.ndim == 1)
-
-
-def state_tensors(
-    backbone: nn.Module, head: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
-) -> dict[str, Tensor]:
-    """Parameters, buffers and momentum, as the tensors themselves: filling them sets the state.
-
-    Momentum stands under the name of its parameter, whichever optimiser moves that.
-    """
-    found = {
-        **{f"backbone.{name}": value for name, value in backbone.state_dict().items()},
-        **{f"head.{name}": value for name, value in head.state_dict().items()},
+    return {
+        name: value
+        for name, value in head.named_parameters()
+        if name == "weight" or (name == "bias" and value.ndim == 1)
     }
-    names = {
-        **{parameter: f"backbone.{name}" for name, parameter in backbone.named_parameters()},
-        **{parameter: f"head.{name}" for name, parameter in head.named_parameters()},
-    }
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"] if group["momentum"] else ():
-                state = optimizer.state[parameter]
-                if state.get("momentum_buffer") is None:
-                    # What SGD starts from; it makes the buffer with the first gradient only.
-                    state["momentum_buffer"] = torch.zeros_like(parameter).detach()
-                found[f"momentum.{names[parameter]}"] = state["momentum_buffer"]
-    return found
-
-
-def state_rows(head: Head) -> dict[str, int]:
-    """The entries of `state_tensors` that are cut over ranks, and their rows over all ranks."""
-    names = [f"head.{name}" for name in class_parameters(head)]
-    return {f"{prefix}{name}": head.num_classes for name in names for prefix in ("", "momentum.")}

@@ -1,4 +1,4 @@
-"""Ends of a training before its time: a signal from outside, or a loss that is no number."""
+"""A training that ends before its time: by a signal from outside, or a loss that is not finite."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
 
@@ -17,28 +16,6 @@ class DivergedError(ValueError):
 
     Only class weights that move inside the loss (optimizer.fused_head) have moved by then.
     """
-
-    def __init__(
-        self,
-        quantity: str,
-        *,
-        value: float,
-        step: int,
-        learning_rate: float,
-        checkpoint: Path | None,
-        remedy: str,
-    ) -> None:
-        kept = "there is no checkpoint yet, so it starts again"
-        if checkpoint is not None:
-            kept = f"the last good checkpoint is {checkpoint}"
-        super().__init__(
-            f"the {quantity} turned {value} at step {step} with learning rate {learning_rate:.4g}; "
-            f"{kept}; resume with a lower rate: {remedy} (or set training.clip_norm, or lengthen "
-            "schedule.warmup)"
-        )
-        self.step = step
-        self.learning_rate = learning_rate
-        self.checkpoint = checkpoint
 
 
 class StoppedError(KeyboardInterrupt):

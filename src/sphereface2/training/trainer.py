@@ -36,6 +36,7 @@ from sphereface2.training.events import (
     JsonLines,
     Notice,
     TensorBoard,
+    TrainingRecord,
     Window,
     headline,
 )
@@ -56,7 +57,7 @@ class Trainer:
     other devices add in an order of their own).
 
     Where a process group is up, the trainers of all ranks train together: each takes its share of
-    every batch, and rank 0 evaluates, writes and tells the events. Build the head inside
+    every batch, and rank 0 evaluates, writes and reports the events. Build the head inside
     `heads.sharding.class_shards` then, so that each rank holds its part of the classes.
 
     The step to export is the best by `choose`, which scores sets that serve this choice alone, or
@@ -127,25 +128,25 @@ class Trainer:
             steps_per_epoch=plan.steps_per_epoch,
         )
         self.update = Update(self.backbone, self.head, config, team=team, device=self.device)
-        self.settings = run_settings(config, classes=head.num_classes, labels=source.labels)
         sinks: list[Events] = [JsonLines(run_folder / "metrics.jsonl")]
         if training.tensorboard:
             sinks.append(TensorBoard(run_folder / "tensorboard"))
         sinks += [] if events is None else [events]
         self.events = EventGroup(sinks if team.is_first else [])
-        self.step = 0
-        self.best_metric: float | None = None
-        self.best_step: int | None = None
-        self.evaluations = 0
-        self.judged_on: list[str] = []
-        self.own_sets = choose is not None
-        self.evaluated_step = 0
-        self.seconds_before = 0.0
+        self.state = Checkpoint(
+            settings=run_settings(config, classes=head.num_classes, labels=source.labels),
+            own_sets=choose is not None,
+        )
         self.window = Window()
         self.waiting = WaitingAdvice(workers=training.workers)
         self._last_good: Path | None = None
         self._stop_requested = False
         self._stops = False
+
+    @property
+    def step(self) -> int:
+        """Updates done so far, over all parts of the run."""
+        return self.state.step
 
     def stop(self) -> None:
         """Ask the running training to end after its present step, with a checkpoint."""
@@ -154,8 +155,8 @@ class Trainer:
     def run(self, *, resume: bool = False, notices: Sequence[Notice] = ()) -> TrainingResult:
         """Train to the end, from the start or from the last checkpoint of the run folder.
 
-        `notices` are told at the start. Ctrl-C, SIGTERM and SIGHUP end it early, with a checkpoint
-        and `interrupted` in the result.
+        `notices` are passed on at the start. Ctrl-C, SIGTERM and SIGHUP end it early, with a
+        checkpoint and `interrupted` in the result.
         """
         if resume:
             self._restore()
@@ -172,28 +173,26 @@ class Trainer:
         finally:
             self.events.finished()
         numbers = [number for number in self.team.gather(caught.number) if number is not None]
-        is_chosen = self.choose is not None and self.own_sets and self.best_step is not None
+        state = self.state
+        is_chosen = self.choose is not None and state.own_sets and state.best_step is not None
+        best = ModelStep(
+            "best",
+            state.best_step or 0,
+            self.step,
+            state.evaluations,
+            tuple(state.judged_on),
+            own_sets=state.own_sets,
+            accuracy=state.best_metric,
+        )
         return TrainingResult(
             steps=self.step,
             total_steps=self.total_steps,
             interrupted=not self._is_finished,
             stopped_by=numbers[0] if numbers else None,
-            model_step=self._best() if is_chosen else ModelStep("last", self.step, self.step),
+            model_step=best if is_chosen else ModelStep("last", self.step, self.step),
             checkpoint=self.best_path if is_chosen else self.last_path,
             last_checkpoint=self.last_path,
             seconds=self._seconds(),
-        )
-
-    def _best(self) -> ModelStep:
-        assert self.best_step is not None
-        return ModelStep(
-            "best",
-            self.best_step,
-            self.step,
-            self.evaluations,
-            tuple(self.judged_on),
-            own_sets=self.own_sets,
-            accuracy=self.best_metric,
         )
 
     def _train(self) -> None:
@@ -202,7 +201,7 @@ class Trainer:
         training = self.config.training
         self.update.join()
         # A run that was stopped just before an evaluation makes up for it.
-        if self.step > self.evaluated_step and self._is_due(training.evaluate_every):
+        if self.step > self.state.evaluated_step and self._is_due(training.evaluate_every):
             self._evaluate()
             self._save(self.last_path)
         with closing(self.loader.batches(self.step, self.total_steps)) as batches:
@@ -218,7 +217,7 @@ class Trainer:
     @property
     def _is_finished(self) -> bool:
         evaluates = self.evaluate is not None or self.choose is not None
-        is_evaluated = not evaluates or self.evaluated_step >= self.total_steps
+        is_evaluated = not evaluates or self.state.evaluated_step >= self.total_steps
         return self.step >= self.total_steps and is_evaluated
 
     @property
@@ -241,7 +240,7 @@ class Trainer:
         if not self.update.skips_overflows:
             self._check_finite("gradient", agreed.gradient_norm, rate)
         self.update.apply()
-        self.step = number
+        self.state.step = number
         self._stops = agreed.stops
         seconds = batch.wait_seconds + time.perf_counter() - began
         self.window.add(
@@ -258,32 +257,40 @@ class Trainer:
         speed = self.window.images_per_second
         self.events.stepped(number, loss=agreed.loss, learning_rate=rate, rate=speed)
         if is_recorded:
-            record = self.window.record(
-                step=number,
-                epoch=number / self.steps_per_epoch,
-                learning_rate=rate,
-                gradient_norm=agreed.gradient_norm,
-                head=self.head.statistics(),
-                bad_images=len(bad_images(self.source)),
-            )
-            self.events.trained(record)
-            self.window = Window()
-            advice = self.waiting.notice(number)
-            if advice is not None:
-                self.events.noticed(advice)
+            self._record(rate, gradient_norm=agreed.gradient_norm)
+
+    def _record(self, rate: float, *, gradient_norm: float) -> None:
+        """Report the steps since the last record, and what would shorten the waiting in them."""
+        record = TrainingRecord(
+            step=self.step,
+            epoch=self.step / self.steps_per_epoch,
+            loss=self.window.mean_loss,
+            learning_rate=rate,
+            images_per_second=self.window.images_per_second,
+            data_wait=self.window.data_wait,
+            gradient_norm=gradient_norm,
+            head=self.head.statistics(),
+            bad_images=len(bad_images(self.source)),
+        )
+        self.events.trained(record)
+        self.window = Window()
+        advice = self.waiting.notice(self.step)
+        if advice is not None:
+            self.events.noticed(advice)
 
     def _check_finite(self, quantity: str, value: float, rate: float) -> None:
         if math.isfinite(value):
             return
+        kept = "there is no checkpoint yet, so it starts again"
+        if self._last_good is not None:
+            kept = f"the last good checkpoint is {self._last_good}"
+        run, lower = self.last_path.parent.parent, self.config.optimizer.learning_rate / 2
         with self.team.together():
             raise DivergedError(
-                quantity,
-                value=value,
-                step=self.step + 1,
-                learning_rate=rate,
-                checkpoint=self._last_good,
-                remedy=f"sphereface2 resume {self.last_path.parent.parent} "
-                f"optimizer.learning_rate={self.config.optimizer.learning_rate / 2:g}",
+                f"the {quantity} turned {value} at step {self.step + 1} with learning rate "
+                f"{rate:.4g}; {kept}; resume with a lower rate: sphereface2 resume {run} "
+                f"optimizer.learning_rate={lower:g} (or set training.clip_norm, or lengthen "
+                "schedule.warmup)"
             )
 
     def _is_due(self, epochs: int) -> bool:
@@ -305,17 +312,18 @@ class Trainer:
         finally:
             self.backbone.train()
         record = EvaluationRecord(self.step, self.step / self.steps_per_epoch, metrics, choice)
-        self.evaluated_step = self.step
         self.events.evaluated(record)
+        state = self.state
+        state.evaluated_step = self.step
         judged, own = (metrics, False) if self.choose is None else (choice, True)
-        if (self.judged_on, self.own_sets) != (list(judged), own):
+        if (state.judged_on, state.own_sets) != (list(judged), own):
             # A run that is resumed with other sets: the best on those before says nothing here.
-            self.judged_on, self.own_sets = list(judged), own
-            self.best_metric, self.best_step, self.evaluations = None, None, 0
-        self.evaluations += 1
+            state.judged_on, state.own_sets = list(judged), own
+            state.best_metric, state.best_step, state.evaluations = None, None, 0
+        state.evaluations += 1
         reached = headline(judged)
-        if reached > (-math.inf if self.best_metric is None else self.best_metric):
-            self.best_metric, self.best_step = reached, self.step
+        if reached > (-math.inf if state.best_metric is None else state.best_metric):
+            state.best_metric, state.best_step = reached, self.step
             self._save(self.best_path)
 
     def _measure(self, evaluate: Evaluate | None) -> dict[str, float]:
@@ -325,17 +333,10 @@ class Trainer:
         return self.team.from_first(lambda: dict(evaluate(self.backbone)))
 
     def _save(self, path: Path) -> None:
-        checkpoint = Checkpoint(
-            step=self.step,
-            settings=self.settings,
+        checkpoint = replace(
+            self.state,
             scaler=self.update.scaler.state_dict(),
             finished=self._is_finished,
-            best_metric=self.best_metric,
-            best_step=self.best_step,
-            evaluations=self.evaluations,
-            judged_on=self.judged_on,
-            own_sets=self.own_sets,
-            evaluated_step=self.evaluated_step,
             loss_sum=self.window.loss,
             loss_steps=self.window.steps,
             seconds=self._seconds(),
@@ -346,7 +347,7 @@ class Trainer:
 
     def require_own(self, checkpoint: Checkpoint) -> None:
         """A ValueError if the run of the last checkpoint cannot continue as this training."""
-        check_settings(checkpoint, self.settings, self.last_path)
+        check_settings(checkpoint, self.state.settings, self.last_path)
         if self.total_steps < checkpoint.step:
             training = self.config.training
             length = (
@@ -367,14 +368,9 @@ class Trainer:
         load_tensors(self.last_path, tensors, rows=rows, team=self.team)
         if checkpoint.scaler:  # else precision was another, and the scale starts as in a new run
             self.update.scaler.load_state_dict(checkpoint.scaler)
-        self.step = checkpoint.step
-        self.best_metric, self.best_step = checkpoint.best_metric, checkpoint.best_step
-        self.evaluations, self.judged_on = checkpoint.evaluations, checkpoint.judged_on
-        self.own_sets = checkpoint.own_sets
-        self.evaluated_step = checkpoint.evaluated_step
+        self.state = replace(checkpoint, settings=self.state.settings)
         self.window = Window(loss=checkpoint.loss_sum, steps=checkpoint.loss_steps)
-        self.seconds_before = checkpoint.seconds
         self._last_good = self.last_path
 
     def _seconds(self) -> float:
-        return self.seconds_before + time.monotonic() - self._began
+        return self.state.seconds + time.monotonic() - self._began

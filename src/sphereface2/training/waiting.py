@@ -8,7 +8,7 @@ import os
 from sphereface2.training.events import Notice
 from sphereface2.workers import usable_cores
 
-WORTH_SAYING = 0.05  # the share of the time from which waiting is no accident
+WORTH_SAYING = 0.05  # the share of the time from which waiting is more than chance
 # A judgement on less would be on chance, and a shorter training needs no advice.
 STEPS, SECONDS = 10, 1.0
 

@@ -47,7 +47,7 @@ class MadeUpTeam:
         self.seen.append((self.name, len(self.alive)))
         return 0.5
 
-    def told(self) -> list[Mapping[str, float]]:
+    def numbers(self) -> list[Mapping[str, float]]:
         return [{"exchanges": 0.0, "bytes_sent": 0.0}]
 
 
@@ -90,7 +90,7 @@ class Failing:
             os._exit(1)
         raise ValueError("cannot step\nand a trace of many lines")
 
-    def told(self) -> Mapping[str, float]:
+    def numbers(self) -> Mapping[str, float]:
         return {}
 
 

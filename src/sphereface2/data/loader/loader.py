@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 
 from sphereface2.data.loader.batch_plan import Plan, multiples_near
-from sphereface2.data.loader.batch_reader import BatchMemory, BatchReader
+from sphereface2.data.loader.batch_reader import BatchReader
 from sphereface2.data.loader.reading_processes import (
     CAN_SHARE,
     ReadingProcesses,
     UnsendableSourceError,
 )
-from sphereface2.data.loader.reading_threads import Readers, ReadingThreads
+from sphereface2.data.loader.reading_threads import BatchMemory, Readers, ReadingThreads
 from sphereface2.data.sources.source import Source, suits_processes
 
 WorkerKind = Literal["auto", "processes", "threads"]

@@ -25,9 +25,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sphereface2.data.loader.batch_reader import BatchReader, SharedBatches, lent
-from sphereface2.data.loader.reading_server import KILLED, STOPS, Order, ReadingServer, Report
-from sphereface2.data.loader.reading_threads import Read
+from sphereface2.data.loader.batch_reader import BatchReader
+from sphereface2.data.loader.reading_server import (
+    KILLED,
+    STOPS,
+    Order,
+    ReadingServer,
+    Report,
+    SharedBatches,
+)
+from sphereface2.data.loader.reading_threads import Read, lent
 from sphereface2.data.sources.source import exclude
 
 CAN_SHARE = sys.platform == "linux"
@@ -118,7 +125,7 @@ class ReadingProcesses:
         for worker in self._workers:
             worker.connection.close()
         if os.getpid() != self._process:
-            return  # a fork of the training, which goes on reading
+            return  # a fork of the training, which still reads
         self._batches.close()
         try:
             if self._server.wait(timeout=_LAST_IMAGE) == 0:
@@ -182,7 +189,7 @@ class _Worker:
             # The clock of another process's work, numbered as clock_getcpuclockid(3) does.
             return time.clock_gettime(~self.process << 3 | 2)
         except OSError:
-            return 0.0  # it has ended, as is told when something is expected of it
+            return 0.0  # it has ended, which is reported when something is expected of it
 
 
 def _start(

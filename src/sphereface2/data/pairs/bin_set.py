@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from sphereface2.data.pairs.verification_set import PairFormat, VerificationSet, ten_folds
 from sphereface2.data.sources.image_file import decode
+from sphereface2.files import replacing
 from sphereface2.progress import Progress
 from sphereface2.registry import DataPath
 from sphereface2.safe_pickle import NotPlainError, StrangeNameError, load_plain
@@ -112,9 +112,8 @@ class BinWriter:
 
 def write_bin(path: Path, images: Iterable[bytes], same: Sequence[bool]) -> None:
     """Write encoded images 2i, 2i+1 and whether pair i shows one person as a .bin file."""
-    partial = path.with_name(path.name + ".partial")
     count = 0
-    with partial.open("wb") as file:
+    with replacing(path, durable=True) as made, made.open("wb") as file:
         writer = BinWriter(file)
         writer.begin()
         for image in images:
@@ -123,9 +122,6 @@ def write_bin(path: Path, images: Iterable[bytes], same: Sequence[bool]) -> None
         if count != 2 * len(same):
             raise ValueError(f"{path}: {len(same)} pairs need {2 * len(same)} images, got {count}")
         writer.finish(same)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def _images(found: Any, file: Path) -> list[bytes | NDArray[np.uint8]]:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from sphereface2.data.sources.image_file import Encoded, look
-from sphereface2.files import printable
+from sphereface2.files import printable, put_in_place, write_atomically
 
 
 class RecordWriter:
@@ -68,14 +68,14 @@ class RecordWriter:
             self._append(_ranges_record(len(self._offsets), start, end))
         self._file.seek(0)
         self._file.write(to_frames(_ranges_record(0, images, images + len(people))))
-        self._file.flush()
-        os.fsync(self._file.fileno())
         self._file.close()
         index = "".join(f"{key}\t{offset}\n" for key, offset in enumerate(self._offsets))
         height, width = self._size
-        _write_whole(self.path.with_suffix(".idx"), index)
-        _write_whole(self.path.with_name("property"), f"{len(people)},{height},{width}\n")
-        self.part.replace(self.path)  # last: only with all of it done is there a .rec
+        write_atomically(self.path.with_suffix(".idx"), index)
+        write_atomically(self.path.with_name("property"), f"{len(people)},{height},{width}\n")
+        put_in_place(
+            self.part, self.path, durable=True
+        )  # last: only with all of it done is there a .rec
 
     def close(self) -> None:
         """Stop and keep what is written for `resume`; nothing after `finish`."""
@@ -145,12 +145,6 @@ class RecordWriter:
 def _ranges_record(key: int, first: int, end: int) -> bytes:
     """A record without an image and with two labels: a range of keys."""
     return HEADER.pack(2, 0, key, 0) + struct.pack("<ff", first, end)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="ascii")
-    part.replace(path)
 
 
 # RecordIO frames: how records lie in a .rec file, and how one that holds the magic is split.

@@ -6,10 +6,9 @@ Only where the environment names a folder for them: a sweep does so for its runs
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.files import file_lock
+from sphereface2.files import file_lock, replacing
 from sphereface2.progress import Progress
 from sphereface2.rendering.person import (
     EVERYDAY,
@@ -29,6 +28,7 @@ from sphereface2.rendering.person import (
 )
 from sphereface2.rendering.renderer import render
 from sphereface2.rendering.surface import SIZE
+from sphereface2.workers import in_processes, one_opencv_thread
 
 FOLDER_VARIABLE = "SPHEREFACE2_RENDERED"
 """The environment variable with the folder in which rendered pictures are kept."""
@@ -50,11 +50,8 @@ def kept_or_rendered(
         if found is not None:
             return found
         pictures = render()
-        # Renamed when complete: whatever ends this process, half a file is never read.
-        unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
-        with unfinished.open("wb") as file:
+        with replacing(path) as made, made.open("wb") as file:
             np.save(file, pictures)
-        unfinished.replace(path)
     return pictures
 
 
@@ -168,10 +165,17 @@ class SyntheticImages:
     ) -> NDArray[np.uint8]:
         samples = len(self.settings)
         rendered = np.empty(shape, dtype=np.uint8)
-        for done, (person, pictures) in enumerate(self._render_people(workers), start=1):
-            rendered[person * samples : (person + 1) * samples] = pictures
-            if progress is not None:
-                progress(done * samples, len(self))
+        results = in_processes(
+            self._render_person,
+            range(self.people),
+            workers=min(workers, self.people),
+            start=one_opencv_thread,
+        )
+        with closing(results):
+            for done, (person, pictures) in enumerate(results, start=1):
+                rendered[person * samples : (person + 1) * samples] = pictures
+                if progress is not None:
+                    progress(done * samples, len(self))
         return rendered
 
     def _place(self, index: int) -> tuple[int, int]:
@@ -180,41 +184,9 @@ class SyntheticImages:
         person, sample = divmod(index, len(self.settings))
         return self.first_person + person, sample
 
-    def _render_people(self, workers: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        if workers < 2 or self.people < 2:
-            for person in range(self.people):
-                yield person, self._render_person(person)
-            return
-        # Spawned, not forked: the parent may hold threads of torch or OpenCV.
-        context = multiprocessing.get_context("spawn")
-        count = min(workers, self.people)
-        with ProcessPoolExecutor(count, mp_context=context, initializer=_one_thread) as pool:
-            # A bounded queue: finished pictures must not pile up twice in memory.
-            waiting: dict[Future[NDArray[np.uint8]], int] = {}
-            upcoming = iter(range(self.people))
-            for person in upcoming:
-                waiting[pool.submit(_render_person, self, person)] = person
-                if len(waiting) >= 4 * count:
-                    break
-            while waiting:
-                finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    following = next(upcoming, None)
-                    if following is not None:
-                        waiting[pool.submit(_render_person, self, following)] = following
-                    yield waiting.pop(future), future.result()
-
     def _render_person(self, person: int) -> NDArray[np.uint8]:
         start = person * len(self.settings)
         return np.stack([self[start + sample] for sample in range(len(self.settings))])
-
-
-def _one_thread() -> None:
-    cv2.setNumThreads(1)
-
-
-def _render_person(images: SyntheticImages, person: int) -> NDArray[np.uint8]:
-    return images._render_person(person)
 
 
 # Embedded data: synthetic people as a training source, as verification sets and as a picture.

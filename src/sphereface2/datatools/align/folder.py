@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from sphereface2.data.sources.folder import find_images
 from sphereface2.data.sources.image_file import IMAGE_SUFFIXES
-from sphereface2.datatools.align.crew import ENCODINGS, Task, Work, align_all
 from sphereface2.datatools.align.journal import AlignJournal, Outcome, write_reports
+from sphereface2.datatools.align.photo import ENCODINGS, PhotoAligner, Task
 from sphereface2.faces import CHOICES
 from sphereface2.faces.detector import FIRST_LOOK
-from sphereface2.files import printable, telling_how_to_go_on
+from sphereface2.files import on_full_disk, printable
 from sphereface2.progress import Progress
 from sphereface2.registry import look_up
+from sphereface2.workers import LostWorkerError, in_processes, one_opencv_thread
 
 LARGEST_CROP = 1024
 
@@ -35,7 +36,7 @@ class Aligned:
     """Photos whose face was found at a second look only."""
     without_face: int
     unreadable: int
-    anew: int
+    new: int
     """Photos that this run has looked at; the others were done."""
     seconds: float
     """How long this run took."""
@@ -62,8 +63,10 @@ def align_folder(
     read.
     """
     _check(source, target, size=size, choose=choose, image_format=image_format, workers=workers)
-    work = Work(source, target, detector, dict(options or {}), size, choose, image_format)
-    work.build_detector()  # what it lacks is told before anything is written
+    aligner = PhotoAligner(
+        source, target, detector, dict(options or {}), size, choose, image_format
+    )
+    aligner.build_detector()  # what it lacks is said before anything is written
     found = find_images(source)
     photos = found.names
     if not photos and not found.unread:
@@ -74,24 +77,34 @@ def align_folder(
     settings = {
         "source": str(source.resolve()),
         "detector": detector,
-        "options": work.options,
+        "options": aligner.options,
         "size": size,
         "choose": choose,
         "format": image_format,
     }
     start = time.perf_counter()
-    full_disk = telling_how_to_go_on(target, kept="the crops that are there stay")
+    full_disk = on_full_disk(target, kept="the crops that are there stay")
     with full_disk, AlignJournal(target, settings) as journal:
         tasks = _tasks(photos, journal.outcomes, target, ending=image_format)
         done = len(photos) - len(tasks)
         if progress is not None:
             progress(done, len(photos))
-        with closing(align_all(work, tasks, workers=min(workers, len(tasks)))) as crew:
-            for outcome in crew:
-                journal.add(outcome)
-                done += 1
-                if progress is not None:
-                    progress(done, len(photos))
+        results = in_processes(
+            aligner, tasks, workers=min(workers, len(tasks)), start=one_opencv_thread
+        )
+        try:
+            with closing(results):
+                for _, outcome in results:
+                    journal.add(outcome)
+                    done += 1
+                    if progress is not None:
+                        progress(done, len(photos))
+        except LostWorkerError as error:
+            photo, _ = cast(Task, error.task)
+            raise OSError(
+                f"a worker process died at the photo {printable(photo)}, perhaps for want "
+                "of memory; run the same command with fewer --workers to resume"
+            ) from None
         for photo, reason in found.unread.items():
             if photo not in journal.outcomes:
                 journal.add(Outcome(photo, reason=reason))
@@ -105,7 +118,7 @@ def align_folder(
         second_look=sum(outcome.look != FIRST_LOOK for outcome in outcomes),
         without_face=sum(outcome.crop is None and outcome.reason is None for outcome in outcomes),
         unreadable=sum(outcome.reason is not None for outcome in outcomes),
-        anew=len(tasks) + len(found.unread),
+        new=len(tasks) + len(found.unread),
         seconds=time.perf_counter() - start,
     )
 

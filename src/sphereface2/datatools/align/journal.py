@@ -1,24 +1,21 @@
-"""What became of each photo, written down photo by photo, so that a stopped alignment goes on."""
+"""What became of each photo, written down one by one, so that a stopped alignment can resume."""
 
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
-import os
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from sphereface2.datatools.convert.work_folder import write_whole
 from sphereface2.faces import Face
 from sphereface2.faces.detector import FIRST_LOOK
-from sphereface2.files import printable
+from sphereface2.files import LockedError, file_lock, printable, write_atomically
 
 WORK_FOLDER = ".align"
 """In the target: the journal, and crops that are being written."""
@@ -75,33 +72,24 @@ class AlignJournal:
             raise ValueError(
                 f"{printable(target)} is not empty and was not written by align; give a new folder"
             )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / "journal.jsonl"
-        self._file = path.open("a+b")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with ExitStack() as held:
+            try:
+                held.enter_context(file_lock(self.folder / "lock", patience=0))
+            except LockedError:
+                raise ValueError(
+                    f"another process is writing to {printable(target)}; wait for it"
+                ) from None
+            self._file = held.enter_context((self.folder / "journal.jsonl").open("a+b"))
             self.outcomes = self._read(target, settings)
-        except BlockingIOError:
-            self._file.close()
-            raise ValueError(
-                f"another process is writing to {printable(target)}; wait for it"
-            ) from None
-        except BaseException:
-            self._file.close()
-            raise
-        for half_written in self.folder.glob("*.part"):
-            half_written.unlink()
+            for half_written in self.folder.glob("*.part"):
+                half_written.unlink()
+            self._held = held.pop_all()
 
     def __enter__(self) -> AlignJournal:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()
+    def __exit__(self, *error: object) -> None:
+        self._held.close()
 
     def add(self, outcome: Outcome) -> None:
         """Write down what became of a photo; what was known about it before counts no more."""
@@ -166,15 +154,13 @@ def write_reports(target: Path, outcomes: Iterable[Outcome]) -> None:
             no_face.append(_one_line(each.photo))
         else:
             unreadable.append(f"{_one_line(each.photo)}\t{each.reason}")
-    _write_text(target / "no_face.txt", "".join(f"{line}\n" for line in no_face))
-    _write_text(target / "unreadable.txt", "".join(f"{line}\n" for line in unreadable))
-    _write_text(target / "faces.csv", table.getvalue())
+    for name, text in (
+        ("no_face.txt", "".join(f"{line}\n" for line in no_face)),
+        ("unreadable.txt", "".join(f"{line}\n" for line in unreadable)),
+        ("faces.csv", table.getvalue()),
+    ):
+        write_atomically(target / name, text, durable=True)
 
 
 def _one_line(name: str) -> str:
     return name.replace("\n", "\\n").replace("\r", "\\r")
-
-
-def _write_text(path: Path, text: str) -> None:
-    # Names that are no UTF-8 are written as the bytes that they are.
-    write_whole(path, os.fsencode(text))

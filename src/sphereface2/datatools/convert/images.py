@@ -9,18 +9,17 @@ import time
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from sphereface2.data.sources import open_images
 from sphereface2.data.sources.encoded import EncodedImages, OnBadImage
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.sources.image_list import ImageList
-from sphereface2.datatools.convert.job import Converted, Job, Watch, unwatched
+from sphereface2.datatools.convert.job import Converted, Job
 from sphereface2.datatools.convert.pairs import convert_pairs, looks_like_pairs
 from sphereface2.datatools.convert.targets import TARGETS, images_stay
-from sphereface2.datatools.convert.work_folder import WorkFolder, Written, refuse_existing
+from sphereface2.datatools.convert.work_folder import Conversion, Written
 from sphereface2.files import printable
-from sphereface2.progress import counted
+from sphereface2.progress import Watch, counted, unwatched
 from sphereface2.registry import look_up
 
 FORMATS = ("folder", "list", "recordio", "parquet", "bin")
@@ -46,11 +45,11 @@ def convert(
     workers: int | None = None,
     watch: Watch = unwatched,
 ) -> Converted:
-    """Write the images of `source` as `target`; both forms are told by their names.
+    """Write the images of `source` as `target`; their names say which forms they are.
 
     Images are copied byte for byte. Nothing is written before every image has been checked; with
     `on_bad_image` "skip" unreadable ones are left out. All is made in `target`.partial and gets
-    its name in the end; the same call goes on after an interruption, a kill or a full disk.
+    its name in the end; the same call resumes after an interruption, a kill or a full disk.
     """
     began = time.monotonic()
     form = _guess(target) if format is None else format
@@ -76,13 +75,18 @@ def convert(
     images = open_images(source, root=root)
     notes = images.notes  # whether they are aligned, which the check adds, matters to a training
     stays = form == "list" and images_stay(images)
-    work = WorkFolder(target, overwrite=overwrite)
-    request = _request(images, root=root, form=form, on_bad_image=policy)
-    places = TARGETS[form].places(target, stays)
-    if not work.is_finished(request):
-        for place in places:
-            refuse_existing(place, overwrite=overwrite)
-    facts = work.facts(request)
+    work = Conversion(
+        images.path,
+        target,
+        root=root,
+        form=form,
+        on_bad_image=policy,
+        overwrite=overwrite,
+        images=len(images),
+        state=_state(images),
+    )
+    work.require_free(*TARGETS[form].places(target, stays))
+    facts = work.facts()
     if facts is None:
         bad = _check(images, on_bad_image=policy, workers=workers or 4, watch=watch)
     else:
@@ -93,7 +97,7 @@ def convert(
         with watch(f"writing {counted(len(job), 'image')} to {printable(target)}") as progress:
             return TARGETS[form].write(job, work, stays, progress)
 
-    written = work.carry_out(request, make, facts={"bad": bad})
+    written = work.carry_out(make, bad=bad)
     return Converted(
         path=target,
         format=form,
@@ -101,7 +105,7 @@ def convert(
         people=len(job.people),
         pairs=None,
         bytes=written.bytes,
-        written=written.anew,
+        written=written.new,
         skipped=len(bad),
         seconds=time.monotonic() - began,
         notes=(*notes, *written.notes),
@@ -139,20 +143,6 @@ def _refuse_each_other(source: Path, target: Path, form: str) -> None:
         raise FileNotFoundError(f"there is no folder {printable(target.parent)} to write to")
 
 
-def _request(
-    images: EncodedImages, *, root: Path | None, form: str, on_bad_image: str
-) -> dict[str, Any]:
-    """What makes two conversions the same: one may go on with what the other has written."""
-    return {
-        "source": printable(images.path.resolve()),
-        "root": None if root is None else printable(root.resolve()),
-        "format": form,
-        "on_bad_image": on_bad_image,
-        "images": len(images),
-        "state": _state(images),
-    }
-
-
 def _state(images: EncodedImages) -> str:
     """Stands for what is in a source: it changes when a file comes, goes or changes."""
     digest = hashlib.sha256()
@@ -167,7 +157,7 @@ def _state(images: EncodedImages) -> str:
         try:
             found = file.stat()
         except OSError:
-            continue  # for the check to tell
+            continue  # which the check reports
         digest.update(b"%d %d" % (found.st_size, found.st_mtime_ns))
     return digest.hexdigest()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,13 +13,12 @@ from sphereface2.data.sources.encoded import UNKNOWN, EncodedImages
 from sphereface2.data.sources.image_file import Encoded, look, suffix_of
 from sphereface2.data.sources.recordio import names_of_people
 from sphereface2.datatools.convert.safe_names import FileNames, safe_file, unique_parts
-from sphereface2.progress import Progress
 
 
 class Job:
     """The images of a source without those `left_out`, and people without any image.
 
-    Images keep their numbers; people are numbered anew where one has gone.
+    Images keep their numbers; people are numbered again where one has gone.
     """
 
     def __init__(self, images: EncodedImages, *, left_out: Sequence[int]) -> None:
@@ -31,9 +29,9 @@ class Job:
         """The numbers of the images to write."""
         labels = images.labels[self.indices]
         found = np.unique(labels[labels >= 0])
-        anew = np.full(len(images.people) + 1, -1, np.int64)  # the last for label -1
-        anew[found] = np.arange(len(found))
-        self.labels: NDArray[np.int64] = anew[images.labels]
+        renumbered = np.full(len(images.people) + 1, -1, np.int64)  # the last for label -1
+        renumbered[found] = np.arange(len(found))
+        self.labels: NDArray[np.int64] = renumbered[images.labels]
         """The label of each image of the source; -1 for nobody known."""
         names = names_of_people(images)
         self.people = [names[label] for label in found.tolist()]
@@ -95,17 +93,6 @@ def _in_order(people: Sequence[str]) -> list[str]:
         return list(people)
     width = max(len(person) for person in people)
     return [person.zfill(width) for person in people]
-
-
-# What a conversion came to, and how its progress is shown.
-
-Watch = Callable[[str], AbstractContextManager[Progress | None]]
-"""Shows the progress of a named piece of work: `with watch("checking") as progress: ...`."""
-
-
-def unwatched(title: str) -> AbstractContextManager[Progress | None]:
-    """Work that nobody watches."""
-    return nullcontext()
 
 
 @dataclass(frozen=True)

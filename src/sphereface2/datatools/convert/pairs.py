@@ -18,17 +18,11 @@ from sphereface2.data.pairs.lists import MissingFilesError
 from sphereface2.data.pairs.verification_set import VerificationSet
 from sphereface2.data.sources.encoded import OnBadImage
 from sphereface2.data.sources.image_file import look, suffix_of
-from sphereface2.datatools.convert.job import Converted, Watch
-from sphereface2.datatools.convert.targets import mark_folder, report, write_file
-from sphereface2.datatools.convert.work_folder import (
-    Product,
-    WorkFolder,
-    Written,
-    refuse_existing,
-    write_whole,
-)
-from sphereface2.files import printable
-from sphereface2.progress import Progress, counted
+from sphereface2.datatools.convert.job import Converted
+from sphereface2.datatools.convert.targets import mark_folder, report
+from sphereface2.datatools.convert.work_folder import Conversion, Written
+from sphereface2.files import printable, put_in_place, write_atomically
+from sphereface2.progress import Progress, Watch, counted
 
 
 class _StoredImages(Protocol):
@@ -66,17 +60,17 @@ def convert_pairs(
     found = _open(source, root)
     stored: _StoredImages = found.images  # type: ignore[assignment]  # all kinds in files are
     state = source.stat()
-    request = {
-        "source": printable(source.resolve()),
-        "root": None if root is None else printable(root.resolve()),
-        "format": form,
-        "on_bad_image": on_bad_image,
-        "pairs": len(found.pairs),
-        "state": [state.st_size, state.st_mtime_ns],
-    }
-    work = WorkFolder(target, overwrite=overwrite)
-    if not work.is_finished(request):
-        refuse_existing(target, overwrite=overwrite)
+    work = Conversion(
+        source,
+        target,
+        root=root,
+        form=form,
+        on_bad_image=on_bad_image,
+        overwrite=overwrite,
+        pairs=len(found.pairs),
+        state=[state.st_size, state.st_mtime_ns],
+    )
+    work.require_free(target)
     bad = _check(stored, found.pairs, source, on_bad_image=on_bad_image, watch=watch)
     kept = ~np.isin(found.pairs, bad).any(axis=1)
     pairs, same = found.pairs[kept], found.same[kept]
@@ -89,7 +83,7 @@ def convert_pairs(
                 return _write_bin(stored, pairs, same, work, progress)
             return _write_folder(stored, pairs, same, found.people, work, progress)
 
-    written = work.carry_out(request, make, facts={})
+    written = work.carry_out(make)
     images = 2 * len(pairs) if form == "bin" else len(np.unique(pairs))
     people = None if found.people is None else len(np.unique(found.people[np.unique(pairs)]))
     return Converted(
@@ -99,7 +93,7 @@ def convert_pairs(
         people=people,
         pairs=len(pairs),
         bytes=written.bytes,
-        written=written.anew,
+        written=written.new,
         skipped=int((~kept).sum()),
         seconds=time.monotonic() - began,
     )
@@ -157,7 +151,7 @@ def _write_bin(
     stored: _StoredImages,
     pairs: NDArray[np.int64],
     same: NDArray[np.bool_],
-    work: WorkFolder,
+    work: Conversion,
     progress: Progress | None,
 ) -> Written:
     made, part = work.path / "set.bin", work.path / "set.bin.part"
@@ -173,11 +167,9 @@ def _write_bin(
                 writer.write(stored.encoded(index))
                 report(progress, done, len(order))
             writer.finish(same.tolist())
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(made)
+        put_in_place(part, made, durable=True)
     size = made.stat().st_size
-    return Written([Product(made, work.target)], len(order) - there, size)
+    return Written([(made, work.target)], len(order) - there, size)
 
 
 def _take_up(file: BinaryIO, most: int) -> int:
@@ -209,7 +201,7 @@ def _write_folder(
     pairs: NDArray[np.int64],
     same: NDArray[np.bool_],
     people: NDArray[np.int64] | None,
-    work: WorkFolder,
+    work: Conversion,
     progress: Progress | None,
 ) -> Written:
     """images/000012.jpg and so on (in a folder for each person where people are known)."""
@@ -218,20 +210,21 @@ def _write_folder(
     wanted = np.unique(pairs).tolist()
     mark_folder(made, len(wanted))
     names: dict[int, str] = {}
-    anew = size = 0
+    new = size = 0
     for done, index in enumerate(wanted, start=1):
         encoded = stored.encoded(index)
         folder = "images" if people is None else f"images/{people[index]:06d}"
         names[index] = f"{folder}/{index:06d}{suffix_of(look(encoded).format)}"
         place = made / names[index]
         if not place.exists() or place.stat().st_size != len(encoded):
-            write_file(str(place), encoded, work.path / "image.part")
-            anew += 1
+            write_atomically(place, encoded, by=work.path / "image.part")
+            new += 1
         size += len(encoded)
         report(progress, done, len(wanted))
     lines = [
         f"{names[first]} {names[second]} {int(answer)}\n"
         for (first, second), answer in zip(pairs.tolist(), same.tolist(), strict=True)
     ]
-    write_whole(made / "pairs.txt", "".join(lines).encode())
-    return Written([Product(made, work.target)], anew, size)
+    part = work.path / "pairs.part"
+    write_atomically(made / "pairs.txt", "".join(lines), by=part, durable=True)
+    return Written([(made, work.target)], new, size)

@@ -1,4 +1,4 @@
-"""The forms that images are written in, each able to go on with what an earlier run has written."""
+"""The forms that images are written in, each able to resume what an earlier run has begun."""
 
 from __future__ import annotations
 
@@ -12,25 +12,18 @@ import numpy as np
 from sphereface2.data.sources.class_labels import classes_of_texts
 from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.folder import ImageFolder
-from sphereface2.data.sources.image_file import Encoded
 from sphereface2.data.sources.image_list import ImageList
 from sphereface2.data.sources.parquet import ROWS_PER_GROUP, ParquetWriter, require_pyarrow
 from sphereface2.data.sources.recordio import people_file
 from sphereface2.data.sources.recordio_writer import RecordWriter
 from sphereface2.datatools.convert.job import Job, people_text
 from sphereface2.datatools.convert.safe_names import FileNames
-from sphereface2.datatools.convert.work_folder import (
-    MARK,
-    Product,
-    WorkFolder,
-    Written,
-    write_whole,
-)
-from sphereface2.files import printable
+from sphereface2.datatools.convert.work_folder import MARK, Conversion, Written
+from sphereface2.files import printable, write_atomically
 from sphereface2.progress import Progress
 
 IMAGES_PER_PART = 2048
-"""Of a Parquet file, which cannot be gone on with: an interruption costs at most so many."""
+"""Of a Parquet file, which cannot be resumed: an interruption costs at most so many."""
 _STEP = 64  # images between two reports of progress
 
 
@@ -43,7 +36,7 @@ class Target:
     """
 
     places: Callable[[Path, bool], list[Path]]
-    write: Callable[[Job, WorkFolder, bool, Progress | None], Written]
+    write: Callable[[Job, Conversion, bool, Progress | None], Written]
 
 
 def images_stay(images: EncodedImages) -> bool:
@@ -54,13 +47,13 @@ def images_stay(images: EncodedImages) -> bool:
 # -- a folder for each person --------------------------------------------------------------------
 
 
-def _write_folder(job: Job, work: WorkFolder, stays: bool, progress: Progress | None) -> Written:
+def _write_folder(job: Job, work: Conversion, stays: bool, progress: Progress | None) -> Written:
     made = work.path / "images"
-    anew, size = copy_images(job, job.file_names(), made, progress)
+    new, size = copy_images(job, job.file_names(), made, progress)
     notes: tuple[str, ...] = ()
     if job.has_unknown:
         notes = ("images of nobody known are in a folder of their own, which reads as one person",)
-    return Written([Product(made, work.target)], anew, size, notes)
+    return Written([(made, work.target)], new, size, notes)
 
 
 def copy_images(
@@ -69,34 +62,24 @@ def copy_images(
     """Write each image that is not there yet; how many these were, and the bytes of all."""
     folder.mkdir(exist_ok=True)
     mark_folder(folder, len(job))
-    anew = size = 0
+    new = size = 0
     for done, index in enumerate(job.indices.tolist(), start=1):
         place = f"{folder}/{names[index]}"
         present = _size_of(place)
         if not present:
             encoded = job.encoded(index)
-            write_file(place, encoded, folder.with_name("image.part"))
+            write_atomically(Path(place), encoded, by=folder.with_name("image.part"))
             present = len(encoded)
-            anew += 1
+            new += 1
         size += present
         report(progress, done, len(job))
-    return anew, size
-
-
-def write_file(place: str, content: Encoded, part: Path) -> None:
-    """Write a file by way of `part`: under its name there is never half of it."""
-    with part.open("wb") as file:
-        file.write(content)
-    try:
-        os.replace(part, place)  # noqa: PTH105 - a Path for each of millions of files is slow
-    except FileNotFoundError:
-        Path(place).parent.mkdir(parents=True, exist_ok=True)
-        part.replace(place)
+    return new, size
 
 
 def mark_folder(folder: Path, images: int) -> None:
     """Leave the sign by which a later conversion may replace the folder."""
-    write_whole(folder / MARK, b'{"images": %d}\n' % images)
+    mark = f'{{"images": {images}}}\n'
+    write_atomically(folder / MARK, mark, by=folder.with_name("mark.part"), durable=True)
 
 
 def _size_of(path: str) -> int:
@@ -110,7 +93,7 @@ def _size_of(path: str) -> int:
 # -- a list --------------------------------------------------------------------------------------
 
 
-def _write_list(job: Job, work: WorkFolder, stays: bool, progress: Progress | None) -> Written:
+def _write_list(job: Job, work: Conversion, stays: bool, progress: Progress | None) -> Written:
     made = work.path / "list.txt"
     if stays:
         files = job.images
@@ -120,15 +103,16 @@ def _write_list(job: Job, work: WorkFolder, stays: bool, progress: Progress | No
         def path(index: int) -> str:
             return os.path.relpath(files.image_path(index).resolve(), base)
 
-        write_whole(made, _list_text(job, path, progress))
+        write_atomically(made, _list_text(job, path, progress), durable=True)
         size = made.stat().st_size
-        return Written([Product(made, work.target)], len(job), size)
+        return Written([(made, work.target)], len(job), size)
     copied = work.path / "images"
     place = _images_of_list(work.target)
     names = job.file_names()
-    anew, size = copy_images(job, names, copied, progress)
-    write_whole(made, _list_text(job, lambda index: f"{place.name}/{names[index]}", None))
-    return Written([Product(copied, place), Product(made, work.target)], anew, size)
+    new, size = copy_images(job, names, copied, progress)
+    lines = _list_text(job, lambda index: f"{place.name}/{names[index]}", None)
+    write_atomically(made, lines, durable=True)
+    return Written([(copied, place), (made, work.target)], new, size)
 
 
 def _list_text(job: Job, path: Callable[[int], str], progress: Progress | None) -> bytes:
@@ -176,40 +160,40 @@ def _record_places(target: Path, stays: bool) -> list[Path]:
     return [target, target.with_suffix(".idx"), people_file(target)]
 
 
-def _write_records(job: Job, work: WorkFolder, stays: bool, progress: Progress | None) -> Written:
+def _write_records(job: Job, work: Conversion, stays: bool, progress: Progress | None) -> Written:
     made = work.path / work.target.name
     # The images of a person follow one another in a .rec.
     order = job.indices[np.argsort(job.labels[job.indices], kind="stable")].tolist()
-    anew = 0
+    new = 0
     if not made.exists():
         with RecordWriter(made, resume=True) as writer:
             there = writer.written
             for done, index in enumerate(order[there:], start=there + 1):
                 writer.write(job.encoded(index), int(job.labels[index]))
-                anew += 1
+                new += 1
                 report(progress, done, len(job))
-    write_whole(people_file(made), people_text(job.people))
+    write_atomically(people_file(made), people_text(job.people), durable=True)
     property_place = work.target.with_name("property")
     is_free = not property_place.exists() or work.target.exists()
     products = [
-        Product(made.with_suffix(".idx"), work.target.with_suffix(".idx")),
-        Product(people_file(made), people_file(work.target)),
-        *([Product(made.with_name("property"), property_place)] if is_free else []),
-        Product(made, work.target),
+        (made.with_suffix(".idx"), work.target.with_suffix(".idx")),
+        (people_file(made), people_file(work.target)),
+        *([(made.with_name("property"), property_place)] if is_free else []),
+        (made, work.target),
     ]
     notes = () if is_free else (f"{printable(property_place)} is of another .rec and stays",)
-    return Written(products, anew, made.stat().st_size, notes)
+    return Written(products, new, made.stat().st_size, notes)
 
 
 # -- Parquet -------------------------------------------------------------------------------------
 
 
-def _write_parquet(job: Job, work: WorkFolder, stays: bool, progress: Progress | None) -> Written:
+def _write_parquet(job: Job, work: Conversion, stays: bool, progress: Progress | None) -> Written:
     parts = work.path / "images"
     parts.mkdir(exist_ok=True)
     mark_folder(parts, len(job))
     files = []
-    anew = 0
+    new = 0
     for start in range(0, len(job), IMAGES_PER_PART):
         file = parts / f"part-{start // IMAGES_PER_PART:05d}.parquet"
         files.append(file)
@@ -225,16 +209,16 @@ def _write_parquet(job: Job, work: WorkFolder, stays: bool, progress: Progress |
                     name=job.stored_name(index),
                 )
                 report(progress, done, len(job))
-        anew += len(chosen)
+        new += len(chosen)
     size = sum(file.stat().st_size for file in files)
     if work.target.suffix != ".parquet":
-        return Written([Product(parts, work.target)], anew, size)
+        return Written([(parts, work.target)], new, size)
     if len(files) == 1:
-        return Written([Product(files[0], work.target)], anew, size)
+        return Written([(files[0], work.target)], new, size)
     joined = work.path / "joined.parquet"
     if not joined.exists():
         _join(files, joined)
-    return Written([Product(joined, work.target)], anew, joined.stat().st_size)
+    return Written([(joined, work.target)], new, joined.stat().st_size)
 
 
 def _join(files: list[Path], joined: Path) -> None:

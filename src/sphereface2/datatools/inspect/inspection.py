@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ from sphereface2.datatools.inspect.faces import (
 )
 from sphereface2.datatools.inspect.image_facts import ImageFacts
 from sphereface2.evaluation.mislabelled import MislabelledResult
-from sphereface2.files import JsonResult, printable
+from sphereface2.files import JsonResult, printable, replacing
 from sphereface2.progress import Progress
 
 KEPT = 200
@@ -231,15 +230,11 @@ def _path(source: EncodedImages, number: int, root: Path | None) -> str:
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write to a file beside `path`, then rename; names that are not UTF-8 keep their bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            file.writelines(lines)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with (
+        replacing(path) as made,
+        made.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+    ):
+        file.writelines(lines)
 
 
 # The whole result of an inspection: of the data, and of the labels where a model was given.

@@ -71,14 +71,14 @@ def measure_parallel(
             share = seconds * len(some) / count
             times = take_turns(teams, repeats=repeats, seconds=share, took=turns.took)
             for (method, world), team, steps in zip(some, teams, times, strict=True):
-                told = team.told()[0]
+                numbers = team.numbers()[0]
                 runs.append(
                     ParallelRun(
                         method=method,
                         ranks=world,
                         seconds=tuple(steps),
-                        exchanges=told["exchanges"],
-                        bytes_sent=told["bytes_sent"],
+                        exchanges=numbers["exchanges"],
+                        bytes_sent=numbers["bytes_sent"],
                     )
                 )
     turns.end()
@@ -214,7 +214,7 @@ class _HeadWork:
 
             torch.cuda.synchronize()
 
-    def told(self) -> Mapping[str, float]:
+    def numbers(self) -> Mapping[str, float]:
         traffic = self._step.head.exchange.traffic
         return {
             "exchanges": traffic.barriers / self._steps,

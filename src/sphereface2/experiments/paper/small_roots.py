@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from sphereface2.datatools.rendered_ijb import render_ijb
 from sphereface2.evaluation.ijb_files import read_ijb
 from sphereface2.evaluation.megaface_files import write_list
 from sphereface2.evaluation.protocols.roots import MADE
+from sphereface2.files import file_lock, replacing
 from sphereface2.models.embedder import Watch, unwatched
 from sphereface2.progress import Progress
 from sphereface2.registry import look_up
@@ -130,22 +129,13 @@ def small_root(
     place = folder / name
     if place.is_dir():
         return place
-    folder.mkdir(parents=True, exist_ok=True)
-    # Made beside its place: what has the name is whole.
-    making = Path(tempfile.mkdtemp(dir=folder, prefix=f".{name}."))
-    try:
-        root = making / "root"  # unlike the temporary folder itself, readable for others
-        with watch(f"rendering a small {protocol}") as progress:
+    with file_lock(folder / f".{name}.lock"):
+        if place.is_dir():  # another process was faster, with the same images
+            return place
+        with replacing(place) as root, watch(f"rendering a small {protocol}") as progress:
             count = usable_cores() if workers is None else workers
             chosen.make(root, protocol=protocol, workers=count, progress=progress)
-        (root / MADE).write_text(text, encoding="utf-8")
-        try:
-            root.replace(place)
-        except OSError:
-            if not place.is_dir():  # else another process was faster, with the same images
-                raise
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
+            (root / MADE).write_text(text, encoding="utf-8")
     return place
 
 

@@ -1,4 +1,4 @@
-"""The processes of a sweep: one a run, each with its share of the cores or with a GPU."""
+"""The processes of a sweep: one for each run, each with its share of the cores or with a GPU."""
 
 import os
 import signal
@@ -71,7 +71,7 @@ class Crew:
         self.children.append(Child(state, process, slot, begin))
 
     def environment(self, slot: int) -> Mapping[str, str]:
-        """What the worker in a slot is told besides the environment of this process."""
+        """What the worker in a slot gets besides the environment of this process."""
         threads = str(max(1, usable_cores() // self.jobs))
         words = {
             "OMP_NUM_THREADS": threads,
@@ -99,7 +99,7 @@ class Crew:
             child.close_input()
 
     def kill(self) -> None:
-        """End what is still there; a run so ended goes on from its last checkpoint."""
+        """End what is still there; such a run resumes from its last checkpoint."""
         for child in self.children:
             if child.process.poll() is None:
                 os.killpg(child.process.pid, signal.SIGKILL)

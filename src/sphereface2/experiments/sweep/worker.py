@@ -1,7 +1,7 @@
 """One run of a sweep, as a process: `python -m sphereface2.experiments.sweep.worker RUN_FOLDER`.
 
-It trains, or goes on, and measures. A SIGINT ends it with a checkpoint. With --tied it also ends
-so when its standard input closes, which is what happens when whoever started it is gone.
+It trains, or resumes, and measures. A SIGINT ends it with a checkpoint. With --tied it also ends
+so when its standard input closes, as it does when the process that started it is gone.
 """
 
 import os
