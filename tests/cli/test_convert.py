@@ -94,7 +94,7 @@ def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
     assert stopped.returncode == 130
     assert stopped.stderr.splitlines() == [
         "checking 40 images",
-        "stopped; the same command resumes",
+        "stopped; the same command resumes where it was",
     ]
     assert run("convert", "crops", "out", cwd=tmp_path).returncode == 0
     assert contents(tmp_path / "out") == contents(tmp_path / "crops")
