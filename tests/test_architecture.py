@@ -115,6 +115,18 @@ def test_the_renderer_imports_nothing_of_ours() -> None:
         assert all(name.startswith("sphereface2.rendering") for name in ours), f"{path}: {ours}"
 
 
+def test_images_on_their_way_to_a_network_are_resized_in_one_place() -> None:
+    rooms = ("data", "backbones", "heads", "training", "models", "evaluation", "runs")
+    resizing = {"resize", "interpolate", "grid_sample"}
+    for path in [each for name in rooms for each in (PACKAGE / name).rglob("*.py")]:
+        if path == PACKAGE / "data" / "transforms.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            # cv2.resize and the like: a call of an attribute; ours is imported by its name
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                assert node.func.attr not in resizing, f"{path}, line {node.lineno}"
+
+
 def test_every_room_of_the_line_exists() -> None:
     assert {room(path) for path in modules()} == {*LINE, *FREE}
 

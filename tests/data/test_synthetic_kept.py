@@ -1,14 +1,17 @@
 """Rendered pictures that are kept on disk: the same pictures, rendered once."""
 
+import hashlib
 import multiprocessing
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
 from sphereface2.data.sources import synthetic as images
 from sphereface2.data.sources import synthetic as kept
 from sphereface2.data.sources.synthetic import SyntheticFaces
+from sphereface2.rendering import renderer
 
 
 def faces(**changes: int) -> SyntheticFaces:
@@ -53,6 +56,15 @@ def test_pictures_of_another_renderer_are_not_taken(
     monkeypatch.setattr(kept, "renderer_version", lambda: "another")
     faces().prepare()
     assert len(list(folder.glob("*.npy"))) == 2
+
+
+def test_the_version_stands_for_the_code_that_draws() -> None:
+    code = hashlib.sha256(cv2.__version__.encode())
+    drawing = sorted(Path(renderer.__file__).parent.glob("*.py"))
+    assert {"person.py", "renderer.py", "surface.py"} <= {path.name for path in drawing}
+    for path in drawing:
+        code.update(path.read_bytes())
+    assert kept.renderer_version() == code.hexdigest()
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00", b"no array"])

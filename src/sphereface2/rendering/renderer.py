@@ -42,8 +42,11 @@ _DENSITY = ((0.0, 0.4), (0.12, 0.85), (0.2, 1.0))
 _THICKNESS = ((0.0, 0.4), (0.15, 2.4), (0.4, 5.2), (1.0, 6.0))
 
 
-def render(person: Person, conditions: Conditions) -> Picture:
-    """A 112×112 RGB crop with the eyes and the mouth where alignment puts them."""
+def render(person: Person, conditions: Conditions, *, size: int = SIZE) -> Picture:
+    """A square RGB crop with the eyes and the mouth where alignment puts them.
+
+    It is always drawn at 112×112 and scaled then, so that every size shows the same content.
+    """
     rng = np.random.Generator(np.random.PCG64(conditions.nuisance_seed))
     hair = hair_colour(person, conditions)
     texture = face_texture(person, conditions, hair)
@@ -83,7 +86,11 @@ def render(person: Person, conditions: Conditions) -> Picture:
     _mix_in(picture[:, :, hits.columns], colour, hits.cover)
     if conditions.accessory == "hand":
         _hand(picture, rng)
-    return _camera(picture, conditions, rng)
+    drawn = _camera(picture, conditions, rng)
+    if size == SIZE:
+        return drawn
+    way = cv2.INTER_AREA if size < SIZE else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(drawn, (size, size), interpolation=way), np.uint8)
 
 
 def _sample(source: NDArray[Any], place: tuple[Map, Map]) -> NDArray[Any]:

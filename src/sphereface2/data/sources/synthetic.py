@@ -1,6 +1,7 @@
-"""Rendered pictures kept on disk, so that many runs over the same people render them once.
+"""Synthetic people as images by number and as a training source.
 
-Only where the environment names a folder for them: a sweep does so for its runs.
+Pictures are rendered when asked for, or all of them up front. Where the environment names a folder
+they are kept on disk, so that many runs over the same people, as a sweep's, render them once.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from sphereface2.files import file_lock, replacing
 from sphereface2.progress import Progress
+from sphereface2.rendering import renderer
 from sphereface2.rendering.person import (
     EVERYDAY,
     Conditions,
@@ -67,9 +69,9 @@ def _load(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
 
 @cache
 def renderer_version() -> str:
-    """Stands for how people are drawn now: a digest of this package's code and cv2's version."""
+    """Stands for how people are drawn now: a digest of the renderer's code and cv2's version."""
     code = hashlib.sha256(cv2.__version__.encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(renderer.__file__).parent.glob("*.py")):
         code.update(path.read_bytes())
     return code.hexdigest()
 
@@ -102,13 +104,7 @@ def render_sample(
 ) -> NDArray[np.uint8]:
     """Picture number `sample` of a person, uint8 RGB."""
     conditions = sample_conditions(identity, sample, seed=seed, setting=setting)
-    picture = render(_person(seed, identity), conditions)
-    if image_size == SIZE:
-        return picture
-    # Always rendered at one size, so that every size shows the same content.
-    way = cv2.INTER_AREA if image_size < SIZE else cv2.INTER_LINEAR
-    resized = cv2.resize(picture, (image_size, image_size), interpolation=way)
-    return np.asarray(resized, dtype=np.uint8)
+    return render(_person(seed, identity), conditions, size=image_size)
 
 
 class SyntheticImages:
@@ -187,16 +183,6 @@ class SyntheticImages:
     def _render_person(self, person: int) -> NDArray[np.uint8]:
         start = person * len(self.settings)
         return np.stack([self[start + sample] for sample in range(len(self.settings))])
-
-
-# Embedded data: synthetic people as a training source, as verification sets and as a picture.
-#
-# `person` draws who somebody is and the conditions of a picture, `surface` is
-# the shape of the head and casts rays at it, `skin` is what all pictures of a person
-# share, `texture` draws one face on it (with the shapes of `canvas`),
-# `renderer` makes the picture, `images` numbers the pictures and
-# `sets` pairs those of unseen people. A picture depends on (seed, identity, sample) only,
-# so it is the same in any order, process or thread.
 
 
 class SyntheticFaces:
