@@ -22,7 +22,7 @@ from sphereface2.evaluation.megaface_files import write_list
 from sphereface2.evaluation.pair_scores import load_scores
 from sphereface2.evaluation.results import EvaluationResult
 from sphereface2.models.folder import save_model
-from sphereface2.runs import run as runs
+from sphereface2.runs import train as runs
 from tests.evaluation.test_protocols import faces, pair_list
 from tests.runs.test_runs import SMALL
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from sphereface2.cli import app
 from sphereface2.config.schema import load_config
-from sphereface2.runs import run as runs
+from sphereface2.runs import train as runs
 from sphereface2.runs.folder import run_lock
 from sphereface2.training.checkpoint import load_checkpoint, load_tensors
 from sphereface2.training.distributed import Team, saved_shapes

@@ -18,6 +18,7 @@ from sphereface2.backbones.preprocessing import Preprocessing
 from sphereface2.data.pairs.bin_set import write_bin
 from sphereface2.data.pairs.verification_set import VerificationSet
 from sphereface2.data.sources.aligned_files import AlignedFiles
+from sphereface2.data.sources.source import Images
 from sphereface2.datatools.rendered_ijb import render_ijb
 from sphereface2.evaluation.calibration import calibrate
 from sphereface2.evaluation.ijb_files import IjbSet, image_folder, read_ijb
@@ -31,14 +32,15 @@ from sphereface2.evaluation.protocols.identification import (
 from sphereface2.evaluation.protocols.ijb import IjbC, IjbResult, evaluate_ijb
 from sphereface2.evaluation.protocols.measuring import measure_protocol
 from sphereface2.evaluation.protocols.megaface import MegaFace, MegaFaceResult, megaface
-from sphereface2.evaluation.protocols.pairs import find_sets, score_saved, score_sets
 from sphereface2.evaluation.protocols.roots import is_made
 from sphereface2.evaluation.protocols.subject import Subject, rows_of
-from sphereface2.models.embedder import Embedder, open_embedder
-from sphereface2.models.embedding import MissingImageError, embed
+from sphereface2.evaluation.scoring import find_sets, score_extracted, score_saved
+from sphereface2.models.embedder import MissingImageError
+from sphereface2.models.extraction import ModelEmbedder, open_embedder
 from sphereface2.models.folder import save_model, store_calibration
 from sphereface2.progress import Progress
-from sphereface2.runs.writing import write_protocol, write_verification
+from sphereface2.runs.evaluate import evaluate_on
+from sphereface2.runs.writing import write_protocol
 
 OPTIONS = {"width": 4, "input_size": 16, "embedding_dim": 6}
 
@@ -101,12 +103,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def embedder(place: Path) -> Embedder:
+def embedder(place: Path) -> ModelEmbedder:
     return open_embedder(place / "run", device="cpu", batch_size=7)
 
 
-def straight(embedder: Embedder, images: object) -> npt.NDArray[np.float32]:
-    return embed(embedder.model.backbone, images, preprocessing=embedder.model.preprocessing, batch_size=7)  # type: ignore[arg-type]  # fmt: skip # noqa: E501
+def straight(embedder: ModelEmbedder, images: Images) -> npt.NDArray[np.float32]:
+    return replace(embedder, batch_size=7).embed(images)
 
 
 # -- extraction ------------------------------------------------------------------------------------
@@ -133,10 +135,10 @@ class Pictures:
         self.prepared += 1
 
 
-def test_an_extraction_says_what_it_is_of(embedder: Embedder, tmp_path: Path) -> None:
+def test_an_extraction_says_what_it_is_of(embedder: ModelEmbedder, tmp_path: Path) -> None:
     images = Pictures(10)
     names = [f"a b/{number}.png" for number in range(10)]
-    found = embedder.embed(images, tmp_path / "x.npy", names=names, people=["a b"] * 10)
+    found = embedder.extract(images, tmp_path / "x.npy", names=names, people=["a b"] * 10)
     np.testing.assert_array_equal(found, straight(embedder, images))
     lines = (tmp_path / "x.txt").read_text().splitlines()
     assert lines[3] == "a b/3.png\ta b"
@@ -145,15 +147,15 @@ def test_an_extraction_says_what_it_is_of(embedder: Embedder, tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json", "x.npy", "x.txt"]
 
 
-def test_names_with_blanks_come_back(embedder: Embedder, tmp_path: Path) -> None:
+def test_names_with_blanks_come_back(embedder: ModelEmbedder, tmp_path: Path) -> None:
     output = tmp_path / "x.npy"
     names, people = ["a b/1 (2).png", "a b/2.png", "c/1.png"], ["a b", "a b", "c"]
-    embedder.embed(Pictures(3), output, names=names, people=people)
+    embedder.extract(Pictures(3), output, names=names, people=people)
     saved = Subject(None, output, tmp_path).read(output)
     assert saved.names == names
     assert saved.people is not None
     assert saved.people.tolist() == people
-    embedder.embed(Pictures(3), output, names=names)
+    embedder.extract(Pictures(3), output, names=names)
     assert Subject(None, output, tmp_path).read(output).names == names
     output.with_suffix(".txt").write_text("a\tb\n")
     with pytest.raises(ValueError, match=r"1 names for 3 embeddings"):
@@ -161,36 +163,36 @@ def test_names_with_blanks_come_back(embedder: Embedder, tmp_path: Path) -> None
 
 
 def test_a_stopped_extraction_goes_on_and_a_finished_one_is_kept(
-    embedder: Embedder, tmp_path: Path
+    embedder: ModelEmbedder, tmp_path: Path
 ) -> None:
     output = tmp_path / "x.npy"
     # Too many to be among the 64 that are looked at first.
     images = Pictures(300, fails_at=250)
     with pytest.raises(KeyboardInterrupt):
-        embedder.embed(images, output)
+        embedder.extract(images, output)
     assert not output.exists()
     assert not output.with_suffix(".json").exists()
     images.fails_at, images.read = None, 0
-    found = embedder.embed(images, output)
+    found = embedder.extract(images, output)
     np.testing.assert_array_equal(found, straight(embedder, Pictures(300)))
     assert images.prepared == 1  # not checked again
     assert images.read < 200
     images.read = 0
-    embedder.embed(images, output)
+    embedder.extract(images, output)
     assert images.read <= 64  # only looked at
-    changed = embedder.embed(Pictures(300, seed=1), output)  # other images: replaced
+    changed = embedder.extract(Pictures(300, seed=1), output)  # other images: replaced
     np.testing.assert_array_equal(changed, straight(embedder, Pictures(300, seed=1)))
 
 
-def test_a_file_of_unknown_origin_is_not_touched(embedder: Embedder, tmp_path: Path) -> None:
+def test_a_file_of_unknown_origin_is_not_touched(embedder: ModelEmbedder, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones(3))
     with pytest.raises(ValueError, match=r"x\.npy is in the way: it is not known which model"):
-        embedder.embed(Pictures(3), tmp_path / "x.npy")
+        embedder.extract(Pictures(3), tmp_path / "x.npy")
     with pytest.raises(ValueError, match=r"x\.npy exists already; choose another name or"):
-        embedder.embed(Pictures(3), tmp_path / "x.npy", overwrite=False)
-    embedder.embed(Pictures(3), tmp_path / "x.npy", overwrite=True)
+        embedder.extract(Pictures(3), tmp_path / "x.npy", overwrite=False)
+    embedder.extract(Pictures(3), tmp_path / "x.npy", overwrite=True)
     with pytest.raises(ValueError, match=r"1 names have a tab or a line break in them"):
-        embedder.embed(Pictures(1), tmp_path / "y.npy", names=["a\tb"])
+        embedder.extract(Pictures(1), tmp_path / "y.npy", names=["a\tb"])
     assert not (tmp_path / "y.npy").exists()
 
 
@@ -208,7 +210,7 @@ def test_a_model_is_found_in_its_run(place: Path) -> None:
 
 
 def test_ijb_from_images_and_from_saved_embeddings(
-    place: Path, embedder: Embedder, tmp_path: Path
+    place: Path, embedder: ModelEmbedder, tmp_path: Path
 ) -> None:
     ijb = read_ijb(place / "ijb", name="ijb-c")
     aligned = AlignedFiles(image_folder(place / "ijb"), ijb.image_names, ijb.landmarks)
@@ -240,7 +242,7 @@ def test_ijb_from_images_and_from_saved_embeddings(
     assert "Beside the paper" not in report.read_text()
 
 
-def test_ijb_says_what_is_wrong(place: Path, embedder: Embedder, tmp_path: Path) -> None:
+def test_ijb_says_what_is_wrong(place: Path, embedder: ModelEmbedder, tmp_path: Path) -> None:
     judge = Subject(embedder, None, tmp_path / "out")
     with pytest.raises(ValueError, match="ijb-c needs --root DIR"):
         ijb_c(judge, None)
@@ -307,10 +309,10 @@ def test_ijb_without_a_template_loses_its_pairs_and_entries() -> None:
 
 
 def test_embeddings_of_another_model_are_refused(
-    place: Path, embedder: Embedder, tmp_path: Path
+    place: Path, embedder: ModelEmbedder, tmp_path: Path
 ) -> None:
     other = open_embedder(place / "other", device="cpu")
-    other.embed(Pictures(4), tmp_path / "x.npy")
+    other.extract(Pictures(4), tmp_path / "x.npy")
     with pytest.raises(ValueError, match="was extracted with another model than"):
         Subject(embedder, tmp_path / "x.npy", tmp_path).read(tmp_path / "x.npy")
     with pytest.raises(ValueError, match="give a MODEL or --embeddings FILE"):
@@ -321,7 +323,7 @@ def test_embeddings_of_another_model_are_refused(
 
 
 def test_identification_from_folders_and_saved(
-    place: Path, embedder: Embedder, tmp_path: Path
+    place: Path, embedder: ModelEmbedder, tmp_path: Path
 ) -> None:
     paths = {
         kind: sorted((place / "search" / kind).glob("*/*.png")) for kind in ("gallery", "probe")
@@ -347,7 +349,7 @@ def test_identification_from_folders_and_saved(
         assert replace(found, conventions=expected.conventions) == expected
     with pytest.raises(FileNotFoundError, match="has no folder gallery"):
         identification(subject, place / "crops")
-    embedder.embed(Pictures(4), tmp_path / "x.npy")
+    embedder.extract(Pictures(4), tmp_path / "x.npy")
     with pytest.raises(ValueError, match="names beside it must be gallery/PERSON/IMAGE"):
         identification(Subject(None, tmp_path / "x.npy", tmp_path), None)
 
@@ -355,7 +357,7 @@ def test_identification_from_folders_and_saved(
 def test_calibrated_thresholds_are_judged(place: Path, tmp_path: Path) -> None:
     save(tmp_path / "model")
     embedder = open_embedder(tmp_path / "model", device="cpu")
-    scored = score_sets(embedder, find_sets([str(place / "crops")]), folder=tmp_path / "e")
+    scored = score_extracted(embedder, find_sets([str(place / "crops")]), folder=tmp_path / "e")
     assert scored is not None
     kept = calibrate(scored[0], model=embedder.digest, flip=True, far_targets=(0.1, 1e-6))
     store_calibration(tmp_path / "model", kept.to_mapping())
@@ -375,7 +377,7 @@ def test_calibrated_thresholds_are_judged(place: Path, tmp_path: Path) -> None:
 # -- MegaFace --------------------------------------------------------------------------------------
 
 
-def test_megaface_from_images(place: Path, embedder: Embedder, tmp_path: Path) -> None:
+def test_megaface_from_images(place: Path, embedder: ModelEmbedder, tmp_path: Path) -> None:
     root = tmp_path / "mf"
     faces(root / "facescrub", 4, 3)
     faces(root / "megaface", 30, 1, seed=5)
@@ -455,12 +457,12 @@ def test_sets_are_found_by_their_paths(place: Path, tmp_path: Path) -> None:
 
 
 def test_pairs_by_a_model_and_by_saved_embeddings(
-    place: Path, embedder: Embedder, tmp_path: Path
+    place: Path, embedder: ModelEmbedder, tmp_path: Path
 ) -> None:
     listed = pair_list(place, tmp_path / "mine.txt")
     words = [str(listed), str(place / "crops")]
     sets = find_sets(words, root=place / "crops")
-    scored = score_sets(embedder, sets, folder=tmp_path / "e")
+    scored = score_extracted(embedder, sets, folder=tmp_path / "e")
     assert scored is not None
     paths = sorted((place / "crops").glob("*/*.png"), key=lambda p: (p.parent.name, p.name))
     table = straight(embedder, [pixels(path) for path in paths])
@@ -488,9 +490,10 @@ def test_pairs_by_a_model_and_by_saved_embeddings(
         np.testing.assert_array_equal(
             one.people[:, 0] == one.people[:, 1], other.people[:, 0] == other.people[:, 1]
         )
-    result, report = write_verification(subject, saved, words=words, images={})
-    assert result.sets == ("mine", "crops", "combined")
-    assert report.read_text().startswith("<!doctype html>")
+    evaluated = evaluate_on(subject, words)
+    assert evaluated is not None
+    assert evaluated.result.sets == ("mine", "crops", "combined")
+    assert evaluated.report.read_text().startswith("<!doctype html>")
     assert {path.name for path in subject.output.iterdir()} == {
         "evaluation.json", "report.html", "scores.npz"
     }  # fmt: skip
@@ -587,12 +590,12 @@ def test_every_part_of_the_work_is_watched(place: Path, tmp_path: Path) -> None:
     assert watched.reached[title][0] == watched.reached[title][1] > 0
     assert watched.reached["measuring ijb-c"][0] == watched.reached["measuring ijb-c"][1]
     watched.titles.clear()
-    score_sets(embedder, find_sets([str(place / "crops")]), folder=tmp_path / "e")
+    score_extracted(embedder, find_sets([str(place / "crops")]), folder=tmp_path / "e")
     assert watched.titles == ["embedding set crops"]
 
 
 def test_people_without_an_embedding_are_left_out_of_a_search(
-    place: Path, embedder: Embedder, tmp_path: Path
+    place: Path, embedder: ModelEmbedder, tmp_path: Path
 ) -> None:
     identification(Subject(embedder, None, tmp_path), place / "search")
     tables = {kind: np.load(tmp_path / f"{kind}.npy") for kind in ("gallery", "probe")}
@@ -615,7 +618,7 @@ def test_people_without_an_embedding_are_left_out_of_a_search(
 
 
 def test_the_folder_of_probes_may_have_either_name(
-    place: Path, embedder: Embedder, tmp_path: Path
+    place: Path, embedder: ModelEmbedder, tmp_path: Path
 ) -> None:
     faces(tmp_path / "root" / "gallery", 3, 1)
     faces(tmp_path / "root" / "probes", 4, 2, seed=3)
@@ -644,7 +647,7 @@ def test_rows_are_brought_into_the_order_of_a_list(tmp_path: Path) -> None:
     assert replace(subject, missing="skip").absent(found).tolist() == [False, True]
 
 
-def test_what_is_judged_has_a_name(place: Path, embedder: Embedder, tmp_path: Path) -> None:
+def test_what_is_judged_has_a_name(place: Path, embedder: ModelEmbedder, tmp_path: Path) -> None:
     assert Subject(None, tmp_path / "mine.npy", tmp_path).name == "mine"
     assert Subject(None, tmp_path / "mine" / "embeddings.npy", tmp_path).name == "mine"
     judged = Subject(embedder, None, tmp_path)

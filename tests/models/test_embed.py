@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sphereface2.models.embedding import embed, raw_pixel_embedding
+from sphereface2.models.embedder import NetworkEmbedder, PixelEmbedder
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def pictures(count: int = 7, size: int = 12) -> npt.NDArray[np.uint8]:
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 100])
 def test_batches_equal_one_image_at_a_time(batch_size: int, flip: bool) -> None:
     net, images = Net().eval(), pictures()
-    found = embed(net, images, preprocessing=Pixels(), batch_size=batch_size, flip=flip)
+    found = NetworkEmbedder(net, Pixels(), batch_size=batch_size, flip=flip).embed(images)
     assert found.dtype == np.float32
     assert found.shape == (7, 5)
     for image, embedding in zip(images, found, strict=True):
@@ -58,23 +58,23 @@ def test_batches_equal_one_image_at_a_time(batch_size: int, flip: bool) -> None:
 def test_a_mirrored_image_has_the_same_embedding() -> None:
     net, images = Net(), pictures()
     np.testing.assert_allclose(
-        embed(net, images, preprocessing=Pixels()),
-        embed(net, images[:, :, ::-1], preprocessing=Pixels()),
+        NetworkEmbedder(net, Pixels()).embed(images),
+        NetworkEmbedder(net, Pixels()).embed(images[:, :, ::-1]),
         atol=1e-5,
     )
 
 
 def test_a_network_in_training_embeds_as_it_does_in_evaluation() -> None:
     net, images = Net(), pictures()
-    expected = embed(net.eval(), images, preprocessing=Pixels())
-    assert np.array_equal(embed(net.train(), images, preprocessing=Pixels()), expected)
+    expected = NetworkEmbedder(net.eval(), Pixels()).embed(images)
+    assert np.array_equal(NetworkEmbedder(net.train(), Pixels()).embed(images), expected)
 
 
 def test_every_mode_and_statistic_is_left_as_it_was() -> None:
     net = Net().train()
     net.norm.eval()  # a frozen part of a network in training
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    embed(net, pictures(), preprocessing=Pixels())
+    NetworkEmbedder(net, Pixels()).embed(pictures())
     assert net.training
     assert net.output.training
     assert not net.norm.training
@@ -85,7 +85,7 @@ def test_every_mode_and_statistic_is_left_as_it_was() -> None:
 def test_modes_come_back_after_a_failure() -> None:
     net = Net().train()
     with pytest.raises(RuntimeError):
-        embed(net, pictures(size=8), preprocessing=Pixels(input_size=8))
+        NetworkEmbedder(net, Pixels(input_size=8)).embed(pictures(size=8))
     assert net.training
     assert net.norm.training
 
@@ -96,20 +96,16 @@ def test_other_sizes_are_scaled_to_the_input_size() -> None:
     # Each pixel is the mean of 3 × 3; a bilinear resize would look at 4 of the 9.
     small = np.rint(large.reshape(7, 12, 3, 12, 3, 3).mean(axis=(2, 4))).astype(np.uint8)
     np.testing.assert_allclose(
-        embed(net, large, preprocessing=Pixels()),
-        embed(net, small, preprocessing=Pixels()),
+        NetworkEmbedder(net, Pixels()).embed(large),
+        NetworkEmbedder(net, Pixels()).embed(small),
         atol=0.01,
     )
 
 
 def test_progress_counts_images() -> None:
     seen: list[tuple[int, int]] = []
-    embed(
-        Net(),
-        pictures(),
-        preprocessing=Pixels(),
-        batch_size=3,
-        progress=lambda done, total: seen.append((done, total)),
+    NetworkEmbedder(Net(), Pixels(), batch_size=3).embed(
+        pictures(), progress=lambda done, total: seen.append((done, total))
     )
     assert seen == [(3, 7), (6, 7), (7, 7)]
 
@@ -138,29 +134,29 @@ class Meeting:
 
 def test_workers_read_at_the_same_time() -> None:
     images = Meeting(pictures(), readers=3)
-    found = embed(Net().eval(), images, preprocessing=Pixels(), workers=3)
+    found = NetworkEmbedder(Net().eval(), Pixels(), workers=3).embed(images)
     assert (images.met, found.shape) == (True, (7, 5))
 
 
 def test_raw_pixels_lose_their_mean_and_nothing_else() -> None:
     images = pictures()
-    found = raw_pixel_embedding(images)
+    found = PixelEmbedder(12).embed(images)
     assert found.shape == (7, 12 * 12 * 3)
     np.testing.assert_allclose(found.mean(axis=1), 0, atol=1e-4)
     flat = images.reshape(7, -1).astype(np.float32)
     np.testing.assert_allclose(found, flat - flat.mean(axis=1, keepdims=True), atol=1e-3)
-    assert raw_pixel_embedding(images, input_size=6).shape == (7, 6 * 6 * 3)
+    assert PixelEmbedder(6).embed(images).shape == (7, 6 * 6 * 3)
 
 
 def test_unusable_images_are_refused_by_number() -> None:
     with pytest.raises(ValueError, match="no images"):
-        embed(Net(), pictures(0), preprocessing=Pixels())
+        NetworkEmbedder(Net(), Pixels()).embed(pictures(0))
     with pytest.raises(ValueError, match="no images"):
-        raw_pixel_embedding(pictures(0))
+        PixelEmbedder(6).embed(pictures(0))
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-        embed(Net(), pictures(), preprocessing=Pixels(), batch_size=0)
+        NetworkEmbedder(Net(), Pixels(), batch_size=0)
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        NetworkEmbedder(Net(), Pixels(), workers=0)
     grey = [*pictures(), pictures()[0][:, :, 0]]
     with pytest.raises(ValueError, match=r"image 7 must be uint8 .* \(12, 12\)"):
-        embed(Net(), grey, preprocessing=Pixels())
-    with pytest.raises(ValueError, match=r"image 1 has the shape \(8, 8, 3\).*give input_size"):
-        raw_pixel_embedding([pictures()[0], pictures(size=8)[0]])
+        NetworkEmbedder(Net(), Pixels()).embed(grey)

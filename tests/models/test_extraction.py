@@ -1,15 +1,15 @@
 """Extraction: every image once, whoever does it, whenever it is interrupted."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from torch import nn
 
-from sphereface2.models.embedding import embed
+from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.extraction import Extraction
 from tests.models.test_embed import Meeting, Net, Pixels, pictures
 
@@ -34,9 +34,9 @@ class Counted:
 
 
 @pytest.fixture
-def net() -> nn.Module:
+def net() -> NetworkEmbedder:
     torch.manual_seed(0)
-    return Net().eval()
+    return NetworkEmbedder(Net().eval(), Pixels(), batch_size=4)
 
 
 def extraction(tmp_path: Path, count: int, **what: str) -> Extraction:
@@ -46,27 +46,27 @@ def extraction(tmp_path: Path, count: int, **what: str) -> Extraction:
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
 @pytest.mark.parametrize("count", [1, 4, 10, 12])
 def test_every_image_is_embedded_once_by_any_number_of_processes(
-    tmp_path: Path, net: nn.Module, world: int, count: int
+    tmp_path: Path, net: NetworkEmbedder, world: int, count: int
 ) -> None:
     images = Counted(count)
     job = extraction(tmp_path, count)
     job.start()
     for rank in range(world):
-        job.work(net, images, preprocessing=Pixels(), share=(rank, world))
+        job.work(net, images, share=(rank, world))
     job.finish()
     assert sorted(images.read) == list(range(count))
-    expected = embed(net, images.images, preprocessing=Pixels(), batch_size=4)
+    expected = net.embed(images.images)
     np.testing.assert_array_equal(np.load(tmp_path / "faces.npy"), expected)
     assert [path.name for path in tmp_path.iterdir()] == ["faces.npy"]
 
 
 def test_an_interrupted_extraction_goes_on_with_another_number_of_processes(
-    tmp_path: Path, net: nn.Module
+    tmp_path: Path, net: NetworkEmbedder
 ) -> None:
     job = extraction(tmp_path, 14)
     job.start()
     with pytest.raises(ValueError, match="cannot read image 9"):
-        job.work(net, Counted(14, fails_at=9), preprocessing=Pixels())
+        job.work(net, Counted(14, fails_at=9))
     with pytest.raises(ValueError, match=r"of 14 images have no embedding .* run the same command"):
         job.finish()
     assert not (tmp_path / "faces.npy").exists()
@@ -75,22 +75,21 @@ def test_an_interrupted_extraction_goes_on_with_another_number_of_processes(
     done = again.start()
     assert done in (4, 8)
     for rank in range(2):
-        again.work(net, images, preprocessing=Pixels(), share=(rank, 2))
+        again.work(net, images, share=(rank, 2))
     again.finish()
     assert sorted(images.read) == list(range(done, 14))
-    expected = embed(net, images.images, preprocessing=Pixels(), batch_size=4)
+    expected = net.embed(images.images)
     np.testing.assert_array_equal(np.load(tmp_path / "faces.npy"), expected)
 
 
-def test_progress_counts_what_was_done_before(tmp_path: Path, net: nn.Module) -> None:
+def test_progress_counts_what_was_done_before(tmp_path: Path, net: NetworkEmbedder) -> None:
     job = extraction(tmp_path, 10)
     job.start()
-    job.work(net, Counted(10), preprocessing=Pixels(), share=(0, 2))
+    job.work(net, Counted(10), share=(0, 2))
     heard: list[tuple[int, int]] = []
     job.work(
         net,
         Counted(10),
-        preprocessing=Pixels(),
         progress=lambda done, total: heard.append((done, total)),
     )
     assert heard == [(10, 10)]
@@ -102,13 +101,13 @@ def test_work_for_another_model_is_refused(tmp_path: Path) -> None:
         extraction(tmp_path, 10, model="two").start()
 
 
-def test_a_finished_file_is_not_overwritten_unasked(tmp_path: Path, net: nn.Module) -> None:
+def test_a_finished_file_is_not_overwritten_unasked(tmp_path: Path, net: NetworkEmbedder) -> None:
     (tmp_path / "faces.npy").write_bytes(b"precious")
     job = extraction(tmp_path, 4)
     with pytest.raises(ValueError, match=r"faces.npy exists already; .*--overwrite"):
         job.start()
     job.start(overwrite=True)
-    job.work(net, Counted(4), preprocessing=Pixels())
+    job.work(net, Counted(4))
     job.finish()
     assert np.load(tmp_path / "faces.npy").shape == (4, 5)
 
@@ -121,13 +120,13 @@ def test_what_was_cut_off_while_it_was_laid_out_begins_anew(tmp_path: Path) -> N
 
 
 def test_an_embedding_that_is_not_finite_is_refused(tmp_path: Path) -> None:
-    net = Net().eval()
+    faulty = Net().eval()
     with torch.no_grad():
-        net.output.bias.fill_(torch.nan)
+        faulty.output.bias.fill_(torch.nan)
     job = extraction(tmp_path, 6)
     job.start()
     with pytest.raises(ValueError, match="embedding of image 0 is not finite"):
-        job.work(net, Counted(6), preprocessing=Pixels())
+        job.work(NetworkEmbedder(faulty, Pixels()), Counted(6))
 
 
 def test_bad_arguments(tmp_path: Path) -> None:
@@ -137,28 +136,29 @@ def test_bad_arguments(tmp_path: Path) -> None:
         Extraction(tmp_path / "faces.npy", count=0, dim=2, what={})
 
 
-def test_options_reach_the_embedding(tmp_path: Path, net: nn.Module) -> None:
+def test_options_reach_the_embedding(tmp_path: Path, net: NetworkEmbedder) -> None:
     images = Counted(10, fails_at=9)
     job = extraction(tmp_path, 10)
     job.start()
-    job.work(net, images, preprocessing=Pixels(), flip=False, missing="skip")
+    plain = replace(net, flip=False)
+    job.work(plain, images, missing="skip")
     job.finish()
     found = np.load(tmp_path / "faces.npy")
     assert np.isnan(found).all(axis=1).tolist() == [False] * 9 + [True]
-    expected = embed(net, images.images[:9], preprocessing=Pixels(), batch_size=4, flip=False)
+    expected = plain.embed(images.images[:9])
     np.testing.assert_allclose(found[:9], expected, atol=1e-6)
 
 
-def test_workers_read_at_the_same_time(tmp_path: Path, net: nn.Module) -> None:
+def test_workers_read_at_the_same_time(tmp_path: Path, net: NetworkEmbedder) -> None:
     images = Meeting(pictures(8), readers=3)
     job = extraction(tmp_path, 8)
     job.start()
-    job.work(net, images, preprocessing=Pixels(), workers=3)
+    job.work(replace(net, workers=3), images)
     assert images.met
 
 
 def test_blocks_are_marked_now_and_then(
-    tmp_path: Path, net: nn.Module, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, net: NetworkEmbedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seconds, marked in ((-1.0, [4, 8, 10]), (600.0, [0, 0, 0])):
         monkeypatch.setattr("sphereface2.models.extraction._SECONDS_BETWEEN_MARKS", seconds)
@@ -178,7 +178,7 @@ def test_blocks_are_marked_now_and_then(
             heard.append(now)
             done.append(job.done())
 
-        job.work(net, Counted(10), preprocessing=Pixels(), progress=note)
+        job.work(net, Counted(10), progress=note)
         assert (heard, done) == ([4, 8, 10], marked)
         assert job.done() == 10
 
@@ -208,5 +208,5 @@ def test_the_image_whose_embedding_is_not_finite_is_named(tmp_path: Path) -> Non
     job = extraction(tmp_path, 10)
     job.start()
     with pytest.raises(ValueError, match="the model's embedding of image 6 is not finite"):
-        job.work(Fragile().eval(), images, preprocessing=Pixels())
+        job.work(NetworkEmbedder(Fragile().eval(), Pixels()), images)
     assert job.done() == 4

@@ -13,7 +13,8 @@ from sphereface2.data.pairs.set_aside import NAME
 from sphereface2.evaluation.results import EvaluationResult
 from sphereface2.models.folder import load_model
 from sphereface2.runs import folder as run_folder
-from sphereface2.runs import run as runs
+from sphereface2.runs import train as runs
+from sphereface2.runs.evaluate import evaluate
 from sphereface2.training.result import ModelStep
 from tests.evaluation.test_protocols import faces
 from tests.runs.test_runs import NO_SETS, SMALL, stop_at
@@ -59,11 +60,11 @@ def chosen(crops: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def last(crops: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "last"
     runs.train(with_crops(crops), folder)
-    runs.evaluate(folder)
+    evaluate(folder)
     return folder
 
 
-def evaluate(*words: str | Path) -> subprocess.CompletedProcess[str]:
+def run_evaluate(*words: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sphereface2", "evaluate", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True)
 
@@ -118,7 +119,7 @@ class TestRuns:
         assert (said["evaluations"], said["own_sets"]) == (3, True)
         assert said["accuracy"] == max(reached)
 
-        result = runs.evaluate(chosen).result
+        result = evaluate(chosen).result
         step = result.model_step
         assert step is not None
         assert (step.step, step.own_sets) == (best, True)
@@ -143,7 +144,7 @@ class TestRuns:
 
     def test_a_checkpoint_is_judged_beside_the_run(self, last: Path) -> None:
         before = (last / run_folder.EVALUATION).read_bytes()
-        shown = evaluate(last, "--checkpoint", "best")
+        shown = run_evaluate(last, "--checkpoint", "best")
         assert shown.returncode == 0, shown.stderr
         reached = [line["metrics"]["reported"] for line in logged(last)]
         result = EvaluationResult.load(last / "evaluation-best" / run_folder.EVALUATION)
@@ -157,7 +158,7 @@ class TestRuns:
         assert (last / run_folder.EVALUATION).read_bytes() == before
 
     def test_the_last_checkpoint_is_what_was_exported(self, last: Path) -> None:
-        again = runs.evaluate(last, checkpoint="last").result
+        again = evaluate(last, checkpoint="last").result
         assert again.model_step == ModelStep("last", 9, 9)
         assert again.rows == EvaluationResult.load(last / run_folder.EVALUATION).rows
 
@@ -167,7 +168,7 @@ class TestRuns:
         stop_at(5, monkeypatch)
         assert runs.train(with_crops(crops, choose=True), tmp_path / "run").interrupted
         monkeypatch.undo()
-        unfinished = runs.evaluate(tmp_path / "run", checkpoint="last").result
+        unfinished = evaluate(tmp_path / "run", checkpoint="last").result
         assert unfinished.step_in_words == "step 5 of 9, unfinished"
         runs.resume(tmp_path / "run")
         one, other = (load_model(folder / "model") for folder in (chosen, tmp_path / "run"))

@@ -31,11 +31,14 @@ from sphereface2.data.loader.loader import Batch
 from sphereface2.data.mixing import build_training_source
 from sphereface2.data.pairs.bin_set import write_bin
 from sphereface2.evaluation.results import RAW_PIXELS, UNTRAINED, EvaluationResult
+from sphereface2.evaluation.scoring import score_sets
 from sphereface2.files import LockedError, read_note
 from sphereface2.models.folder import load_model
 from sphereface2.runs import folder as run_folder
-from sphereface2.runs import run as runs
-from sphereface2.runs.scoring import build_sets, score_sets, unwatched
+from sphereface2.runs import train as runs
+from sphereface2.runs.evaluate import evaluate
+from sphereface2.runs.sets import build_sets
+from sphereface2.runs.train import embedder_of
 from sphereface2.training.checkpoint import has_checkpoint
 from sphereface2.training.stopping import DivergedError
 from sphereface2.training.trainer import Trainer
@@ -93,7 +96,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_leaves_everything_that_is_needed_to_judge_and_repeat_it(
     finished: Path, tmp_path: Path
 ) -> None:
-    evaluated = runs.evaluate(finished)
+    evaluated = evaluate(finished)
     only_if_asked = {
         "tensorboard",
         "evaluation-last",
@@ -128,9 +131,9 @@ def test_a_report_does_without_training_data_that_have_moved(tmp_path: Path) -> 
     config = load_config("quickstart", [*SMALL[3:], *SETS, *data, "evaluation.flip=false"])
     runs.train(config, tmp_path / "run")
     assert load_model(tmp_path / "run" / "model").flip is False
-    assert "No contact sheet" not in runs.evaluate(tmp_path / "run").report.read_text()
+    assert "No contact sheet" not in evaluate(tmp_path / "run").report.read_text()
     (tmp_path / "crops").rename(tmp_path / "moved")
-    page = runs.evaluate(tmp_path / "run").report.read_text()
+    page = evaluate(tmp_path / "run").report.read_text()
     assert "No contact sheet: the training data cannot be read (" in page
     assert f"{tmp_path / 'crops'} does not exist" in page
 
@@ -152,7 +155,7 @@ def test_an_evaluation_leaves_the_model_as_it_was_trained(change: str, finished:
     key, _, value = change.partition("=")
     said = rf"^{key} \S+ -> {value} is not for evaluate: the model of {finished} stays"
     with pytest.raises(ValueError, match=said):
-        runs.evaluate(finished, overrides=["device=cpu", change])
+        evaluate(finished, overrides=["device=cpu", change])
     assert state(finished) == before
 
 
@@ -171,7 +174,7 @@ def test_a_set_may_be_named_by_its_file_alone(tmp_path: Path) -> None:
     kinds = [(choice.name, choice.options["path"]) for choice in config.evaluation.sets]
     assert kinds == [("bin", str(tmp_path / "own.bin")), ("drawn", str(tmp_path / "others"))]
     for each in (config, small(sets)):
-        assert [found.name for found in build_sets(each, watch=unwatched)] == ["own", "others"]
+        assert [found.name for found in build_sets(each)] == ["own", "others"]
     with pytest.raises(FileNotFoundError, match=r"no verification set 'lfw\.bin' \(give a \.bin"):
         runs.resolve(small("evaluation.sets=[lfw.bin]"))
     with pytest.raises(ValueError, match="unknown evaluation set 'pars'; did you mean 'pairs'"):
@@ -181,12 +184,11 @@ def test_a_set_may_be_named_by_its_file_alone(tmp_path: Path) -> None:
 def test_the_workers_of_the_config_read_the_sets(finished: Path) -> None:
     config = load_config(finished, ["training.workers=3"])
     model = load_model(finished / "model")
-    (each, *_) = build_sets(config, watch=unwatched)
+    (each, *_) = build_sets(config)
     pictures = np.stack([each.images[number] for number in range(len(each.images))])
     met = Meeting(pictures, readers=3)
-    score_sets(
-        model.backbone, model.preprocessing, [replace(each, images=met)], config, None, unwatched
-    )
+    embedder = embedder_of(config, model.backbone, model.preprocessing)
+    score_sets(embedder, [replace(each, images=met)])
     assert met.met
 
 
@@ -227,7 +229,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
         result = runs.train(small(*SETS), stopped)
     assert (result.steps, result.interrupted) == (4, True)
     with pytest.raises(FileNotFoundError, match="holds no trained model yet: finish it with"):
-        runs.evaluate(stopped)
+        evaluate(stopped)
     assert not runs.resume(stopped).interrupted
     one, other = (
         load_model(folder / "model").backbone.state_dict() for folder in (finished, stopped)
@@ -665,14 +667,14 @@ class TestFolders:
         assert not (tmp_path / "run").exists()
 
     def test_a_folder_without_a_run_is_named(self, tmp_path: Path) -> None:
-        for command in (runs.resume, runs.evaluate):
+        for command in (runs.resume, evaluate):
             with pytest.raises(FileNotFoundError, match=f"{tmp_path} is no run folder"):
                 command(tmp_path)
 
     def test_evaluation_without_a_set_says_how_to_name_one(self, tmp_path: Path) -> None:
         runs.train(small(*NO_SETS), tmp_path)
         with pytest.raises(ValueError, match="names no verification set"):
-            runs.evaluate(tmp_path)
+            evaluate(tmp_path)
 
 
 def test_a_loss_that_turns_nan_names_step_rate_and_checkpoint(tmp_path: Path) -> None:

@@ -61,7 +61,6 @@ def calibrate(
     )
     from sphereface2.runs.calibrate import calibrate_model
     from sphereface2.runs.folder import MODEL, read_history
-    from sphereface2.training.devices import choose_device
 
     if not on:
         refuse_idle(
@@ -84,7 +83,7 @@ def calibrate(
         prior=prior,
         flip=flip,
         workers=readers(workers),
-        device=choose_device(device),
+        device=device,
         history=read_history(folder.parent),
         watch=Watch(console()),
     )

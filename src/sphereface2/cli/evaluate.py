@@ -26,9 +26,7 @@ from sphereface2.cli.ranks import GO_ON, all_ranks, stoppable
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
-    from sphereface2.config.schema import RunConfig
-    from sphereface2.data.pairs.verification_set import Missing, VerificationSet
-    from sphereface2.evaluation.pair_scores import PairScores
+    from sphereface2.data.pairs.verification_set import Missing
     from sphereface2.evaluation.protocols.protocol import Protocol
     from sphereface2.evaluation.protocols.subject import Subject
     from sphereface2.evaluation.results import EvaluationResult
@@ -273,7 +271,7 @@ def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
             "there is nothing to judge: give a run folder, a MODEL with --on or --protocol, or "
             "--embeddings"
         )
-    from sphereface2.runs import run as runs
+    from sphereface2.runs.evaluate import evaluate as evaluate_run
 
     _refuse_onnx(given)
     folder = Path(given[0])
@@ -288,7 +286,7 @@ def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
                 f"'{word}' is not KEY=VALUE; to judge the model on it, use --on {word}"
             )
     changes = [f"{_KEYS[name]}={options[name]}".lower() for name in _KEYS if name in options]
-    evaluated = runs.evaluate(
+    evaluated = evaluate_run(
         folder,
         overrides=[*given[1:], *changes],
         output=options.get("output"),
@@ -319,7 +317,7 @@ def _sort_words(
     given: Sequence[str], on: Sequence[str], *, embeddings: Path | None
 ) -> tuple[Path | None, list[str]]:
     """The model among the words, and the sets: `--on` takes one word only, the rest are here."""
-    from sphereface2.models.embedder import is_model
+    from sphereface2.models.extraction import is_model
 
     changes = [word for word in given if "=" in word and not Path(word).exists()]
     if changes:
@@ -370,7 +368,7 @@ def _subject(
     **options: Any,
 ) -> "Subject":
     from sphereface2.evaluation.protocols.subject import Subject
-    from sphereface2.models.embedder import open_embedder
+    from sphereface2.models.extraction import open_embedder
 
     watch = Watch(console())
     if embeddings is not None and not embeddings.exists():
@@ -432,53 +430,11 @@ def _print_protocol(result: "ProtocolResult", report: Path) -> None:
 
 
 def _evaluate_sets(subject: "Subject", words: Sequence[str], *, root: Path | None) -> None:
-    from sphereface2.evaluation.protocols.pairs import (
-        find_sets,
-        notes_on_saved,
-        score_saved,
-        score_sets,
-    )
-    from sphereface2.runs.folder import read_history
-    from sphereface2.runs.run import notes_on_sets
-    from sphereface2.runs.writing import write_verification
+    from sphereface2.runs.evaluate import evaluate_on
 
-    sets: list[VerificationSet] = []
-    scored: list[PairScores] | None
-    if subject.embeddings is not None:
-        scored = score_saved(subject, words)
-        notes = notes_on_saved(words)
-    else:
-        assert subject.embedder is not None
-        with _together():
-            sets = find_sets(words, root=root, missing=subject.missing)
-        scored = score_sets(subject.embedder, sets, folder=subject.output / "embeddings")
-        notes = notes_on_sets(_config_of(subject), sets)
-    if scored is None:
-        return  # rank 0 has them
-    with subject.watch("measuring"):
-        result, report = write_verification(
-            subject,
-            scored,
-            words=words,
-            images={each.name: each.images for each in sets},
-            history=[]
-            if subject.embedder is None
-            else read_history(subject.embedder.folder.parent),
-            notes=notes,
-        )
-    _print_verification(result, report)
-
-
-def _config_of(subject: "Subject") -> "RunConfig | None":
-    """The config of the run that the model belongs to, if it has one that can be read."""
-    from sphereface2.config.schema import load_config
-    from sphereface2.runs.folder import CONFIG
-
-    path = None if subject.embedder is None else subject.embedder.folder.parent / CONFIG
-    try:
-        return None if path is None or not path.is_file() else load_config(str(path))
-    except ValueError:
-        return None  # of another version: only a note depends on it
+    evaluated = evaluate_on(subject, words, root=root)
+    if evaluated is not None:  # else rank 0 has it
+        _print_verification(evaluated.result, evaluated.report)
 
 
 # -- how it ends ---------------------------------------------------------------------------------

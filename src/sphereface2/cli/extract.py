@@ -34,7 +34,8 @@ def extract(
     """
     with stoppable(), all_ranks(go_on=GO_ON):
         from sphereface2.data.sources import open_images
-        from sphereface2.models.embedder import Faces, open_embedder
+        from sphereface2.models.embedder import Faces
+        from sphereface2.models.extraction import open_embedder
         from sphereface2.training.distributed import current_team
 
         screen = console()
@@ -51,7 +52,7 @@ def extract(
             )
             source = open_images(data, root=root)
         numbers = range(len(source))
-        found = embedder.embed(
+        found = embedder.extract(
             Faces(source),
             output,
             title=f"embedding {data}",

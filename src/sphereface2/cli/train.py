@@ -63,7 +63,7 @@ def train(
     with all_ranks() as together:
         with together:
             config = load_config(recipe, [*_found(recipe, data), *(overrides or [])])
-        from sphereface2.runs import run as runs
+        from sphereface2.runs import train as runs
         from sphereface2.training.progress import ProgressDisplay
 
         result = runs.train(
@@ -84,7 +84,7 @@ def resume(run: RunFolder, overrides: Overrides = None) -> None:
     """
     screen = console()
     with all_ranks():
-        from sphereface2.runs import run as runs
+        from sphereface2.runs import train as runs
         from sphereface2.training.progress import ProgressDisplay
 
         result = runs.resume(
@@ -154,7 +154,7 @@ def _tell_place(folder: Path, *, overwrite: bool) -> None:
 def _tell(screen: "Console", folder: Path, result: "TrainingResult") -> None:
     """Say how the training ended and what to do next."""
     from sphereface2.runs.folder import run_config
-    from sphereface2.runs.run import longer
+    from sphereface2.runs.train import longer
     from sphereface2.training.stopping import exit_code
 
     def say(text: str) -> None:

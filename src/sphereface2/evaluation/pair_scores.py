@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.pairs.verification_set import Missing, VerificationSet
+from sphereface2.data.pairs.verification_set import Missing
 from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray
 from sphereface2.evaluation.results import COMBINED
 from sphereface2.evaluation.slices import Attributes
@@ -124,26 +124,6 @@ def score_pairs(
         attributes={key: values[kept] for key, values in (attributes or {}).items()},
         missing_images=int(np.count_nonzero(absent)),
         skipped_pairs=int(np.count_nonzero(~kept)),
-    )
-
-
-def score_set(
-    each: VerificationSet, embeddings: npt.NDArray[np.floating[Any]], *, images: str = ""
-) -> PairScores:
-    """`score_pairs` of a verification set, with all that is known of its pairs.
-
-    images: what `images_digest` says of its images, where the scores are to be compared later
-    """
-    return score_pairs(
-        each.name,
-        embeddings,
-        each.pairs,
-        each.same,
-        each.folds,
-        people=each.people,
-        images=images,
-        attributes=each.attributes,
-        missing=each.missing,
     )
 
 

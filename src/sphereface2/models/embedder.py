@@ -1,44 +1,161 @@
-"""A model at work on many images: into a file, shared by all ranks, gone on with after a stop."""
+"""From images to embeddings: the one way there, whatever is behind it.
 
-from __future__ import annotations
+A network that trains, a model from its folder and the plain pixels are all embedders, so that an
+image is checked, resized, mirrored and left out alike wherever embeddings are made.
+"""
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
+from sphereface2.backbones.backbone import summed_embeddings
 from sphereface2.data.pairs.verification_set import Missing
-from sphereface2.data.sources.source import PreparedImages, Source, images_digest
-from sphereface2.files import on_full_disk, write_atomically
-from sphereface2.models.embedding import SKIP, MissingImageError, prepare
-from sphereface2.models.extraction import Extraction
-from sphereface2.models.folder import (
-    IN_RUN,
-    WEIGHTS,
-    LoadedModel,
-    find_model,
-    load_model,
-    weights_digest,
-)
+from sphereface2.data.sources.source import Images, PreparedImages, Source
+from sphereface2.data.transforms import resize
 from sphereface2.progress import Progress
-from sphereface2.training.devices import choose_device
-from sphereface2.training.distributed import current_team
 
-Watch = Callable[[str], AbstractContextManager[Progress | None]]
-FORMAT = "sphereface2-embeddings-1"
-_OF_THE_WORK = ("block_size",)  # says how the work was cut, not what came of it
+ImageArray = npt.NDArray[np.uint8]
+Embeddings = npt.NDArray[np.float32]
 
 
-def unwatched(title: str) -> AbstractContextManager[Progress | None]:
-    """Work that nobody watches."""
-    return nullcontext()
+class MissingImageError(ValueError):
+    """An image is not there or cannot be read."""
+
+
+@contextmanager
+def offering_to_skip() -> Iterator[None]:
+    """Let the message about an image that is missing say how to do without it."""
+    try:
+        yield
+    except MissingImageError as error:
+        raise MissingImageError(f"{error}; --missing skip leaves such images out") from None
+
+
+class Embedder(ABC):
+    """Maps images to embeddings, which need not be unit vectors."""
+
+    action: ClassVar[str] = "embedding set"
+    """What it does with the images of a verification set, for those who watch it."""
+
+    @abstractmethod
+    def embed(
+        self, images: Images, *, missing: Missing = "error", progress: Progress | None = None
+    ) -> Embeddings:
+        """The (N, D) embeddings of N images.
+
+        With `missing` "skip", an image that cannot be read has NaN in place of an embedding; else
+        it is a MissingImageError.
+        """
+
+
+class Preprocessing(Protocol):
+    """What the model folder says about its input."""
+
+    @property
+    def input_size(self) -> int: ...
+
+    def to_tensor(self, images: torch.Tensor, /) -> torch.Tensor:
+        """(B, S, S, 3) uint8 to (B, 3, S, S) float, on the same device."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkEmbedder(Embedder):
+    """A network, in training or in use, and how it embeds.
+
+    flip: the embedding of an image is the sum of its own and its mirror image's
+    workers: threads that read the next images while the network is at work
+    device: where the backbone is; by default it is asked
+    """
+
+    backbone: nn.Module
+    preprocessing: Preprocessing
+    flip: bool = True
+    workers: int = 1
+    batch_size: int = 256
+    device: torch.device | str | None = None
+
+    def __post_init__(self) -> None:
+        for what in ("batch_size", "workers"):
+            if getattr(self, what) < 1:
+                raise ValueError(f"{what} must be at least 1, got {getattr(self, what)}")
+
+    def embed(
+        self, images: Images, *, missing: Missing = "error", progress: Progress | None = None
+    ) -> Embeddings:
+        _require_some(images)
+        blocks = [
+            range(start, min(start + self.batch_size, len(images)))
+            for start in range(0, len(images), self.batch_size)
+        ]
+        parts: list[Embeddings] = []
+        for block, embeddings in self.embed_blocks(images, blocks, missing=missing):
+            parts.append(embeddings)
+            if progress is not None:
+                progress(block.stop, len(images))
+        return np.concatenate(parts)
+
+    def embed_blocks(
+        self, images: Images, blocks: Sequence[range], *, missing: Missing = "error"
+    ) -> Iterator[tuple[range, Embeddings]]:
+        """Each block of image numbers with its (n, D) embeddings, one after the other.
+
+        The backbone runs in evaluation mode and gets its modes back afterwards, whatever happens.
+        """
+        backbone, place = self.backbone, self.device
+        if place is None:
+            parameter = next(backbone.parameters(), None)
+            place = "cpu" if parameter is None else parameter.device
+        # Each module's own mode: a part may be frozen in evaluation mode while the rest trains.
+        modes = [(module, module.training) for module in backbone.modules()]
+        backbone.eval()
+        try:
+            for block, batch, unread in _read_ahead(
+                images, blocks, self.preprocessing.input_size, self.workers, missing
+            ):
+                with torch.inference_mode():
+                    inputs = self.preprocessing.to_tensor(torch.from_numpy(batch).to(place))
+                    embeddings = summed_embeddings(backbone, inputs, flip=self.flip)
+                    found: Embeddings = embeddings.cpu().numpy()
+                    found[unread] = np.nan
+                yield block, found
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+
+@dataclass(frozen=True)
+class PixelEmbedder(Embedder):
+    """The baseline without a network: the pixels as a vector, less the image's own mean.
+
+    input_size: what images are resized to; one of 112×112 takes 150 kB as an embedding
+    """
+
+    action: ClassVar[str] = "comparing pixels of"
+    input_size: int
+
+    def embed(
+        self, images: Images, *, missing: Missing = "error", progress: Progress | None = None
+    ) -> Embeddings:
+        _require_some(images)
+        flat = np.full((len(images), self.input_size**2 * 3), np.nan, dtype=np.float32)
+        for index in range(len(images)):
+            image = _image_or_none(images, index, missing)
+            if image is not None:
+                flat[index] = resize(image, self.input_size).reshape(-1)
+                flat[index] -= flat[index].mean()
+            if progress is not None:
+                progress(index + 1, len(images))
+        return flat
 
 
 class Faces:
@@ -50,7 +167,7 @@ class Faces:
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, index: int, /) -> npt.NDArray[np.uint8]:
+    def __getitem__(self, index: int, /) -> ImageArray:
         return self.source[index][0]
 
     def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
@@ -58,209 +175,72 @@ class Faces:
         self.source.prepare(workers=workers, progress=progress)
 
 
-def is_model(path: Path) -> bool:
-    """Whether a path is a model folder, or a run folder that holds one."""
-    return any((folder / WEIGHTS).is_file() for folder in (path, path / IN_RUN))
-
-
-@dataclass(frozen=True, eq=False)
-class Embedder:
-    """A model, and how it embeds: alone or as one of the ranks that torchrun started."""
-
-    model: LoadedModel
-    folder: Path
-    digest: str
-    device: torch.device
-    flip: bool = True
-    workers: int = 1
-    batch_size: int = 256
-    watch: Watch = unwatched
-    missing: Missing | None = None
-    """What becomes of images that cannot be read; None: a mistake, and nothing else is offered."""
-
-    @property
-    def name(self) -> str:
-        """The name of the run or the model folder."""
-        folder = self.folder.resolve()
-        return folder.parent.name if folder.name == IN_RUN else folder.name
-
-    @property
-    def label(self) -> str:
-        """The head it was trained with, by which tables and colours know it, or else its name."""
-        head = self.model.config.get("extra", {}).get("head")
-        return str(head["name"]) if isinstance(head, Mapping) and "name" in head else self.name
-
-    def embed(
-        self,
-        images: PreparedImages,
-        output: Path,
-        *,
-        title: str = "embedding",
-        names: Sequence[str] | None = None,
-        people: Sequence[str] | None = None,
-        what: Mapping[str, Any] | None = None,
-        overwrite: bool | None = None,
-    ) -> npt.NDArray[np.float32]:
-        """The embeddings in `output`, memory-mapped; `names` and `people` go into a .txt beside it.
-
-        To be called by all ranks. `what` tells these images from others. A file that is there
-        already is refused or replaced as `overwrite` says; by default it is taken if it is of this
-        model and these images, replaced if it is another's extraction, and refused if it is not
-        known what it is.
-        """
-        team = current_team()
-        job = Extraction(
-            output,
-            count=len(images),
-            dim=self.model.backbone.embedding_dim,
-            what={
-                "format": FORMAT,
-                "model": self.digest,
-                "flip": self.flip,
-                "names": _digest_of(names or ()),
-                "people": _digest_of(people or ()),
-                # Embeddings that may be missing are for nobody who asks for all.
-                **({"missing": "skip"} if self.missing == "skip" else {}),
-                **(what or {}),
-            },
-            block_size=self.batch_size,
-        )
-        job.what["pictures"] = team.from_first(lambda: self._looked_at(job, images, overwrite))
-        if overwrite is None and team.from_first(lambda: _is_of_this(output, job.what)):
-            return _mapped(output)
-        with self.watch(title) as progress:
-            begun = team.from_first(lambda: job.start(overwrite=overwrite is not False))
-            if progress is not None and begun:
-                progress(begun, job.count)
-            with team.together(), self._saying_how_to_skip():
-                job.work(
-                    self.model.backbone,
-                    images,
-                    preprocessing=self.model.preprocessing,
-                    flip=self.flip,
-                    workers=self.workers,
-                    device=self.device,
-                    share=(team.rank, team.world),
-                    missing=self.missing or "error",
-                    progress=progress,
-                )
-        kept = "its embeddings are kept"
-        with team.together(), on_full_disk(output, kept=kept):
-            if team.is_first:
-                # The file gets its name last: whoever finds it, finds all that belongs to it.
-                write_atomically(output.with_suffix(".json"), _note(job.what))
-                if names is not None:
-                    write_atomically(output.with_suffix(".txt"), _name_lines(names, people))
-                job.finish()
-        return _mapped(output)
-
-    def _looked_at(self, job: Extraction, images: PreparedImages, overwrite: bool | None) -> str:
-        """A digest of the images, which are checked first where the work begins."""
-        if job.output.exists() and overwrite is False:
-            job.start()  # says that the file is in the way, before the long check
-        if not job.output.exists() and not job.folder.exists():
-            with self.watch("checking the images") as progress, self._saying_how_to_skip():
-                prepare(images, self.missing, workers=self.workers, progress=progress)
-        return images_digest(images)
-
-    @contextmanager
-    def _saying_how_to_skip(self) -> Iterator[None]:
-        try:
-            yield
-        except MissingImageError as error:
-            if self.missing is None:
-                raise
-            raise MissingImageError(f"{error}; {SKIP}") from None
-
-
-def open_embedder(
-    path: Path,
+def prepare(
+    images: PreparedImages,
+    missing: Missing | None,
     *,
-    flip: bool | None = None,
-    workers: int = 1,
-    batch_size: int = 256,
-    device: str = "auto",
-    missing: Missing | None = None,
-    watch: Watch = unwatched,
-) -> Embedder:
-    """The model of a run or model folder on this rank's own device.
-
-    flip: whether the mirror image's embedding is added; by default what the folder says
-    """
-    for what, number in (("batch size", batch_size), ("workers", workers)):
-        if number < 1:
-            raise ValueError(f"{what} must be at least 1, got {number}")
-    folder = find_model(path)
-    model = load_model(folder)
-    place = choose_device(current_team().device_name(device))
-    model.backbone.to(place)
-    return Embedder(
-        model,
-        folder,
-        weights_digest(folder),
-        place,
-        flip=model.flip if flip is None else flip,
-        workers=workers,
-        batch_size=batch_size,
-        watch=watch,
-        missing=missing,
-    )
-
-
-def read_note(embeddings: Path) -> dict[str, Any] | None:
-    """What the .json beside saved embeddings says they are of; None if we did not write it."""
+    workers: int,
+    progress: Progress | None,
+) -> None:
+    """Prepare images; if some are faulty, a MissingImageError, unless they are to be skipped."""
     try:
-        note = json.loads(embeddings.with_suffix(".json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return note if isinstance(note, dict) and note.get("format") == FORMAT else None
+        images.prepare(workers=workers, progress=progress)
+    except (ValueError, OSError) as error:
+        if missing != "skip":
+            raise MissingImageError(str(error)) from error
 
 
-def read_names(embeddings: Path) -> tuple[list[str], list[str] | None] | None:
-    """The names and people that an extraction of ours has written beside its embeddings."""
-    path = embeddings.with_suffix(".txt")
-    if read_note(embeddings) is None or not path.is_file():
-        return None
-    text = path.read_bytes().decode("utf-8", "surrogateescape")
-    lines = [line.split("\t") for line in text.removesuffix("\n").split("\n")]
-    known = all(len(parts) == 2 for parts in lines)
-    return [parts[0] for parts in lines], [parts[1] for parts in lines] if known else None
+def _require_some(images: Images) -> None:
+    if len(images) == 0:
+        raise ValueError("there are no images to embed")
 
 
-def _is_of_this(output: Path, what: Mapping[str, Any]) -> bool:
-    if not output.exists():
-        return False
-    note = read_note(output)
-    if note is None:
-        raise ValueError(
-            f"{output} is in the way: it is not known which model and images it is of; choose "
-            "another --output"
-        )
-    wanted: dict[str, Any] = json.loads(_note(what))
-    return note == wanted
+def _read_ahead(
+    images: Images, blocks: Sequence[range], size: int, workers: int, missing: Missing
+) -> Iterator[tuple[range, ImageArray, list[int]]]:
+    """The images of each block, read in threads a block ahead of where they are needed.
+
+    The numbers are those within the block that could not be read, and are black.
+    """
+    black = np.zeros((size, size, 3), np.uint8)
+
+    def read(number: int) -> ImageArray | None:
+        image = _image_or_none(images, number, missing)
+        return None if image is None else resize(image, size)
+
+    def gathered(
+        block: range, reading: list[Future[ImageArray | None]]
+    ) -> tuple[range, ImageArray, list[int]]:
+        found = [future.result() for future in reading]
+        unread = [number for number, image in enumerate(found) if image is None]
+        return block, np.stack([black if image is None else image for image in found]), unread
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="images") as pool:
+        pending: deque[tuple[range, list[Future[ImageArray | None]]]] = deque()
+        try:
+            for block in blocks:
+                pending.append((block, [pool.submit(read, number) for number in block]))
+                if len(pending) > 1:
+                    yield gathered(*pending.popleft())
+            while pending:
+                yield gathered(*pending.popleft())
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _note(what: Mapping[str, Any]) -> str:
-    kept = {key: value for key, value in what.items() if key not in _OF_THE_WORK}
-    return json.dumps(kept, indent=1, sort_keys=True) + "\n"
-
-
-def _name_lines(names: Sequence[str], people: Sequence[str] | None) -> bytes:
-    # Parted by tabs: names may have blanks.
-    wrong = [name for name in (*names, *(people or ())) if set(name) & set("\t\n\r")]
-    if wrong:
-        raise ValueError(
-            f"{len(wrong)} names have a tab or a line break in them, such as {wrong[0]!r}; "
-            "rename these files"
-        )
-    lines = names if people is None else map("\t".join, zip(names, people, strict=True))
-    return ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape")
-
-
-def _digest_of(names: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(names).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-def _mapped(path: Path) -> npt.NDArray[np.float32]:
-    table: npt.NDArray[np.float32] = np.load(path, mmap_mode="r", allow_pickle=False)
-    return table
+def _image_or_none(images: Images, index: int, missing: Missing) -> ImageArray | None:
+    try:
+        image = np.asarray(images[index])
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+            raise ValueError(
+                f"image {index} must be uint8 of the shape (height, width, 3), got {image.dtype} "
+                f"of the shape {image.shape}"
+            )
+    except (ValueError, OSError) as error:
+        if missing == "skip":
+            return None
+        reason = str(error)
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            reason = f"{error.filename}: {error.strerror.lower()}"
+        raise MissingImageError(reason) from error
+    return image

@@ -19,16 +19,15 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import normalize
 
 from sphereface2.backbones import backbone_options, build_backbone
-from sphereface2.backbones.backbone import Backbone, summed_embeddings
+from sphereface2.backbones.backbone import Backbone
 from sphereface2.backbones.preprocessing import Preprocessing
-from sphereface2.data.transforms import resize
 from sphereface2.files import is_locked, read_note, replacing, write_atomically
+from sphereface2.models.embedder import MissingImageError, NetworkEmbedder
 
 FORMAT = "sphereface2-model"
 VERSION = 1
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
-_BATCH = 256  # images that `LoadedModel.embed` takes through the network at once
 IN_RUN = "model"
 """Where a run folder has its model folder."""
 RUN_CONFIG = "config.yaml"
@@ -58,18 +57,18 @@ class LoadedModel:
         own, which its calibrated thresholds hold for. The cosine of two images is the product of
         their rows: `embeddings @ embeddings.T`.
         """
-        crops = [_crop(image, self.preprocessing.input_size) for image in images]
+        if not len(images):
+            return np.empty((0, self.backbone.embedding_dim), np.float32)
         mirror = self.flip if flip is None else flip
-        place = next(self.backbone.parameters()).device
-        found = [np.empty((0, self.backbone.embedding_dim), np.float32)]
-        self.backbone.eval()
-        with torch.inference_mode():
-            for start in range(0, len(crops), _BATCH):
-                batch = torch.from_numpy(np.stack(crops[start : start + _BATCH])).to(place)
-                inputs = self.preprocessing.to_tensor(batch)
-                summed = summed_embeddings(self.backbone, inputs, flip=mirror)
-                found.append(normalize(summed).cpu().numpy())
-        return np.concatenate(found)
+        embedder = NetworkEmbedder(self.backbone, self.preprocessing, flip=mirror)
+        try:
+            summed = embedder.embed([np.asarray(image) for image in images])
+        except MissingImageError as error:
+            raise ValueError(
+                f"images must be a list of uint8 RGB images of the shape (height, width, 3): "
+                f"{error}; give a single image as [image]"
+            ) from None
+        return normalize(torch.from_numpy(summed)).numpy()
 
 
 def save_model(
@@ -279,16 +278,6 @@ def _flip(config: Mapping[str, Any]) -> bool:
     if not isinstance(flip, bool):
         raise ValueError(f"flip must be true or false, got {flip!r}")
     return flip
-
-
-def _crop(image: npt.ArrayLike, size: int) -> npt.NDArray[np.uint8]:
-    pixels = np.asarray(image)
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
-        raise ValueError(
-            "images must be a list of uint8 RGB images of the shape (height, width, 3), got one of "
-            f"{pixels.dtype} and the shape {pixels.shape}; give a single image as [image]"
-        )
-    return resize(pixels, size)
 
 
 def _check_input_size(preprocessing: Preprocessing, backbone: Backbone) -> None:

@@ -1,26 +1,18 @@
 """Calibrate a model folder: embed the pairs of some sets, fit, and keep the result beside it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sphereface2.data.pairs.verification_set import VerificationSet
-from sphereface2.data.sources.source import images_digest
 from sphereface2.evaluation.calibration import FAR_TARGETS, Calibration, calibrate, check_request
-from sphereface2.evaluation.pair_scores import combine, score_set
-from sphereface2.models.embedding import SKIP, MissingImageError, embed, prepare
-from sphereface2.models.folder import load_model, store_calibration, weights_digest
-from sphereface2.progress import Progress
+from sphereface2.evaluation.pair_scores import combine
+from sphereface2.evaluation.scoring import prepare_sets, score_sets
+from sphereface2.models.embedder import offering_to_skip
+from sphereface2.models.extraction import open_embedder
+from sphereface2.models.folder import store_calibration
+from sphereface2.progress import Watch, unwatched
 from sphereface2.training.result import ModelStep
-
-Watch = Callable[[str], AbstractContextManager[Progress | None]]
-
-
-def _unwatched(title: str) -> AbstractContextManager[Progress | None]:
-    return nullcontext()
 
 
 def calibrate_model(
@@ -32,48 +24,31 @@ def calibrate_model(
     flip: bool | None = None,
     batch_size: int = 256,
     workers: int = 1,
-    device: torch.device | str = "cpu",
+    device: str = "cpu",
     history: Sequence[Mapping[str, Any]] = (),
-    watch: Watch = _unwatched,
+    watch: Watch = unwatched,
 ) -> Calibration:
     """Calibrate the model in `folder` on the sets, pooled if there are several, and store it there.
 
     `flip` is by default what the folder says. `workers` threads read the images, or processes
     render them. `history` are the lines of the run's metrics.jsonl, where the bias of a model is
-    looked up whose folder does not tell it.
+    looked up whose folder does not have it.
     """
     check_request(far_targets, prior)
-    model = load_model(folder)
-    flip = model.flip if flip is None else flip
-    digest = weights_digest(folder)
-    scored = []
-    for each in sets:
-        try:
-            with watch(f"preparing set {each.name}") as progress:
-                prepare(each.images, each.missing, workers=workers, progress=progress)
-            with watch(f"embedding set {each.name}") as progress:
-                embeddings = embed(
-                    model.backbone.to(device),
-                    each.images,
-                    preprocessing=model.preprocessing,
-                    batch_size=batch_size,
-                    flip=flip,
-                    workers=workers,
-                    device=device,
-                    missing=each.missing,
-                    progress=progress,
-                )
-        except MissingImageError as error:
-            raise MissingImageError(f"{error}; {SKIP}") from None
-        scored.append(score_set(each, embeddings, images=images_digest(each.images)))
+    embedder = open_embedder(
+        folder, flip=flip, workers=workers, batch_size=batch_size, device=device
+    )
+    with offering_to_skip():
+        prepare_sets(sets, workers=workers, watch=watch)
+        scored = score_sets(embedder, sets, watch=watch)
     with watch("calibrating"):
         calibration = calibrate(
             scored[0] if len(scored) == 1 else combine(scored),
-            model=digest,
-            flip=flip,
+            model=embedder.digest,
+            flip=embedder.flip,
             far_targets=far_targets,
             prior=prior,
-            bias=learned_bias(model.config.get("extra", {}), history),
+            bias=learned_bias(embedder.model.config.get("extra", {}), history),
         )
     store_calibration(folder, calibration.to_mapping())
     return calibration

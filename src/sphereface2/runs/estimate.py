@@ -19,7 +19,7 @@ from sphereface2.heads import build_head
 from sphereface2.runs import probing
 from sphereface2.runs.counting import Memory, backbone_cost, checkpoint_bytes, head_cost, memory_of
 from sphereface2.runs.probing import Speed
-from sphereface2.runs.run import resolve
+from sphereface2.runs.train import resolve
 from sphereface2.training.devices import choose_device, choose_precision
 from sphereface2.training.optimizer import Schedule
 

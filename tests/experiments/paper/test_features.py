@@ -14,7 +14,7 @@ from sphereface2.data.mixing import build_people
 from sphereface2.evaluation.experiment_results import LearnedFeatures, plain_rows
 from sphereface2.experiments.paper.features import learn_features
 from sphereface2.models.folder import load_model
-from sphereface2.runs import run as runs
+from sphereface2.runs import train as runs
 from sphereface2.runs.folder import read_history
 from sphereface2.training.result import TrainingResult
 

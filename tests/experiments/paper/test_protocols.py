@@ -26,7 +26,7 @@ from sphereface2.evaluation.protocols.megaface import MegaFace, MegaFaceResult
 from sphereface2.evaluation.protocols.protocol import Embeddings, Protocol
 from sphereface2.experiments.paper.protocols import protocol_result, protocol_roc, run_on_protocol
 from sphereface2.experiments.paper.small_roots import SmallIjb, SmallMegaFace, small_root
-from sphereface2.models.embedding import embed
+from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.folder import load_model, save_model
 from sphereface2.reporting.published import IJB_B_ADJUSTED
 
@@ -70,7 +70,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def embeddings(run: Path, images: Images) -> Vectors:
     model = load_model(run / "model")
-    found = embed(model.backbone, images, preprocessing=model.preprocessing)
+    found = NetworkEmbedder(model.backbone, model.preprocessing).embed(images)
     return found.astype(np.float64)
 
 

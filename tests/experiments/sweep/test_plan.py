@@ -15,7 +15,7 @@ from sphereface2.experiments.sweep.engine import look_up_runs, run_sweep
 from sphereface2.experiments.sweep.grid import Setting, Sweep
 from sphereface2.experiments.sweep.plan import by_hand, plan_sweep, train_command
 from sphereface2.runs.folder import EVALUATION
-from sphereface2.runs.run import resolve
+from sphereface2.runs.train import resolve
 from tests.experiments.sweep.tiny import pretend_done, tiny_sweep, write_recipe
 
 

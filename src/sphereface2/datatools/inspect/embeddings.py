@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sphereface2.backbones.backbone import Backbone
 from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.image_file import decode
-from sphereface2.models.embedding import Preprocessing
+from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.extraction import Extraction
+from sphereface2.models.folder import LoadedModel
 from sphereface2.progress import Progress
 
 ImageArray = npt.NDArray[np.uint8]
@@ -23,10 +23,8 @@ def embed_source(
     numbers: npt.NDArray[np.int64],
     path: Path,
     *,
-    backbone: Backbone,
-    preprocessing: Preprocessing,
+    model: LoadedModel,
     key: str,
-    flip: bool = True,
     device: torch.device | str = "cpu",
     workers: int = 1,
     progress: Progress | None = None,
@@ -36,7 +34,9 @@ def embed_source(
     `key` tells model and data (`embedding_key`): embeddings of the same are taken as they are or
     gone on with, others are replaced.
     """
-    extraction = Extraction(path, count=len(numbers), dim=backbone.embedding_dim, what={"key": key})
+    extraction = Extraction(
+        path, count=len(numbers), dim=model.backbone.embedding_dim, what={"key": key}
+    )
     keyed = path.with_suffix(".key")
     if not keyed.is_file() or keyed.read_text(encoding="utf-8") != key:
         path.unlink(missing_ok=True)
@@ -45,14 +45,10 @@ def embed_source(
         keyed.write_text(key, encoding="utf-8")
     if not path.is_file():
         extraction.start()
-        extraction.work(
-            backbone.to(device),
-            _Chosen(source, numbers),
-            preprocessing=preprocessing,
-            flip=flip,
-            workers=workers,
-            progress=progress,
+        embedder = NetworkEmbedder(
+            model.backbone.to(device), model.preprocessing, flip=model.flip, workers=workers
         )
+        extraction.work(embedder, _Chosen(source, numbers), progress=progress)
         extraction.finish()
     embeddings: npt.NDArray[np.float32] = np.load(path, mmap_mode="r")
     return embeddings

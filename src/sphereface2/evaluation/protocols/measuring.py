@@ -69,7 +69,7 @@ def _embedded(
     assert wanted.names is not None
     with current_team().together():
         images = wanted.images()
-    vectors = subject.embedder.embed(
+    vectors = subject.embedder.extract(
         images,
         subject.output / f"{wanted.name}.npy",
         title=f"embedding {f'the images of {protocol.name}' if alone else wanted.name}",

@@ -12,9 +12,10 @@ import numpy.typing as npt
 from sphereface2.data.pairs.verification_set import Missing
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.embedding_files import SavedEmbeddings, in_order, read_embeddings
-from sphereface2.models.embedder import Embedder, Watch, read_names, read_note, unwatched
+from sphereface2.models.extraction import ModelEmbedder, read_names, read_note
 from sphereface2.models.folder import stored_calibration
 from sphereface2.models.unit_rows import Mirror, Vectors, absent_rows
+from sphereface2.progress import Watch, unwatched
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +27,7 @@ class Subject:
     mirrored: whether a row of saved embeddings is [image | mirror image]
     """
 
-    embedder: Embedder | None
+    embedder: ModelEmbedder | None
     embeddings: Path | None
     output: Path
     watch: Watch = unwatched

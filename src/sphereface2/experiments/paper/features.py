@@ -10,20 +10,17 @@ training line of every run.
 import math
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from sphereface2.config.schema import RunConfig, load_config
 from sphereface2.data.mixing import build_people
-from sphereface2.data.sources.source import Source
 from sphereface2.evaluation.experiment_results import LearnedFeatures, plain_rows
 from sphereface2.files import file_lock
-from sphereface2.models.embedding import embed
+from sphereface2.models.embedder import Faces, NetworkEmbedder
 from sphereface2.models.folder import load_model
-from sphereface2.runs import run as runs
+from sphereface2.progress import Watch, unwatched
+from sphereface2.runs import train as runs
 from sphereface2.runs.folder import CONFIG, run_config
-from sphereface2.runs.scoring import Watch, unwatched
 from sphereface2.training.checkpoint import load_tensors
 from sphereface2.training.result import TrainingResult
 from sphereface2.training.stopping import StoppedError
@@ -114,13 +111,8 @@ def _features(
     """The exported network's features beside the classifiers of the same step."""
     people, model, head = build_people(config), load_model(folder), config.head.options
     with watch("embedding the training images") as progress:
-        features = embed(
-            model.backbone,
-            _Images(people),
-            preprocessing=model.preprocessing,
-            flip=False,
-            progress=progress,
-        )
+        embedder = NetworkEmbedder(model.backbone, model.preprocessing, flip=False)
+        features = embedder.embed(Faces(people), progress=progress)
     weight = torch.empty(people.num_classes, model.backbone.embedding_dim)
     bias = torch.empty(())
     tensors = {"head.weight": weight, "head.bias": bias}
@@ -134,17 +126,3 @@ def _features(
         margin=float(head["margin"]),
         sharpness=float(head["sharpness"]),
     )
-
-
-class _Images:
-    """The images of a source without their labels."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getitem__(self, index: int, /) -> npt.NDArray[np.uint8]:
-        image, _ = self._source[index]
-        return image

@@ -20,8 +20,9 @@ from sphereface2.evaluation.protocols.subject import Subject
 from sphereface2.evaluation.thresholds import Measure
 from sphereface2.evaluation.views import ProtocolResult
 from sphereface2.files import JsonResult, file_lock
-from sphereface2.models.embedder import Watch, open_embedder, unwatched
+from sphereface2.models.extraction import open_embedder
 from sphereface2.models.folder import find_model, weights_digest
+from sphereface2.progress import Watch, unwatched
 from sphereface2.registry import look_up
 from sphereface2.reporting.protocol_tables import ABSENT, value_cell
 from sphereface2.reporting.published import (

@@ -25,6 +25,7 @@ from sphereface2.experiments.sweep.board import SweepEvents
 from sphereface2.experiments.sweep.engine import run_sweep
 from sphereface2.experiments.sweep.grid import Setting, Sweep
 from sphereface2.files import JsonResult
+from sphereface2.progress import Watch, unwatched
 from sphereface2.registry import look_up
 from sphereface2.reporting.figures.experiments import (
     NamedFigure,
@@ -38,7 +39,6 @@ from sphereface2.reporting.figures.experiments import (
 )
 from sphereface2.reporting.pages.sweep import RESULT, write_sweep_files
 from sphereface2.runs.folder import EVALUATION
-from sphereface2.runs.scoring import Watch, unwatched
 
 OUTPUT = Path("reproduced")
 RUNS, BENCHMARKS = "runs", "benchmarks"

@@ -18,8 +18,7 @@ from sphereface2.evaluation.ijb_files import read_ijb
 from sphereface2.evaluation.megaface_files import write_list
 from sphereface2.evaluation.protocols.roots import MADE
 from sphereface2.files import file_lock, replacing
-from sphereface2.models.embedder import Watch, unwatched
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, Watch, unwatched
 from sphereface2.registry import look_up
 from sphereface2.rendering.person import EVERYDAY
 from sphereface2.rendering.surface import SIZE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sphereface2.config.schema import RunConfig, dump_config, load_config
 from sphereface2.experiments.sweep.grid import Setting, Sweep
-from sphereface2.runs.run import resolve
+from sphereface2.runs.train import resolve
 
 
 @dataclass(frozen=True)

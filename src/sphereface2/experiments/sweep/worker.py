@@ -45,16 +45,17 @@ def _work(folder: Path) -> int:
     # Only now: torch takes its time, and a signal meanwhile must find its handler.
     from sphereface2.experiments.sweep.store import PositionNote, finished
     from sphereface2.files import LockedError
-    from sphereface2.runs import run as runs
+    from sphereface2.runs.evaluate import measure
     from sphereface2.runs.folder import require_run, run_config, run_lock
+    from sphereface2.runs.train import resume
 
     try:
         with run_lock(require_run(folder)) as lock:
             if finished(folder, run_config(folder)) is not None:
                 return 0
-            if runs.resume(folder, events=PositionNote(lock), lock=lock).interrupted:
+            if resume(folder, events=PositionNote(lock), lock=lock).interrupted:
                 return STOPPED
-            runs.measure(folder)
+            measure(folder)
     except LockedError:
         return TAKEN
     return 0

@@ -1,4 +1,4 @@
-"""Verification sets by name, scored by a model or by embeddings that were saved."""
+"""The one scorer of verification sets: by an embedder, or by embeddings that were saved."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from sphereface2.data.pairs.lists import without_ending
 from sphereface2.data.pairs.verification_set import Missing, VerificationSet
 from sphereface2.data.sources.source import images_digest
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
-from sphereface2.evaluation.pair_scores import PairScores, score_pairs, score_set
+from sphereface2.evaluation.pair_scores import PairScores, score_pairs
 from sphereface2.evaluation.protocols.subject import Subject, rows_of
-from sphereface2.models.embedder import Embedder
+from sphereface2.models.embedder import Embedder, prepare
+from sphereface2.models.extraction import ModelEmbedder
 from sphereface2.models.unit_rows import Mirror, Vectors, fold_mirror
+from sphereface2.progress import Watch, unwatched
 from sphereface2.training.distributed import current_team
 
 
@@ -47,22 +49,64 @@ def find_sets(
     return found
 
 
+def prepare_sets(
+    sets: Sequence[VerificationSet], *, workers: int, watch: Watch = unwatched
+) -> None:
+    """Make the images of sets ready to be read, and check them."""
+    for each in sets:
+        with watch(f"preparing set {each.name}") as progress:
+            prepare(each.images, each.missing, workers=workers, progress=progress)
+
+
 def score_sets(
-    embedder: Embedder, sets: Sequence[VerificationSet], *, folder: Path
+    embedder: Embedder,
+    sets: Sequence[VerificationSet],
+    *,
+    watch: Watch = unwatched,
+    digests: bool = True,
+) -> list[PairScores]:
+    """The pairs of each set scored by an embedder; the images are prepared.
+
+    digests: whether the scores say which images they are of, so that they can be compared later
+    """
+    scored = []
+    for each in sets:
+        with watch(f"{embedder.action} {each.name}") as progress:
+            embeddings = embedder.embed(each.images, missing=each.missing, progress=progress)
+        scored.append(_scored(each, embeddings, digests=digests))
+    return scored
+
+
+def score_extracted(
+    embedder: ModelEmbedder, sets: Sequence[VerificationSet], *, folder: Path
 ) -> list[PairScores] | None:
-    """The pairs of each set scored by a model; None on all ranks but the first.
+    """The pairs of each set scored by a model on all ranks; None on all ranks but the first.
 
     The embeddings are kept in `folder`: the same sets are not embedded twice.
     """
-    team = current_team()
+    is_first = current_team().is_first
     scored = []
     for each in sets:
-        embeddings = embedder.embed(
-            each.images, folder / f"{each.name}.npy", title=f"embedding set {each.name}"
+        embeddings = embedder.extract(
+            each.images, folder / f"{each.name}.npy", title=f"{embedder.action} {each.name}"
         )
-        if team.is_first:
-            scored.append(score_set(each, embeddings, images=images_digest(each.images)))
-    return scored if team.is_first else None
+        if is_first:
+            scored.append(_scored(each, embeddings))
+    return scored if is_first else None
+
+
+def _scored(each: VerificationSet, embeddings: Vectors, *, digests: bool = True) -> PairScores:
+    return score_pairs(
+        each.name,
+        embeddings,
+        each.pairs,
+        each.same,
+        each.folds,
+        people=each.people,
+        images=images_digest(each.images) if digests else "",
+        attributes=each.attributes,
+        missing=each.missing,
+    )
 
 
 def score_saved(subject: Subject, words: Sequence[str]) -> list[PairScores]:

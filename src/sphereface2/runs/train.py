@@ -1,4 +1,4 @@
-"""A run from its config to its report: the one place where all stages meet.
+"""Train a run from its config to its exported model, and resume it.
 
 A run folder holds config.yaml (resolved: it can start the same run again), metrics.jsonl,
 changes.jsonl (where a resumed run was changed), checkpoints/, model/ (what training exports),
@@ -8,7 +8,7 @@ where images were passed over bad_images.txt.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,44 +22,35 @@ from sphereface2.config.schema import Choice, RunConfig, config_from_mapping, du
 from sphereface2.data.mixing import (
     STRANGERS,
     NoisyLabels,
-    build_people,
     build_training_source,
     noise_of,
 )
 from sphereface2.data.pairs import VERIFICATION_SETS
 from sphereface2.data.pairs.by_word import set_choice
-from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_people, notes_on_trained
+from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_people
 from sphereface2.data.pairs.set_aside import NAME as SET_ASIDE
-from sphereface2.data.pairs.verification_set import Missing, VerificationSet
+from sphereface2.data.pairs.verification_set import VerificationSet
 from sphereface2.data.sources import SOURCES
-from sphereface2.data.sources.source import bad_images, images_digest, notes_on
-from sphereface2.evaluation.bootstrap import REPLICATES
-from sphereface2.evaluation.pair_scores import SCORES, save_scores
+from sphereface2.data.sources.source import bad_images, notes_on
 from sphereface2.evaluation.results import (
-    RAW_PIXELS,
-    UNTRAINED,
-    EvaluationResult,
     installed_versions,
-    note_on_flip,
 )
+from sphereface2.evaluation.scoring import score_sets
 from sphereface2.evaluation.verification import measure_all
 from sphereface2.files import Lock, require_writable, write_atomically
 from sphereface2.heads import Head, build_head, head_options
 from sphereface2.heads.sharding import class_shards
-from sphereface2.models.embedding import SKIP, MissingImageError
-from sphereface2.models.folder import LoadedModel, load_model, save_model
+from sphereface2.models.embedder import NetworkEmbedder
+from sphereface2.models.folder import save_model
+from sphereface2.progress import Watch, unwatched
 from sphereface2.registry import look_up, resolve_options
-from sphereface2.reporting.pages.verification import CHANGED, write_report
-from sphereface2.reporting.pictures import ReportPictures, hardest_pairs, people_sheet
+from sphereface2.reporting.pages.verification import CHANGED
 from sphereface2.runs.folder import (
     BAD_IMAGES,
     CHECKPOINTS,
     CONFIG,
-    EVALUATION,
-    EVALUATION_OF,
     LABEL_NOISE,
     MODEL,
-    REPORT,
     change_config,
     is_exported,
     keep_manifest,
@@ -75,16 +66,7 @@ from sphereface2.runs.folder import (
     run_config,
     run_lock,
 )
-from sphereface2.runs.scoring import (
-    Watch,
-    build_choice_sets,
-    build_sets,
-    network_scores,
-    pixel_scores,
-    refuse_shared_people,
-    score_sets,
-    unwatched,
-)
+from sphereface2.runs.sets import build_choice_sets, build_sets, refuse_shared_people
 from sphereface2.training.checkpoint import (
     Change,
     Checkpoint,
@@ -95,19 +77,10 @@ from sphereface2.training.checkpoint import (
     load_checkpoint,
     load_tensors,
 )
-from sphereface2.training.devices import choose_device
 from sphereface2.training.distributed import current_team
 from sphereface2.training.events import Events, Notice
-from sphereface2.training.result import ModelStep, TrainingResult, Which
+from sphereface2.training.result import ModelStep, TrainingResult
 from sphereface2.training.trainer import Trainer
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """An evaluation and where it was written."""
-
-    result: EvaluationResult
-    report: Path
 
 
 def train(
@@ -244,7 +217,7 @@ def _left_as_it_is(
     best, last = (folder / CHECKPOINTS / name for name in ("best", "last"))
     step = ModelStep("last", checkpoint.step, checkpoint.step)
     if checkpoint.own_sets and checkpoint.best_step is not None:
-        step = _best_step(checkpoint, step=checkpoint.best_step, steps=checkpoint.step)
+        step = best_step(checkpoint, step=checkpoint.best_step, steps=checkpoint.step)
     return TrainingResult(
         steps=checkpoint.step,
         total_steps=checkpoint.step,
@@ -281,133 +254,7 @@ def _owned(folder: Path, lock: Lock | None = None) -> Iterator[None]:
         yield
 
 
-def evaluate(
-    folder: Path,
-    *,
-    overrides: Sequence[str] = (),
-    output: Path | None = None,
-    missing: Missing | None = None,
-    checkpoint: Which | None = None,
-    watch: Watch = unwatched,
-) -> Evaluated:
-    """Verify unseen people with a run's model and two baselines; write the result and a report.
-
-    `overrides` may change the evaluation, the device and `training.workers`, as
-    `evaluation.sets.0.people=50`; the model stays as it was trained.
-    `checkpoint` is judged in place of the exported model. `output` is where the result goes, by
-    default into the run's own folder, and that of a checkpoint into one of its own: `compare` and
-    sweeps take what is in the run folder for the model's. `missing` says for all sets what becomes
-    of images that cannot be read.
-    """
-    config = run_config(folder, overrides)
-    _refuse_another_model(folder, run_config(folder), config)
-    own = folder if checkpoint is None else folder / f"{EVALUATION_OF}{checkpoint}"
-    place = own if output is None else output
-    require_writable(place)
-    judged = _judged(folder, config, checkpoint)
-    try:
-        sets = build_sets(config, missing=missing, watch=watch)
-        result = _measure(judged, config, sets, in_full=True, output=place, watch=watch)
-    except MissingImageError as error:
-        raise MissingImageError(f"{error}; {SKIP}") from None
-    pictures = replace(
-        _contact_sheet(config),
-        hardest=hardest_pairs(result, {each.name: each.images for each in sets}),
-    )
-    write_report(
-        place / REPORT,
-        evaluation=result,
-        history=read_history(folder),
-        config_yaml=dump_config(config),
-        pictures=pictures,
-    )
-    return Evaluated(result, place / REPORT)
-
-
-def _refuse_another_model(folder: Path, trained: RunConfig, judged: RunConfig) -> None:
-    """A ValueError for a change that only a training could follow."""
-    for change in differing_settings(config_settings(trained), config_settings(judged)):
-        is_of_model = change.key.startswith(("evaluation.choose_on", "evaluation.set_aside"))
-        if is_of_model or not change.key.startswith(("evaluation.", "device", "training.workers")):
-            raise ValueError(
-                f"{change} is not for evaluate: the model of {folder} stays as it was trained; "
-                "evaluation.sets, evaluation.flip, evaluation.batch_size, device and "
-                "training.workers may be changed"
-            )
-
-
-def _contact_sheet(config: RunConfig) -> ReportPictures:
-    """People of the training data, which may have moved: they are not needed to judge a model."""
-    try:
-        return ReportPictures(contact_sheet=people_sheet(build_people(config)))
-    except (ValueError, OSError, ImportError) as error:
-        return ReportPictures(
-            no_contact_sheet=f"No contact sheet: the training data cannot be read ({error})."
-        )
-
-
-def measure(folder: Path, *, watch: Watch = unwatched) -> EvaluationResult:
-    """What a run's model reaches on its sets, written as `evaluate` does, but nothing else.
-
-    Without the baselines, the intervals and the report, which the many runs of a sweep do not
-    need.
-    """
-    config = run_config(folder)
-    judged, sets = _judged(folder, config, None), build_sets(config, watch=watch)
-    return _measure(judged, config, sets, in_full=False, output=folder, watch=watch)
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """A network of a run, and which step of the training it is."""
-
-    title: str
-    model: LoadedModel
-    step: ModelStep | None
-
-
-def _judged(folder: Path, config: RunConfig, which: Which | None) -> _Judged:
-    """What a run has exported, or one of its checkpoints."""
-    title = folder.resolve().name
-    if which is None:
-        model = load_model(folder)
-        step = ModelStep.of_model(model.config.get("extra", {}), read_history(folder))
-        return _Judged(title, model, step)
-    path, last = (folder / CHECKPOINTS / name for name in (which, "last"))
-    if not has_checkpoint(path):
-        why = "it was not evaluated during its training" if which == "best" else "train it first"
-        raise FileNotFoundError(f"{folder} has no checkpoint '{which}': {why}")
-    saved = load_checkpoint(path)
-    steps = saved.step if saved.finished else _planned_steps(folder, config)
-    step = ModelStep("last", saved.step, steps)
-    if which == "best":
-        final = load_checkpoint(last) if has_checkpoint(last) else saved
-        # Killed in between, a run has a best checkpoint that is ahead of its last one.
-        newer = saved if saved.step > final.step else final
-        step = _best_step(newer, step=saved.step, steps=newer.step)
-    backbone = _untrained(config)
-    load_tensors(path, _backbone_tensors(backbone), part="backbone.")
-    model = LoadedModel(
-        backbone,
-        config.backbone.name,
-        config.backbone.options,
-        Preprocessing(backbone.input_size),
-        config={},
-        flip=run_config(folder).evaluation.flip,
-    )
-    return _Judged(f"{title}, its {which} checkpoint", model, step)
-
-
-def _planned_steps(folder: Path, config: RunConfig) -> int:
-    """How long a run is to be, its epochs by what it logged; 0 where that is not known."""
-    steps, epochs = config.training.steps, config.training.epochs
-    lines = [line for line in read_history(folder) if line.get("kind") == "train"]
-    if epochs is not None and lines:
-        steps = round(epochs * lines[-1]["step"] / lines[-1]["epoch"])
-    return steps or 0
-
-
-def _best_step(checkpoint: Checkpoint, *, step: int, steps: int) -> ModelStep:
+def best_step(checkpoint: Checkpoint, *, step: int, steps: int) -> ModelStep:
     return ModelStep(
         "best",
         step,
@@ -419,60 +266,8 @@ def _best_step(checkpoint: Checkpoint, *, step: int, steps: int) -> ModelStep:
     )
 
 
-def _backbone_tensors(backbone: Backbone) -> dict[str, torch.Tensor]:
+def backbone_tensors(backbone: Backbone) -> dict[str, torch.Tensor]:
     return {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
-
-
-def notes_on_sets(config: RunConfig | None, sets: Sequence[VerificationSet]) -> list[str]:
-    """What is odd about sets, also in view of what a config trained on."""
-    notes = [note for each in sets for note in notes_on_pairs(each)]
-    path = None if config is None else config.data.options.get("path")
-    return notes if path is None else [*notes_on_trained(Path(str(path)), sets), *notes]
-
-
-def _measure(
-    judged: _Judged,
-    config: RunConfig,
-    sets: Sequence[VerificationSet],
-    *,
-    in_full: bool,
-    output: Path,
-    watch: Watch,
-) -> EvaluationResult:
-    """Score the sets, and keep the result and the scores of the run's own network in `output`."""
-    model = judged.model
-    device = choose_device(config.device)
-    labelled = {
-        config.head.name: network_scores(model.backbone, model, sets, config, device, watch)
-    }
-    if in_full:
-        labelled[RAW_PIXELS] = pixel_scores(model.preprocessing, sets, watch)
-        labelled[UNTRAINED] = network_scores(_untrained(config), model, sets, config, device, watch)
-    replicates = REPLICATES if in_full else 0
-    rows = [
-        row
-        for label, scores in labelled.items()
-        for row in measure_all(scores, model=label, replicates=replicates)
-    ]
-    result = EvaluationResult(
-        title=judged.title,
-        rows=tuple(rows),
-        versions=installed_versions(),
-        config=config.model_dump(mode="json"),
-        model_step=judged.step,
-        notes=(
-            *note_on_flip(config.evaluation.flip, model.flip),
-            *notes_on_sets(config, sets),
-        ),
-    )
-    # Kept so that runs can be compared pair by pair without their models.
-    subject = [
-        replace(scored, images=images_digest(each.images), flip=config.evaluation.flip)
-        for scored, each in zip(labelled[config.head.name], sets, strict=True)
-    ]
-    save_scores(output / SCORES, subject, model=config.head.name)
-    result.save(output / EVALUATION)  # last: where it is, all is
-    return result
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -575,6 +370,19 @@ def _identity(trainer: Trainer) -> dict[str, Any]:
     }
 
 
+def embedder_of(
+    config: RunConfig, backbone: nn.Module, preprocessing: Preprocessing
+) -> NetworkEmbedder:
+    """A network of a run at its evaluation."""
+    return NetworkEmbedder(
+        backbone,
+        preprocessing,
+        flip=config.evaluation.flip,
+        workers=max(1, config.training.workers),
+        batch_size=config.evaluation.batch_size,
+    )
+
+
 class _Evaluation:
     """The accuracy on every set during the training; rank 0 has the sets, prepared once."""
 
@@ -584,13 +392,9 @@ class _Evaluation:
         self.sets: list[VerificationSet] = []
 
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
-        scores = score_sets(backbone, self.preprocessing, self.sets, self.config, None, unwatched)
+        embedder = embedder_of(self.config, backbone, self.preprocessing)
+        scores = score_sets(embedder, self.sets, digests=False)
         return {row.set_name: row.accuracy for row in measure_all(scores, model="", replicates=0)}
-
-
-def _untrained(config: RunConfig) -> Backbone:
-    """The network as it was before its first step."""
-    return build_backbone(config.backbone.name, seed=config.seed, **config.backbone.options)
 
 
 # -- training and what remains of it ---------------------------------------------------------------
@@ -674,7 +478,7 @@ def _finish(
 def _export(trainer: Trainer, config: RunConfig, folder: Path, result: TrainingResult) -> None:
     remove_judgements(folder)
     backbone = trainer.backbone
-    load_tensors(result.checkpoint, _backbone_tensors(backbone), part="backbone.")
+    load_tensors(result.checkpoint, backbone_tensors(backbone), part="backbone.")
     save_model(
         folder / MODEL,
         backbone,

@@ -1,36 +1,21 @@
-"""The verification sets of a run, scored: by a network, or by the pixels themselves."""
+"""The verification sets that the config of a run names: built, and kept apart from its training."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import torch
-from torch import nn
-
-from sphereface2.backbones import Backbone
-from sphereface2.backbones.preprocessing import Preprocessing
 from sphereface2.config.schema import Choice, RunConfig
 from sphereface2.data.mixing import set_aside_of
 from sphereface2.data.pairs.by_word import sets_of_choice
+from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_trained
 from sphereface2.data.pairs.verification_set import Missing, VerificationSet
 from sphereface2.data.sources.source import Source
-from sphereface2.evaluation.pair_scores import PairScores, score_set
-from sphereface2.models.embedding import embed, prepare, raw_pixel_embedding
-from sphereface2.models.folder import LoadedModel
-from sphereface2.progress import Progress
-
-Watch = Callable[[str], AbstractContextManager[Progress | None]]
-"""Shows the progress of a named piece of work: `with watch("rendering") as progress: ...`."""
-
-
-def unwatched(title: str) -> AbstractContextManager[Progress | None]:
-    """Work that nobody watches."""
-    return nullcontext()
+from sphereface2.evaluation.scoring import prepare_sets
+from sphereface2.progress import Watch, unwatched
 
 
 def build_sets(
-    config: RunConfig, *, missing: Missing | None = None, watch: Watch
+    config: RunConfig, *, missing: Missing | None = None, watch: Watch = unwatched
 ) -> list[VerificationSet]:
     """The sets that the config names, their images ready to be read.
 
@@ -66,10 +51,15 @@ def _prepared(
             choice.name, choice.options, key=f"evaluation.{part}.{number}", missing=missing
         )
     ]
-    for each in sets:
-        with watch(f"preparing set {each.name}") as progress:
-            prepare(each.images, each.missing, workers=config.training.workers, progress=progress)
+    prepare_sets(sets, workers=config.training.workers, watch=watch)
     return sets
+
+
+def notes_on_sets(config: RunConfig | None, sets: Sequence[VerificationSet]) -> list[str]:
+    """What is odd about sets, also in view of what a config trained on."""
+    notes = [note for each in sets for note in notes_on_pairs(each)]
+    path = None if config is None else config.data.options.get("path")
+    return notes if path is None else [*notes_on_trained(Path(str(path)), sets), *notes]
 
 
 def refuse_shared_people(config: RunConfig) -> None:
@@ -112,56 +102,3 @@ def _shared_path(choice: Choice, other: Choice) -> str:
     ours, theirs = (each.options.get("path") for each in (choice, other))
     is_shared = ours and theirs and Path(ours).resolve() == Path(theirs).resolve()
     return str(ours) if is_shared else ""
-
-
-def score_sets(
-    backbone: nn.Module,
-    preprocessing: Preprocessing,
-    sets: Sequence[VerificationSet],
-    config: RunConfig,
-    device: torch.device | None,
-    watch: Watch,
-) -> list[PairScores]:
-    """The pairs of each set, scored by a network that is where it should be."""
-    scored = []
-    for each in sets:
-        with watch(f"embedding set {each.name}") as progress:
-            embeddings = embed(
-                backbone,
-                each.images,
-                preprocessing=preprocessing,
-                batch_size=config.evaluation.batch_size,
-                flip=config.evaluation.flip,
-                workers=config.training.workers,
-                device=device,
-                missing=each.missing,
-                progress=progress,
-            )
-        scored.append(score_set(each, embeddings))
-    return scored
-
-
-def network_scores(
-    backbone: Backbone,
-    model: LoadedModel,
-    sets: Sequence[VerificationSet],
-    config: RunConfig,
-    device: torch.device,
-    watch: Watch,
-) -> list[PairScores]:
-    """The same for a network that is first brought to its device."""
-    return score_sets(backbone.to(device), model.preprocessing, sets, config, device, watch)
-
-
-def pixel_scores(
-    preprocessing: Preprocessing, sets: Sequence[VerificationSet], watch: Watch
-) -> list[PairScores]:
-    """The pairs of each set, scored without a network: the baseline."""
-    scored = []
-    for each in sets:
-        with watch(f"comparing pixels of {each.name}"):
-            pixels = raw_pixel_embedding(
-                each.images, input_size=preprocessing.input_size, missing=each.missing
-            )
-        scored.append(score_set(each, pixels))
-    return scored
