@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.datatools.inspect.faces import POINTS
+from sphereface2.faces.alignment import TEMPLATE
 
 Picture = NDArray[np.uint8]
 
@@ -26,9 +26,9 @@ def face(seed: int, *, right: float = 0, down: float = 0, scale: float = 1) -> P
     dark = [0.35 * level for level in skin]
     size = round(46 * scale), round(56 * scale)
     cv2.ellipse(picture, place(56, 62), size, 0, 0, 360, skin, -1)
-    for x, y in POINTS[:2]:
+    for x, y in TEMPLATE[:2]:
         cv2.ellipse(picture, place(x, y), (round(9 * scale), round(5 * scale)), 0, 0, 360, dark, -1)
-    nose, mouth = place(*POINTS[2]), place(56, 92)
+    nose, mouth = place(*TEMPLATE[2]), place(56, 92)
     cv2.ellipse(picture, (nose[0], nose[1] + 6), (round(8 * scale), 3), 0, 0, 360, dark, -1)
     cv2.ellipse(picture, mouth, (round(14 * scale), round(4 * scale)), 0, 0, 360, dark, -1)
     for _ in range(25):  # what makes people differ

@@ -211,8 +211,8 @@ def test_an_index_of_another_rec(tmp_path: Path) -> None:
     for text in ("", "a\tb\n", "1\n", "0\t0\t0\n"):
         index.write_text(text)
         assert message(lambda: RecordIO(path=str(rec))) == (
-            f"{index} is no index: expected lines of a key, a tab and an offset; remove it, and "
-            "the .rec is read without"
+            f"{index} is not an index: expected lines of a key, a tab and an offset; remove it, "
+            "and the .rec is read without"
         )
     index.unlink()
     assert len(RecordIO(path=str(rec))) == 6

@@ -53,7 +53,7 @@ def test_what_cannot_be_recognised_is_explained(tmp_path: Path) -> None:
         open_images(tmp_path / "a.zip")
     with pytest.raises(ValueError, match=r"no images in the folders"):
         open_images(tmp_path)
-    with pytest.raises(ValueError, match=r"root is for lists, and .* is none; leave it out"):
+    with pytest.raises(ValueError, match=r"root is for lists, and .* is not one; leave it out"):
         open_images(tmp_path, root=tmp_path)
     for name in ("b.rec", "c.rec"):
         im2rec(tmp_path / name, LABELS, BODIES)

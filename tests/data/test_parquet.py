@@ -182,7 +182,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a.parquet holds no images: it has no rows"):
         ParquetImages(path=str(path))
     path.write_bytes(write(tmp_path / "b.parquet").read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"a.parquet is no Parquet file, or cut short; copy it"):
+    with pytest.raises(ValueError, match=r"a.parquet is not a Parquet file, or cut short; copy it"):
         ParquetImages(path=str(path))
     with pytest.raises(FileNotFoundError, match=r"there is no file or folder .*none\.parquet"):
         ParquetImages(path=str(tmp_path / "none.parquet"))

@@ -83,5 +83,5 @@ def test_a_wrong_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no YuNet model .*nowhere\.onnx"):
         YuNet(model=str(tmp_path / "nowhere.onnx"))
     (tmp_path / "text.onnx").write_text("no network")
-    with pytest.raises(ValueError, match=r"text\.onnx is no YuNet model"):
+    with pytest.raises(ValueError, match=r"text\.onnx is not a YuNet model"):
         YuNet(model=str(tmp_path / "text.onnx"))

@@ -1,36 +1,42 @@
-"""Label noise: training labels made wrong on purpose, for the study of how a loss bears it."""
+"""What a config trains on: its people, with noise in their labels and strangers among them."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
-from sphereface2.data.sources.source import Source, bad_images, exclude, notes_on, suits_processes
-from sphereface2.progress import Progress
-
-if TYPE_CHECKING:
-    from sphereface2.data.sources.encoded import BadImage
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sphereface2.config.schema import Choice, RunConfig
 from sphereface2.data.loader.batch_plan import BatchPlan, MixedPlan, Plan, require_whole_groups
 from sphereface2.data.pairs.set_aside import SetAside
 from sphereface2.data.sources import SOURCES
 from sphereface2.data.sources.folder import LooseImages
+from sphereface2.data.sources.source import (
+    DerivedSource,
+    Source,
+    bad_images,
+    exclude,
+    notes_on,
+    suits_processes,
+)
+from sphereface2.progress import Progress
 from sphereface2.registry import build, resolve_options
+
+if TYPE_CHECKING:
+    from sphereface2.data.sources.encoded import BadImage
+
+# Label noise: training labels made wrong on purpose, to study how a loss bears it.
 
 Kind = Literal["flip", "resample"]
 
 
-class NoisyLabels:
-    """A source with the labels of some images drawn anew, a function of the labels and the seed.
+class NoisyLabels(DerivedSource):
+    """A source with new labels for some images, a function of the labels and the seed.
 
     `flip`: of every person with n images exactly round(rate * n) get a wrong label, each of the
     other people equally likely. `resample`, as the authors' code does it: each image by itself,
@@ -45,7 +51,7 @@ class NoisyLabels:
             raise ValueError(f"label_noise.rate must be above 0 and at most 1, got {rate:g}")
         if source.num_classes < 2:
             raise ValueError("label_noise needs at least 2 people in the data, found 1")
-        self.source = source
+        super().__init__(source)
         self.true_labels = source.labels
         # A third number beside those of the images' order (seed, epoch): with the same stream as an
         # epoch, the wrong labels would come first in it. The strangers' order has 1 in this place.
@@ -65,39 +71,10 @@ class NoisyLabels:
     def num_classes(self) -> int:
         return self.source.num_classes
 
-    @property
-    def image_size(self) -> int | None:
-        return self.source.image_size
-
-    @property
-    def bad(self) -> tuple[BadImage, ...]:
-        """The unreadable images of the source."""
-        return bad_images(self.source)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the source has to say about its images."""
-        return notes_on(self.source)
-
-    @property
-    def suits_processes(self) -> bool:
-        return suits_processes(self.source)
-
-    def exclude(self, bad: Sequence[BadImage]) -> None:
-        """Tell the source of unreadable images."""
-        exclude(self.source, bad)
-
-    def __len__(self) -> int:
-        return len(self.source)
-
     def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
         image, label = self.source[index]
         # Another person's image, in place of one that cannot be read, comes with its own label.
         return image, int(self.labels[index]) if label == self.true_labels[index] else label
-
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
-        """Prepare the source."""
-        self.source.prepare(workers=workers, progress=progress)
 
     def manifest(self) -> str:
         """CSV of the images whose label was drawn: index, name, true and given label.
@@ -152,7 +129,7 @@ def resampled(
 # that it shows somebody else. Softmax heads pass over such images.
 
 
-class WithStrangers:
+class WithStrangers(DerivedSource):
     """A source and, behind its images, those of another one with label -1 each.
 
     `share` is the part of every batch that strangers make up.
@@ -161,7 +138,7 @@ class WithStrangers:
     def __init__(self, source: Source, strangers: Source, *, share: float) -> None:
         if not 0 < share < 1:
             raise ValueError(f"open_set.share must be above 0 and below 1, got {share:g}")
-        self.source = source
+        super().__init__(source)
         self.strangers = strangers
         self.share = share
         self.labels: NDArray[np.int64] = np.concatenate(
@@ -179,7 +156,6 @@ class WithStrangers:
 
     @property
     def bad(self) -> tuple[BadImage, ...]:
-        """The unreadable images of both."""
         behind = len(self.source)
         return (
             *bad_images(self.source),
@@ -188,7 +164,6 @@ class WithStrangers:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What both have to say about their images."""
         return (*notes_on(self.source), *notes_on(self.strangers))
 
     @property
@@ -196,7 +171,6 @@ class WithStrangers:
         return suits_processes(self.source) and suits_processes(self.strangers)
 
     def exclude(self, bad: Sequence[BadImage]) -> None:
-        """Tell both of their unreadable images."""
         known = len(self.source)
         exclude(self.source, [each for each in bad if each.index < known])
         strange = [each for each in bad if each.index >= known]
@@ -271,8 +245,6 @@ def plan_batches(
     )
 
 
-# What a config trains on: its people, with noise in their labels and strangers among them.
-
 # Where strangers come from. Who they are is of no matter, so a folder may have any structure.
 STRANGERS: dict[str, Callable[..., Source]] = {**SOURCES, "folder": LooseImages}
 
@@ -283,7 +255,7 @@ def build_people(config: RunConfig) -> Source:
 
 
 def build_training_source(config: RunConfig) -> Source:
-    """The images that are trained on, with the labels that the head is told."""
+    """The images that are trained on, with the labels that the head gets."""
     source = build_people(config)
     _require_two_people(source, config.data)
     if config.evaluation.set_aside:

@@ -141,7 +141,7 @@ class PaperData:
         return f"{printable(self.root)}{also} lacks {', '.join(parts)}; see docs/data.md"
 
     def require(self, *names: str) -> None:
-        """Refuse to go on without these."""
+        """Refuse to continue without these."""
         sentence = self.missing(*names)
         if sentence is not None:
             raise FileNotFoundError(sentence)
@@ -151,7 +151,7 @@ def find_datasets(root: str | Path) -> PaperData:
     """What of the paper's data lies in `root`; it reads names only, no images."""
     folder = Path(root)
     if not folder.is_dir():
-        kind = "is no folder" if folder.exists() else "does not exist"
+        kind = "is not a folder" if folder.exists() else "does not exist"
         siblings = [entry.name for entry in _entries(folder.parent) if entry.is_dir()]
         raise FileNotFoundError(
             f"--data: {printable(folder)} {kind}{nearest(folder.name, siblings)}; give the folder "

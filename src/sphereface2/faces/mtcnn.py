@@ -55,7 +55,7 @@ class MTCNN:
         """The faces in a uint8 RGB picture of shape (height, width, 3), the surest first.
 
         If there are none, it looks again in the picture with its border drawn out, a little less
-        strictly and, if it was not told how small a face may be, for ones half as large: a face
+        strictly and, if `min_face` is not given, for ones half as large: a face
         that fills a tightly cut picture is missed without some room around it.
         """
         height, width = image.shape[:2]

@@ -39,12 +39,12 @@ class YuNet:
             with _quiet():
                 self._net = cv2.FaceDetectorYN.create(str(path), "", (320, 320), threshold)
         except cv2.error:
-            raise ValueError(f"{path} is no YuNet model; give the file {MODEL_NAME}") from None
+            raise ValueError(f"{path} is not a YuNet model; give the file {MODEL_NAME}") from None
 
     def detect(self, image: NDArray[np.uint8]) -> list[Face]:
         """The faces in a uint8 RGB picture of shape (height, width, 3), the surest first.
 
-        If there are none, and it was not told how small a face may be, it looks again for faces
+        If there are none, and `min_face` is not given, it looks again for faces
         half as large.
         """
         if self.min_face is not None:

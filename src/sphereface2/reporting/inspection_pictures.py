@@ -8,8 +8,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.datatools.inspect.faces import POINTS
 from sphereface2.datatools.inspect.inspection import Inspected
+from sphereface2.faces.alignment import TEMPLATE
 
 ImageArray = npt.NDArray[np.uint8]
 Read = Callable[[int], ImageArray]
@@ -113,7 +113,7 @@ def collect_pictures(
 def with_template(average: ImageArray) -> ImageArray:
     """The average face, three times as large, with the five points of the template marked."""
     large = cv2.resize(average, None, fx=3, fy=3, interpolation=cv2.INTER_CUBIC)
-    for x, y in POINTS:
+    for x, y in TEMPLATE.tolist():
         place = (round(3 * x + 1), round(3 * y + 1))
         cv2.circle(large, place, 5, (255, 255, 255), 1, cv2.LINE_AA)
         cv2.circle(large, place, 6, (0, 0, 0), 1, cv2.LINE_AA)

@@ -84,7 +84,7 @@ def bin_set(*, path: DataPath, title: str | None = None) -> list[VerificationSet
 
 
 class BinWriter:
-    """Writes a .bin file image by image, so that a long conversion can stop and go on.
+    """Writes a .bin file image by image, so that a long conversion can stop and be resumed.
 
     Protocol 3, without a memo: every Python 3 reads it, and each image is written as it comes.
     """
@@ -128,7 +128,7 @@ def _images(found: Any, file: Path) -> list[bytes | NDArray[np.uint8]]:
     if isinstance(found, np.ndarray) and found.dtype.kind == "S":
         found = found.ravel().tolist()
     if not isinstance(found, list):
-        raise ValueError(f"{file} is not a verification set: its images are no list")
+        raise ValueError(f"{file} is not a verification set: its images are not a list")
     for index, image in enumerate(found):
         if isinstance(image, bytes):
             continue
@@ -155,7 +155,7 @@ def _answers(found: Any, file: Path) -> NDArray[np.bool_]:
     if isinstance(found, np.ndarray):
         found = found.ravel().tolist()
     if not isinstance(found, list):
-        raise ValueError(f"{file} is not a verification set: its answers are no list")
+        raise ValueError(f"{file} is not a verification set: its answers are not a list")
     for index, answer in enumerate(found):
         if not isinstance(answer, int) or answer not in (0, 1):
             raise ValueError(f"{file}: answer {index} is {_kind(answer)}, not true or false")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sphereface2.data.pairs.drawn import draw_pairs
 from sphereface2.data.pairs.verification_set import VerificationSet
-from sphereface2.data.sources.source import Source, bad_images, exclude, notes_on, suits_processes
+from sphereface2.data.sources.source import DerivedSource, Source, bad_images, exclude, notes_on
 from sphereface2.progress import Progress
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ NAME = "set aside"
 """What the set of their pairs is called."""
 
 
-class SetAside:
-    """A source without a share of its people, drawn by the seed; the others are numbered anew.
+class SetAside(DerivedSource):
+    """A source without a share of its people, drawn by the seed; the others are renumbered.
 
     Images of no known person (label -1) stay in.
     """
@@ -44,7 +44,7 @@ class SetAside:
                 "them with more than one image; pairs need at least four people, two of them with "
                 "several images, and the training two more: set another share, or 0"
             )
-        self.source = source
+        super().__init__(source)
         self._is_aside = np.zeros(people + 1, bool)  # the last one is nobody known, label -1
         self._is_aside[drawn] = True
         self._places = np.flatnonzero(~self._is_aside[source.labels])
@@ -55,12 +55,7 @@ class SetAside:
         self.seed = seed
 
     @property
-    def image_size(self) -> int | None:
-        return self.source.image_size
-
-    @property
     def bad(self) -> tuple[BadImage, ...]:
-        """The unreadable images among those that are left."""
         found = bad_images(self.source)
         places = np.searchsorted(self._places, [each.index for each in found]).tolist()
         return tuple(
@@ -77,12 +72,7 @@ class SetAside:
         aside = f"{count:,} people with {images:,} images are set aside, to choose the step by them"
         return (*notes_on(self.source), aside)
 
-    @property
-    def suits_processes(self) -> bool:
-        return suits_processes(self.source)
-
     def exclude(self, bad: Sequence[BadImage]) -> None:
-        """Tell the source of unreadable images."""
         exclude(self.source, [replace(each, index=int(self._places[each.index])) for each in bad])
 
     def name(self, index: int, /) -> str:
@@ -101,10 +91,6 @@ class SetAside:
             if not self._is_aside[label]:
                 return image, int(self._labels[label])
         raise IndexError(f"image {index} of {len(self)}")
-
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
-        """Prepare the source, the images that are set aside as well."""
-        self.source.prepare(workers=workers, progress=progress)
 
     def verification_set(self) -> VerificationSet:
         """Pairs of the people who are set aside, without images that are known to be bad."""

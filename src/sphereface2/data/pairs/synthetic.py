@@ -69,7 +69,7 @@ def synthetic_verification_sets(
         )
     if people < 2 * FOLDS:
         raise ValueError(
-            f"synthetic sets: people must be at least {2 * FOLDS} (two a fold), got {people}"
+            f"synthetic sets: people must be at least {2 * FOLDS} (two per fold), got {people}"
         )
     if pairs < 2 * FOLDS or pairs % (2 * FOLDS):
         raise ValueError(

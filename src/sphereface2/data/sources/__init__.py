@@ -37,7 +37,7 @@ def open_images(
         start = None if root is None else str(root)
         return ImageList(path=str(path), root=start, on_bad_image=on_bad_image)
     if root is not None:
-        raise ValueError(f"root is for lists, and {printable(path)} is none; leave it out")
+        raise ValueError(f"root is for lists, and {printable(path)} is not one; leave it out")
     if path.is_dir():
         return _open_folder(path, on_bad_image)
     if suffix == ".idx" and path.with_suffix(".rec").is_file():

@@ -26,10 +26,58 @@ from sphereface2.progress import counted
 from sphereface2.registry import DataPath
 
 
-class ImageFolder(EncodedImages):
+class PackedNames:
+    """The names of millions of files in a row, found by where they end.
+
+    A list of strings takes three times as much, and forked processes that use it end up with a
+    copy each, for a count of references stands in every string.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        # Bytes that are not UTF-8 come as lone surrogates, which this takes as they are.
+        encoded = [name.encode("utf-8", "surrogatepass") for name in names]
+        self._text = b"".join(encoded)
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        self._ends = np.concatenate([np.zeros(1, np.int64), lengths.cumsum()])
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> str:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"name {index} of {len(self)}")
+        place = index % len(self)
+        start, end = self._ends.item(place), self._ends.item(place + 1)
+        return self._text[start:end].decode("utf-8", "surrogatepass")
+
+
+class NamedFiles(EncodedImages):
+    """Images that are files below one folder, `self.files` of them by name."""
+
+    root: str
+    files: PackedNames
+
+    def image_path(self, index: int) -> Path:
+        """The file of one image."""
+        return Path(self.root, self.files[index])
+
+    def encoded(self, index: int, /) -> bytes:
+        return read_file(os.path.join(self.root, self.files[index]))  # noqa: PTH118 - in a hot path
+
+    def quick_pixels(self, index: int, /) -> NDArray[np.uint8] | None:
+        return read_array(os.path.join(self.root, self.files[index]))  # noqa: PTH118 - as above
+
+    def location(self, index: int, /) -> str:
+        return printable(self.image_path(index))
+
+    def name(self, index: int, /) -> str:
+        return self.files[index]
+
+
+class ImageFolder(NamedFiles):
     """The images of `path`/PERSON/**, labelled by the sorted order of the people's names.
 
-    Images may lie at any depth below a person's folder. A folder without an image is no person.
+    Images may lie at any depth below a person's folder. A folder without an image is not a person.
     With `image_size` each image is brought to that size as it is read.
     """
 
@@ -43,7 +91,7 @@ class ImageFolder(EncodedImages):
                 f"data.path: {printable(folder)} {kind}; give the folder with a folder for each "
                 "person"
             )
-        self._root = str(folder)
+        self.root = str(folder)
         found: list[str] = []
         people: list[str] = []
         labels: list[int] = []
@@ -64,7 +112,7 @@ class ImageFolder(EncodedImages):
                 f"PERSON/IMAGE with one of the endings {', '.join(IMAGE_SUFFIXES)}"
                 + "".join(f"; {note}" for note in notes)
             )
-        self._files = PackedNames(found)
+        self.files = PackedNames(found)
         super().__init__(
             path=folder,
             labels=np.array(labels, np.int64),
@@ -75,24 +123,8 @@ class ImageFolder(EncodedImages):
             unread=unread,
         )
 
-    def image_path(self, index: int) -> Path:
-        """The file of one image."""
-        return Path(self._root, self._files[index])
 
-    def encoded(self, index: int, /) -> bytes:
-        return read_file(f"{self._root}/{self._files[index]}")
-
-    def quick_pixels(self, index: int, /) -> NDArray[np.uint8] | None:
-        return read_array(f"{self._root}/{self._files[index]}")
-
-    def location(self, index: int, /) -> str:
-        return printable(self.image_path(index))
-
-    def name(self, index: int, /) -> str:
-        return self._files[index]
-
-
-# The image files below a folder, told by their names or else by how they begin.
+# The image files below a folder, recognised by their names or else by how they begin.
 
 # Endings of photos that are not read, and of files that are never opened to see what they are.
 _OTHER_KINDS = {
@@ -182,38 +214,10 @@ def _kind(parent: str, name: str) -> str | None:
     return None if kind == "bmp" else kind  # "BM" alone is the start of many a word
 
 
-# The names of millions of files, in little memory and without an object for each.
-
-
-class PackedNames:
-    """Names in a row, found by where they end.
-
-    A list of strings takes three times as much, and forked processes that use it end up with a
-    copy each, for a count of references stands in every string.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        # Bytes that are no UTF-8 come as lone surrogates, which this takes as they are.
-        encoded = [name.encode("utf-8", "surrogatepass") for name in names]
-        self._text = b"".join(encoded)
-        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        self._ends = np.concatenate([np.zeros(1, np.int64), lengths.cumsum()])
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
-    def __getitem__(self, index: int) -> str:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"name {index} of {len(self)}")
-        place = index % len(self)
-        start, end = self._ends.item(place), self._ends.item(place + 1)
-        return self._text[start:end].decode("utf-8", "surrogatepass")
-
-
 # Images of nobody in particular: a folder of any structure, without people.
 
 
-class LooseImages(EncodedImages):
+class LooseImages(NamedFiles):
     """All images at any depth below `path`, in the order of their names, with label -1."""
 
     def __init__(
@@ -223,17 +227,17 @@ class LooseImages(EncodedImages):
         if not folder.is_dir():
             kind = "is not a folder" if folder.exists() else "does not exist"
             raise FileNotFoundError(f"open_set.data.path: {folder} {kind}; give a folder of images")
-        self._folder = str(folder)
+        self.root = str(folder)
         found = find_images(folder)
-        self._names = PackedNames(found.names)
+        self.files = PackedNames(found.names)
         notes = unread_note(folder, found.unread)
-        if not len(self._names):
+        if not len(self.files):
             raise ValueError(
                 f"open_set.data.path: no images below {folder}; expected files with one of the "
                 f"endings {', '.join(IMAGE_SUFFIXES)}" + "".join(f"; {note}" for note in notes)
             )
         super().__init__(
-            labels=np.full(len(self._names), -1, np.int64),
+            labels=np.full(len(self.files), -1, np.int64),
             people=[],
             image_size=image_size,
             on_bad_image=on_bad_image,
@@ -241,15 +245,3 @@ class LooseImages(EncodedImages):
             notes=notes,
             unread=found.unread,
         )
-
-    def encoded(self, index: int, /) -> bytes:
-        """The bytes of one file."""
-        return read_file(f"{self._folder}/{self._names[index]}")
-
-    def location(self, index: int, /) -> str:
-        """The path of one file."""
-        return printable(f"{self._folder}/{self._names[index]}")
-
-    def name(self, index: int, /) -> str:
-        """The path of one file below the folder."""
-        return self._names[index]

@@ -61,6 +61,14 @@ def suffix_of(image_format: str) -> str:
     return _SUFFIX_OF[image_format]
 
 
+def ending_of(encoded: Encoded) -> str:
+    """The ending for the file of an image; that of JPEG for one that is damaged."""
+    try:
+        return _SUFFIX_OF[look(encoded).format]
+    except ValueError:
+        return ".jpg"
+
+
 def kind_of(start: bytes) -> str | None:
     """The kind of image that begins so: one of `READ_KINDS`, another one, or None for no image."""
     if start.startswith(b"\xff\xd8\xff"):

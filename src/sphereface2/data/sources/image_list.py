@@ -7,13 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sphereface2.data.sources.class_labels import classes_of_texts
-from sphereface2.data.sources.encoded import EncodedImages, OnBadImage, file_name
-from sphereface2.data.sources.folder import PackedNames
-from sphereface2.data.sources.image_file import is_image_file, read_array, read_file
+from sphereface2.data.sources.encoded import OnBadImage, file_name
+from sphereface2.data.sources.folder import NamedFiles, PackedNames
+from sphereface2.data.sources.image_file import is_image_file
 from sphereface2.files import printable
 from sphereface2.registry import DataPath
 
@@ -25,12 +22,12 @@ _PATH_TITLES = ("path", "image", "file", "filename", "file_name")
 _LABEL_TITLES = ("label", "person", "name", "identity", "id")
 
 
-class ImageList(EncodedImages):
+class ImageList(NamedFiles):
     """The images that a list names, with the person of each: a number or a name.
 
-    A line is `path label`, parted by a tab (or by a comma in a .csv), or else by the last blank;
+    A line is `path label`, separated by a tab (or by a comma in a .csv), or else by the last blank;
     or `number label path`, as im2rec has it; or `aligned path label` and perhaps a box and
-    landmarks, as InsightFace has it, these two parted by tabs. Empty lines and lines that begin
+    landmarks, as InsightFace has it, these two separated by tabs. Empty lines and lines that begin
     with # are passed over. Paths are relative to `root`, or else to the folder of the list. A
     label of -1 is a person who is not known.
     """
@@ -53,7 +50,7 @@ class ImageList(EncodedImages):
                 f"data.root: there is no folder {printable(folder)} with the images of "
                 f"{printable(list_file)}"
             )
-        self._root = folder
+        self.root = str(folder)
         files: list[str] = []
         texts: list[str] = []
         for file, label in _entries(list_file):
@@ -62,7 +59,7 @@ class ImageList(EncodedImages):
         if not texts:
             raise ValueError(f"{printable(list_file)} names no images; expected 'path label' lines")
         _require_first(files, folder)
-        self._files = PackedNames(files)
+        self.files = PackedNames(files)
         labels, people = classes_of_texts(texts, lambda index: _place(list_file, index))
         super().__init__(
             path=list_file,
@@ -72,21 +69,8 @@ class ImageList(EncodedImages):
             on_bad_image=on_bad_image,
         )
 
-    def image_path(self, index: int) -> Path:
-        """The file of one image."""
-        return self._root / self._files[index]
-
-    def encoded(self, index: int, /) -> bytes:
-        return read_file(self.image_path(index))
-
-    def quick_pixels(self, index: int, /) -> NDArray[np.uint8] | None:
-        return read_array(str(self.image_path(index)))
-
-    def location(self, index: int, /) -> str:
-        return printable(self.image_path(index))
-
     def name(self, index: int, /) -> str:
-        return file_name(self.person(index), self._files[index])
+        return file_name(self.person(index), self.files[index])
 
 
 def _require_first(files: list[str], root: Path) -> None:
@@ -163,7 +147,7 @@ def _titles(fields: list[str]) -> tuple[int, int] | None:
 
 
 def _layout(fields: list[str]) -> tuple[int, int]:
-    """Which fields are path and label, told by the first line."""
+    """Which fields are path and label, decided by the first line."""
     if len(fields) < 3:
         return 0, 1
     second, last = fields[1], fields[-1]

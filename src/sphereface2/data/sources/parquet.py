@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from sphereface2.data.sources.class_labels import classes_of_numbers, classes_of_texts, gaps_note
 from sphereface2.data.sources.encoded import EncodedImages, OnBadImage, file_name
-from sphereface2.data.sources.image_file import Encoded, look, suffix_of
+from sphereface2.data.sources.image_file import Encoded, ending_of
 from sphereface2.files import printable
 from sphereface2.registry import DataPath
 from sphereface2.workers import install_command
 
 ROWS_PER_GROUP = 64
-"""Whoever asks for one image reads a row group: 64 crops are about half a megabyte."""
+"""To get one image a row group is read: 64 crops are about half a megabyte."""
 
 # With this in the file, Hugging Face's datasets and their viewer show pictures.
 _FEATURES = {
@@ -45,7 +45,7 @@ class ParquetWriter:
     """Writes one .parquet file with the columns image {bytes, path}, label and person.
 
     Leaving the `with` block without an error completes the file. Otherwise nothing is left: a
-    Parquet file without its end cannot be gone on with, so write several files where that counts.
+    Parquet file without its end cannot be resumed, so write several files where that counts.
     """
 
     def __init__(self, path: Path, *, rows_per_group: int = ROWS_PER_GROUP) -> None:
@@ -115,10 +115,6 @@ class ParquetWriter:
         self._rows = []
 
 
-# Parquet files with an image in each row, as Hugging Face has them; needs pyarrow.
-
-__all__ = ["ParquetImages", "ParquetWriter"]
-
 _LABELS = ("label", "person", "name")
 _GB = 1 << 30
 
@@ -183,11 +179,7 @@ class ParquetImages(EncodedImages):
         stored = rows.paths[place].as_py() if rows.paths is not None else None
         if stored and stored.startswith(f"{self.person(index)}/"):
             return file_name(self.person(index), stored)
-        try:
-            suffix = suffix_of(look(rows.encoded(place)).format)
-        except ValueError:
-            suffix = ".jpg"  # no image, but what it is meant to be
-        return file_name(self.person(index), f"{index:08d}{suffix}")
+        return file_name(self.person(index), f"{index:08d}{ending_of(rows.encoded(place))}")
 
     def __getstate__(self) -> dict[str, Any]:
         dropped = ("_local", "_lock", "_held", "_held_bytes")
@@ -255,7 +247,7 @@ class ParquetImages(EncodedImages):
                 opened[number] = require_pyarrow().parquet.ParquetFile(file, memory_map=True)
             except require_pyarrow().ArrowInvalid:
                 raise ValueError(
-                    f"{printable(file)} is no Parquet file, or cut short; copy it again"
+                    f"{printable(file)} is not a Parquet file, or cut short; copy it again"
                 ) from None
         return opened[number]
 

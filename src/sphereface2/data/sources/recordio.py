@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sphereface2.data.sources.class_labels import classes_of_numbers, gaps_note
 from sphereface2.data.sources.encoded import EncodedImages, OnBadImage
-from sphereface2.data.sources.image_file import Encoded, look, suffix_of, to_array
+from sphereface2.data.sources.image_file import Encoded, ending_of, to_array
 from sphereface2.data.sources.recordio_writer import (
     FIRST,
     HEADER,
@@ -102,11 +102,8 @@ class RecordIO(EncodedImages):
         return f"{self._shown}, key {self._keys[index]}"
 
     def name(self, index: int, /) -> str:
-        try:
-            suffix = suffix_of(look(self.encoded(index)).format)
-        except ValueError:
-            suffix = ".jpg"  # no image, but what it is meant to be
-        return f"{self.person(index)}/{self._keys[index]:08d}{suffix}"
+        ending = ending_of(self.encoded(index))
+        return f"{self.person(index)}/{self._keys[index]:08d}{ending}"
 
     def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
         """Check the structure of every image, in the order of the file; then expect any order."""
@@ -131,7 +128,7 @@ class RecordIO(EncodedImages):
 
     def _expect_any_order(self) -> None:
         # Reading ahead makes the check quick. In training, where images come in any order, the
-        # system would read a megabyte from the disk for each; so it is told what is needed. A
+        # system would read a megabyte from the disk for each; so it is advised of what is needed. A
         # file that fits into memory with room to spare is there after the check, once and for all.
         if self._is_checked and _CAN_ADVISE and self._mapped is not None:
             self._is_read_at_random = len(self._mapped[1]) > _memory() // 4
@@ -280,20 +277,20 @@ def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     text = path.read_bytes()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # numpy warns where it stops at what is no number
+            warnings.simplefilter("error")  # numpy warns where it stops at what is not a number
             numbers = np.fromstring(text, np.int64, sep=" ")
     except (DeprecationWarning, ValueError):
         numbers = np.empty(0, np.int64)
     if not len(numbers) or len(numbers) != 2 * (text.rstrip().count(b"\n") + 1):
         raise ValueError(
-            f"{printable(path)} is no index: expected lines of a key, a tab and an offset; remove "
-            "it, and the .rec is read without"
+            f"{printable(path)} is not an index: expected lines of a key, a tab and an offset; "
+            "remove it, and the .rec is read without"
         )
     return numbers[0::2], numbers[1::2]
 
 
 def _find_images(keys: NDArray[np.int64], heads: _Heads) -> tuple[NDArray[np.bool_], list[str]]:
-    """Which records are images, told by the empty body of the others.
+    """Which records are images, recognised by the empty body of the others.
 
     InsightFace's record 0 has two labels [a, b] and no body: images are the keys 1 to a - 1, and
     a to b - 1 are the identities, again with two labels and no body. In im2rec's files every

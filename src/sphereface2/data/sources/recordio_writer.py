@@ -21,7 +21,7 @@ class RecordWriter:
     of its images, so all images of a label must follow one another. Images are stored as they are.
 
     Leaving the `with` block without an error completes the files. Otherwise what was written
-    stays in `path`.part, from which `resume` goes on: `written` images are there already.
+    stays in `path`.part, from which `resume` continues: `written` images are there already.
     """
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:

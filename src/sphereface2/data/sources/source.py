@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,7 +13,6 @@ from sphereface2.progress import Progress
 
 if TYPE_CHECKING:
     from sphereface2.data.sources.encoded import BadImage
-import hashlib
 
 
 class Images(Protocol):
@@ -84,6 +84,42 @@ def suits_processes(source: Source) -> bool:
     """Whether processes, each with its own copy of the source, read it faster than threads."""
     suits: bool = getattr(source, "suits_processes", False)
     return suits
+
+
+class DerivedSource:
+    """A source made of another one; what it does not change is as there."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    @property
+    def image_size(self) -> int | None:
+        return self.source.image_size
+
+    @property
+    def bad(self) -> tuple[BadImage, ...]:
+        """The unreadable images, as far as they are known."""
+        return bad_images(self.source)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What there is to say about the images, a sentence each."""
+        return notes_on(self.source)
+
+    @property
+    def suits_processes(self) -> bool:
+        return suits_processes(self.source)
+
+    def exclude(self, bad: Sequence[BadImage]) -> None:
+        """Leave out unreadable images that another process met."""
+        exclude(self.source, bad)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
+        """Prepare the source."""
+        self.source.prepare(workers=workers, progress=progress)
 
 
 _SAMPLE = 64  # images whose pixels stand for all of a set's in its digest

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.sources.encoded import UNKNOWN, EncodedImages
-from sphereface2.data.sources.image_file import Encoded, look, suffix_of
+from sphereface2.data.sources.image_file import Encoded, ending_of
 from sphereface2.data.sources.recordio import names_of_people
 from sphereface2.datatools.convert.safe_names import FileNames, safe_file, unique_parts
 
@@ -70,13 +70,7 @@ class Job:
         person = self.images.person(index)
         if person in parts[:-1]:  # of a list: all/the/way/person/file.jpg
             parts = parts[parts.index(person) + 1 :]
-        return safe_file("/".join(parts), lambda: self._ending(index))
-
-    def _ending(self, index: int) -> str:
-        try:
-            return suffix_of(look(self.encoded(index)).format)
-        except ValueError:
-            return ".jpg"
+        return safe_file("/".join(parts), lambda: ending_of(self.encoded(index)))
 
 
 def people_text(people: Sequence[str]) -> bytes:

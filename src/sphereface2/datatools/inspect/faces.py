@@ -9,7 +9,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-SIDE = 112
+from sphereface2.faces.alignment import TEMPLATE, TEMPLATE_SIZE
+
+SIDE = TEMPLATE_SIZE
 DETAIL_SIDE = 56
 
 
@@ -170,15 +172,6 @@ def check_colours(
 
 # Where the average face has its eyes, nose and mouth, against where aligned faces have them.
 
-# Eyes, nose tip and corners of the mouth of an aligned face of 112 × 112 pixels.
-POINTS = (
-    (38.2946, 51.6963),
-    (73.5318, 51.5014),
-    (56.0252, 71.7366),
-    (41.5493, 92.3655),
-    (70.7299, 92.2041),
-)
-
 MIN_AGREEMENT = 0.13
 """Aligned faces reach 0.3 and more, profiles alone 0.16, photos that are not aligned 0.1."""
 MIN_MATCH = 0.6
@@ -273,7 +266,7 @@ def drawn_face() -> NDArray[np.float32]:
 
 def _points() -> NDArray[np.float64]:
     # Pixel centres: x of 112 is (x + ½)/2 − ½ of 56.
-    return (np.array(POINTS) + 0.5) * DETAIL_SIDE / SIDE - 0.5
+    return (TEMPLATE + 0.5) * DETAIL_SIDE / SIDE - 0.5
 
 
 def _best_pose(structure: NDArray[np.float32]) -> tuple[float, float, float, NDArray[np.float64]]:

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -66,15 +66,7 @@ def examine(
         done += len(numbers)
         if progress is not None:
             progress(done, count)
-    return ImageFacts(
-        facts.digest,
-        facts.picture,
-        facts.size,
-        facts.redness,
-        facts.readable,
-        tuple(bad),
-        facts.average,
-    )
+    return replace(facts, bad=tuple(bad))
 
 
 _Chunk = tuple[range, list[BadImage], FaceAverage]

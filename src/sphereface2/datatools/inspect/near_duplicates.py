@@ -111,7 +111,7 @@ def _neighbours(keys: NDArray[np.int32]) -> Iterator[tuple[NDArray[np.int64], in
     while True:
         step += 1
         place = place[place + step < len(keys)]
-        # Keys are sorted: whoever has an equal at this step had one at the step before.
+        # Keys are sorted: what has an equal at this step had one at the step before.
         place = place[keys[place] == keys[place + step]]
         if not len(place):
             return
