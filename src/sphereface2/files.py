@@ -269,6 +269,8 @@ class WorkFolder:
     """
 
     NOTE = "what.json"
+    OWN: ClassVar[tuple[str, ...]] = ()
+    """Files that a run may leave there before its first note."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -290,10 +292,7 @@ class WorkFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes away; a folder that is empty in the end goes."""
-        if self.is_foreign():
-            raise ValueError(
-                f"{printable(self.path)} is in the way and holds no interrupted work; move it"
-            )
+        self.require_own()
         try:
             with file_lock(self.path / _LOCK, patience=0):
                 yield
@@ -305,14 +304,17 @@ class WorkFolder:
             with suppress(OSError):
                 self.path.rmdir()
 
-    def is_foreign(self) -> bool:
-        """Whether there is anything that a run does not leave before its first note."""
+    def require_own(self) -> None:
+        """Refuse a folder with anything that a run does not leave before its first note."""
         if self.noted() is not None or not os.path.lexists(self.path):
-            return False
-        if not self.path.is_dir():
-            return True
-        names = {each.name for each in self.path.iterdir()} - {_LOCK}
-        return any(not name.startswith(f".{self.NOTE}.") for name in names)
+            return
+        if self.path.is_dir():
+            names = {each.name for each in self.path.iterdir()} - {_LOCK, *self.OWN}
+            if all(name.startswith(f".{self.NOTE}.") for name in names):
+                return
+        raise ValueError(
+            f"{printable(self.path)} is in the way and holds no interrupted work; move it"
+        )
 
     def empty(self) -> None:
         """Remove all but the note."""

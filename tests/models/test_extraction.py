@@ -119,6 +119,15 @@ def test_what_was_cut_off_while_it_was_laid_out_begins_anew(tmp_path: Path) -> N
     assert extraction(tmp_path, 10).start() == 0
 
 
+def test_a_folder_of_someone_else_stays(tmp_path: Path) -> None:
+    diary = tmp_path / "faces.npy.partial" / "diary.txt"
+    diary.parent.mkdir()
+    diary.write_text("mine")
+    with pytest.raises(ValueError, match=r"faces\.npy\.partial is in the way and holds no interr"):
+        Extraction(tmp_path / "faces.npy", count=10, dim=5, what={}).start()
+    assert diary.read_text() == "mine"
+
+
 def test_an_embedding_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     faulty = Net().eval()
     with torch.no_grad():

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.pairs.verification_set import Missing
+from sphereface2.files import WorkFolder
 from sphereface2.models.unit_rows import Float32, first_of
 from sphereface2.progress import Progress
 
@@ -134,8 +135,8 @@ def gather_features(
 
     With `missing` "skip", names without a file that can be read get NaN.
 
-    Interrupted, it goes on where it was when called again with the same names; the table gets its
-    name only when it is whole.
+    Interrupted, it resumes when it is called again with the same names; the table gets its name
+    only when it is whole.
     """
     if missing == "skip":
         # The ending and the dimensions are those of the first that is there.
@@ -146,32 +147,34 @@ def gather_features(
     suffix = find_ending(folder, names_from) if ending is None else ending
     first = read_feature(folder / (names_from[0] + suffix))
     shape = (len(names), first.size)
-    part, note = output.with_name(output.name + ".part"), output.with_name(output.name + ".json")
     task = hashlib.sha256("\n".join([str(shape), suffix, *names]).encode()).hexdigest()
-    output.parent.mkdir(parents=True, exist_ok=True)
-    done = _done(note, task) if part.is_file() else 0
-    table = np.lib.format.open_memmap(
-        part, mode="r+" if done else "w+", dtype=np.float32, shape=None if done else shape
-    )
-    for number in range(done, len(names)):
-        try:
-            feature = read_feature(folder / (names[number] + suffix))
-        except (ValueError, OSError) as error:
-            if missing == "error":
-                raise type(error)(f"{error}; --missing skip leaves such images out") from None
-            feature = np.full(first.size, np.nan, np.float32)
-        if feature.size != first.size:
-            _refuse_widths(folder, names, suffix, first.size, start=number)
-        table[number] = feature
-        if (number + 1) % _TOLD == 0 and progress is not None:
-            progress(number + 1, len(names))
-        if (number + 1) % _STORED == 0:
-            table.flush()
-            note.write_text(json.dumps({"task": task, "done": number + 1}))
-    table.flush()
-    del table
-    part.replace(output)
-    note.unlink(missing_ok=True)
+    work = WorkFolder(output)
+    with work.locked():
+        part = work.path / "table.npy"
+        known = work.noted() or {}
+        done = int(known["done"]) if known.get("task") == task and part.is_file() else 0
+        work.note({"task": task, "done": done})
+        table = np.lib.format.open_memmap(
+            part, mode="r+" if done else "w+", dtype=np.float32, shape=None if done else shape
+        )
+        for number in range(done, len(names)):
+            try:
+                feature = read_feature(folder / (names[number] + suffix))
+            except (ValueError, OSError) as error:
+                if missing == "error":
+                    raise type(error)(f"{error}; --missing skip leaves such images out") from None
+                feature = np.full(first.size, np.nan, np.float32)
+            if feature.size != first.size:
+                _refuse_widths(folder, names, suffix, first.size, start=number)
+            table[number] = feature
+            if (number + 1) % _TOLD == 0 and progress is not None:
+                progress(number + 1, len(names))
+            if (number + 1) % _STORED == 0:
+                table.flush()
+                work.note({"task": task, "done": number + 1})
+        table.flush()
+        del table
+        work.deliver([(part, output)])
     if progress is not None:
         progress(len(names), len(names))
     return output
@@ -239,14 +242,6 @@ def _list(path: Path, *, key: str = "path") -> list[str]:
     if not isinstance(found, list) or not found:
         raise ValueError(f"{path} has no list '{key}'")
     return [str(each) for each in found]
-
-
-def _done(note: Path, task: str) -> int:
-    try:
-        stored = json.loads(note.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return 0
-    return int(stored["done"]) if stored.get("task") == task else 0
 
 
 def _refuse_widths(

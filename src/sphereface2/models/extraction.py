@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +23,13 @@ import numpy.typing as npt
 
 from sphereface2.data.pairs.verification_set import Missing
 from sphereface2.data.sources.source import Images, PreparedImages, images_digest
-from sphereface2.files import on_full_disk, write_atomically
+from sphereface2.files import (
+    WorkFolder,
+    on_full_disk,
+    put_in_place,
+    remove,
+    write_atomically,
+)
 from sphereface2.models.embedder import (
     Embeddings,
     NetworkEmbedder,
@@ -48,7 +53,6 @@ FORMAT = "sphereface2-embeddings-1"
 _OF_THE_WORK = ("block_size",)  # says how the work was cut, not what came of it
 _EMBEDDINGS = "embeddings.npy"
 _MARKS = "done.npy"
-_WHAT = "what.json"
 _SECONDS_BETWEEN_MARKS = 5.0
 
 
@@ -140,9 +144,9 @@ class ModelEmbedder(NetworkEmbedder):
 
     def _looked_at(self, job: Extraction, images: PreparedImages, overwrite: bool | None) -> str:
         """A digest of the images, which are checked first where the work begins."""
-        if job.output.exists() and overwrite is False:
+        if job.target.exists() and overwrite is False:
             job.start()  # says that the file is in the way, before the long check
-        if not job.output.exists() and not job.folder.exists():
+        if not job.target.exists() and not job.path.exists():
             with self.watch("checking the images") as progress, self._offering_to_skip():
                 prepare(images, self.missing, workers=self.workers, progress=progress)
         return images_digest(images)
@@ -248,13 +252,15 @@ def _mapped(path: Path) -> Embeddings:
     return table
 
 
-class Extraction:
+class Extraction(WorkFolder):
     """The embeddings of `count` images of dimension `dim` on their way into the file `output`.
 
     `what` says what they are of (the model, the images, the options); work that was begun for
     something else is refused. Call `start` in one process, then `work` in each, and `finish` in one
     process after all of them.
     """
+
+    OWN = (_EMBEDDINGS, _MARKS)
 
     def __init__(
         self,
@@ -271,8 +277,7 @@ class Extraction:
             raise ValueError("there are no images to embed")
         if block_size < 1:
             raise ValueError(f"the block size must be at least 1, got {block_size}")
-        self.output = output
-        self.folder = output.with_name(f"{output.name}.partial")
+        super().__init__(output)
         self.count = count
         self.dim = dim
         self.block_size = block_size
@@ -284,28 +289,28 @@ class Extraction:
 
     def start(self, *, overwrite: bool = False) -> int:
         """Lay out the files, or find those of an interrupted extraction; the images done so far."""
-        if self.output.exists() and not overwrite:
-            raise ValueError(f"{self.output} exists already; choose another name or --overwrite")
-        if all((self.folder / name).is_file() for name in (_EMBEDDINGS, _MARKS, _WHAT)):
+        if self.target.exists() and not overwrite:
+            raise ValueError(f"{self.target} exists already; choose another name or --overwrite")
+        if self.noted() is not None and all((self.path / name).is_file() for name in self.OWN):
             self._require_same()
             return self.done()
         # Interrupted while it was laid out, or after its end: there is no work in it.
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
+        self.require_own()
+        remove(self.path)
+        self.path.mkdir(parents=True)
         try:
-            with on_full_disk(self.output, kept="nothing is embedded yet"):
-                _lay_out(self.folder / _EMBEDDINGS, np.dtype(np.float32), (self.count, self.dim))
-                _lay_out(self.folder / _MARKS, np.dtype(np.uint8), (self.blocks,))
-                what = json.dumps(self.what, indent=1, sort_keys=True)
-                write_atomically(self.folder / _WHAT, what)
+            with on_full_disk(self.target, kept="nothing is embedded yet"):
+                _lay_out(self.path / _EMBEDDINGS, np.dtype(np.float32), (self.count, self.dim))
+                _lay_out(self.path / _MARKS, np.dtype(np.uint8), (self.blocks,))
+                self.note(self.what)
         except OSError:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove(self.path)
             raise
         return 0
 
     def done(self) -> int:
         """The images embedded so far, by all processes."""
-        marks = np.load(self.folder / _MARKS)
+        marks = np.load(self.path / _MARKS)
         last = self.count - (self.blocks - 1) * self.block_size
         return int(marks[:-1].sum()) * self.block_size + int(marks[-1]) * last
 
@@ -322,8 +327,8 @@ class Extraction:
 
         `progress` hears of all processes' images; `missing` as for `Embedder.embed`.
         """
-        embeddings = np.lib.format.open_memmap(self.folder / _EMBEDDINGS, "r+")
-        marks = np.lib.format.open_memmap(self.folder / _MARKS, "r+")
+        embeddings = np.lib.format.open_memmap(self.path / _EMBEDDINGS, "r+")
+        marks = np.lib.format.open_memmap(self.path / _MARKS, "r+")
         mine = [number for number in np.flatnonzero(marks == 0) if number % share[1] == share[0]]
         unmarked: list[int] = []
         told = time.monotonic()
@@ -347,18 +352,18 @@ class Extraction:
         missing = self.count - self.done()
         if missing:
             raise ValueError(
-                f"{missing} of {self.count} images have no embedding in {self.folder} yet; "
-                "run the same command again to go on"
+                f"{missing} of {self.count} images have no embedding in {self.path} yet; "
+                "run the same command again to resume"
             )
-        (self.folder / _EMBEDDINGS).replace(self.output)
-        shutil.rmtree(self.folder)
+        put_in_place(self.path / _EMBEDDINGS, self.target)
+        remove(self.path)
 
     def _block(self, number: int) -> range:
         start = number * self.block_size
         return range(start, min(start + self.block_size, self.count))
 
     def _require_same(self) -> None:
-        begun = json.loads((self.folder / _WHAT).read_text(encoding="utf-8"))
+        begun = self.noted() or {}
         wanted = json.loads(json.dumps(self.what))
         if "missing" in wanted:
             # What was begun with all images serves those who do without some, not the reverse.
@@ -366,10 +371,10 @@ class Extraction:
         for key in sorted({*begun, *wanted}):
             if begun.get(key) != wanted.get(key):
                 raise ValueError(
-                    f"{self.folder} holds an extraction with {key} = {begun.get(key)}, now it is "
+                    f"{self.path} holds an extraction with {key} = {begun.get(key)}, now it is "
                     f"{wanted.get(key)}; remove that folder or choose another output"
                 )
-        write_atomically(self.folder / _WHAT, json.dumps(self.what, indent=1, sort_keys=True))
+        self.note(self.what)
 
 
 def _lay_out(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -90,34 +91,17 @@ class Events:
 
 
 class EventGroup(Events):
-    """Passes all that happens on to each of its members."""
+    """Passes every event on to each of its members."""
 
     def __init__(self, members: Sequence[Events]) -> None:
         self.members = list(members)
+        for name in vars(Events):
+            if not name.startswith("_"):
+                setattr(self, name, partial(self._pass_on, name))
 
-    def started(self, *, step: int, total_steps: int) -> None:
+    def _pass_on(self, name: str, *arguments: Any, **options: Any) -> None:
         for member in self.members:
-            member.started(step=step, total_steps=total_steps)
-
-    def stepped(self, step: int, *, loss: float, learning_rate: float, rate: float) -> None:
-        for member in self.members:
-            member.stepped(step, loss=loss, learning_rate=learning_rate, rate=rate)
-
-    def trained(self, record: TrainingRecord) -> None:
-        for member in self.members:
-            member.trained(record)
-
-    def evaluated(self, record: EvaluationRecord) -> None:
-        for member in self.members:
-            member.evaluated(record)
-
-    def noticed(self, notice: Notice) -> None:
-        for member in self.members:
-            member.noticed(notice)
-
-    def finished(self) -> None:
-        for member in self.members:
-            member.finished()
+            getattr(member, name)(*arguments, **options)
 
 
 class JsonLines(Events):

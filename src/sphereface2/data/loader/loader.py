@@ -18,9 +18,10 @@ from sphereface2.data.loader.reading_processes import (
     ReadingProcesses,
     UnsendableSourceError,
 )
-from sphereface2.data.loader.reading_threads import BatchMemory, Readers, ReadingThreads
+from sphereface2.data.loader.reading_threads import BatchMemory, ReadingThreads
 from sphereface2.data.sources.source import Source, suits_processes
 
+Readers = ReadingProcesses | ReadingThreads
 WorkerKind = Literal["auto", "processes", "threads"]
 
 

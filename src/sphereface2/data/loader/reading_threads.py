@@ -1,4 +1,4 @@
-"""Readers of batches: their contract, and those that read in threads."""
+"""Batches read in threads or when they are taken; `reading_processes` has the same methods."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,29 +17,6 @@ from sphereface2.data.loader.batch_reader import BatchReader
 
 Read = tuple[torch.Tensor, torch.Tensor]
 """The images and the labels of a batch."""
-
-
-class Readers(Protocol):
-    """Read the batches that they are asked for, and give them back in that order."""
-
-    ahead: int
-    """How many batches should be asked for before the first is taken, to keep all busy."""
-
-    def ask(self, indices: NDArray[np.int64], *, epoch: int) -> None:
-        """Have the images of these numbers read."""
-        ...
-
-    def take(self) -> Read:
-        """The first batch asked for and not taken yet; waits for it, and raises its error."""
-        ...
-
-    def cpu_seconds(self) -> float:
-        """The processor time of this process and of all readers so far."""
-        ...
-
-    def close(self) -> None:
-        """End the reading; what was asked for and not taken is lost."""
-        ...
 
 
 # Memory for the images of batches that is used again once nobody holds the batch any more.
@@ -81,6 +57,8 @@ class ReadingThreads:
 
     Files are read and images decoded outside Python's lock, but the threads still wait for it,
     and for each other, between images.
+
+    ahead: how many batches should be asked for before the first is taken, to keep all busy
     """
 
     def __init__(
@@ -96,19 +74,23 @@ class ReadingThreads:
         self._asked: deque[Future[Read] | tuple[NDArray[np.int64], int]] = deque()
 
     def ask(self, indices: NDArray[np.int64], *, epoch: int) -> None:
+        """Have the images of these numbers read."""
         if self._pool is None:
             self._asked.append((indices, epoch))
         else:
             self._asked.append(self._pool.submit(self._read, indices, epoch))
 
     def take(self) -> Read:
+        """The first batch asked for and not taken yet; waits for it, and raises its error."""
         asked = self._asked.popleft()
         return asked.result() if isinstance(asked, Future) else self._read(*asked)
 
     def cpu_seconds(self) -> float:
+        """The processor time of this process and of all readers so far."""
         return time.process_time()
 
     def close(self) -> None:
+        """End the reading; what was asked for and not taken is lost."""
         self._closed.set()
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)

@@ -73,9 +73,8 @@ class RecordWriter:
         height, width = self._size
         write_atomically(self.path.with_suffix(".idx"), index)
         write_atomically(self.path.with_name("property"), f"{len(people)},{height},{width}\n")
-        put_in_place(
-            self.part, self.path, durable=True
-        )  # last: only with all of it done is there a .rec
+        # Last: only with all of it done is there a .rec.
+        put_in_place(self.part, self.path, durable=True)
 
     def close(self) -> None:
         """Stop and keep what is written for `resume`; nothing after `finish`."""

@@ -1,7 +1,6 @@
 """The embeddings of a source's images beside its report: kept, and taken up again after a stop."""
 
 import hashlib
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import torch
 
 from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.image_file import decode
+from sphereface2.files import remove
 from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.extraction import Extraction
 from sphereface2.models.folder import LoadedModel
@@ -40,7 +40,7 @@ def embed_source(
     keyed = path.with_suffix(".key")
     if not keyed.is_file() or keyed.read_text(encoding="utf-8") != key:
         path.unlink(missing_ok=True)
-        shutil.rmtree(extraction.folder, ignore_errors=True)
+        remove(extraction.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         keyed.write_text(key, encoding="utf-8")
     if not path.is_file():
