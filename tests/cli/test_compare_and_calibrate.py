@@ -123,7 +123,7 @@ def test_calibrate_prints_thresholds_and_keeps_them(place: Path, run: Run) -> No
     assert kept is not None
     calibration = Calibration.from_mapping(kept)
     assert (calibration.set_name, calibration.pairs, calibration.people) == ("mine", 80, 40)
-    assert [each.target_far for each in calibration.thresholds] == [0.1, 0.001]
+    assert [each.target for each in calibration.thresholds] == [0.1, 0.001]
     assert calibration.bias is not None
     assert calibration.bias.bias == 3.0
     assert "seconds" not in json.dumps(kept)
@@ -153,8 +153,8 @@ def test_calibrate_embeds_as_the_model_does_by_itself(flip: bool, place: Path, r
     scores = np.einsum("nd,nd->n", rows[pairs.pairs[:, 0]], rows[pairs.pairs[:, 1]])
     accepted = scores >= kept.thresholds[0].threshold - 1e-6
     assert kept.flip is flip
-    assert accepted[~pairs.same].mean() == kept.thresholds[0].far.value
-    assert accepted[pairs.same].mean() == kept.thresholds[0].tar
+    assert accepted[~pairs.same].mean() == kept.thresholds[0].reached
+    assert accepted[pairs.same].mean() == kept.thresholds[0].rate
     assert np.abs(scores - kept.thresholds[0].threshold).min() < 1e-6
     other = run(*words, "--no-flip" if flip else "--flip")
     assert f"give --{'no-' if flip else ''}flip wherever they are used" in said(other.stdout)

@@ -2,13 +2,12 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from sphereface2.evaluation import metrics
 from sphereface2.evaluation.calibration import (
     Calibration,
     calibrate,
@@ -16,6 +15,8 @@ from sphereface2.evaluation.calibration import (
     invert_adjustment,
     reliability,
 )
+from sphereface2.evaluation.intervals import wilson
+from sphereface2.evaluation.thresholds import tar_at_fars
 from sphereface2.runs.calibrate import learned_bias
 from tests.evaluation.test_comparison import scored
 
@@ -94,17 +95,18 @@ class TestThresholds:
     def test_they_are_those_of_the_metrics(self) -> None:
         pairs_of = scored(0, noise=0.3)
         found = calibrate(pairs_of, model="m", replicates=60, far_targets=(0.01, 0.1, 0.001))
-        assert [each.target_far for each in found.thresholds] == [0.1, 0.01, 0.001]
+        assert [each.target for each in found.thresholds] == [0.1, 0.01, 0.001]
         assert [each.resolved for each in found.thresholds] == [True, True, False]
         for each in found.thresholds:
-            point = metrics.tar_at_far(pairs_of.scores, pairs_of.same, each.target_far)
-            assert (each.threshold, each.tar) == (point.threshold, point.tar)
-            assert (each.far.value, each.far.trials) == (point.far, 300)
+            (point,) = tar_at_fars(pairs_of.scores, pairs_of.same, [each.target])
+            assert (each.threshold, each.rate) == (point.threshold, point.rate)
+            assert (each.reached, each.impostors) == (point.reached, 300)
+            assert each.false_rate == wilson(round(300 * point.reached), 300)
             if each.resolved:
                 ends = each.threshold_interval
                 assert ends is not None
                 assert ends.low <= each.threshold <= ends.high
-        assert found.thresholds[2].tar_interval is None
+        assert found.thresholds[2].interval is None
         assert found.threshold_at(0.1) == found.thresholds[0].threshold
         with pytest.raises(ValueError, match=r"no threshold for FAR 0\.001 \(it has 0\.1, 0\.01\)"):
             found.threshold_at(0.001)
@@ -178,8 +180,27 @@ def test_a_calibration_round_trips_through_json_and_knows_its_model() -> None:
         Calibration.from_mapping(broken)
 
 
+def test_a_calibration_of_an_older_version_is_read() -> None:
+    found = calibrate(scored(0, noise=0.3), replicates=20)
+    stored = found.to_mapping()
+    stored["thresholds"] = [
+        {
+            "target_far": each.target,
+            "resolved": each.resolved,
+            "threshold": each.threshold,
+            "threshold_interval": each.threshold_interval and asdict(each.threshold_interval),
+            "far": asdict(each.false_rate),
+            "tar": each.rate,
+            "tar_interval": each.interval and asdict(each.interval),
+        }
+        for each in found.thresholds
+    ]
+    older = Calibration.from_mapping(json.loads(json.dumps(stored)))
+    assert older.thresholds == tuple(replace(each, genuine=None) for each in found.thresholds)
+
+
 def test_people_are_optional() -> None:
     found = calibrate(replace(scored(0, noise=0.3), people=None), replicates=20)
     assert found.people is None
-    assert found.thresholds[0].tar_interval is not None
+    assert found.thresholds[0].interval is not None
     assert math.isfinite(found.calibration_error)

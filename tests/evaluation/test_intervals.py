@@ -14,14 +14,13 @@ from sphereface2.evaluation.intervals import (
     OVER_PAIRS,
     OVER_PEOPLE,
     Interval,
-    far_limit,
     logit_normal,
     normal_quantile,
     percentiles,
-    tar_interval,
     wider,
     wilson,
 )
+from sphereface2.evaluation.thresholds import allowed, tar_at_fars, tar_interval
 
 Pairs = tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.int64]]
 GAP = 3.0
@@ -118,17 +117,17 @@ class TestTarInterval:
 
     def test_it_is_wider_than_the_interval_at_a_fixed_threshold(self) -> None:
         scores, same, _ = drawn_pairs(0)
-        point = metrics.tar_at_far(scores, same, 0.1)
-        fixed = wilson(round(point.tar * 400), 400).interval
+        (point,) = tar_at_fars(scores, same, [0.1])
+        fixed = wilson(round(point.rate * 400), 400).interval
         whole = tar_interval(scores, same, 0.1)
-        assert whole.low < fixed.low < point.tar < fixed.high < whole.high
+        assert whole.low < fixed.low < point.rate < fixed.high < whole.high
 
     def test_ends_from_the_definition(self) -> None:
         scores, same, _ = drawn_pairs(3)
         genuine, impostors = scores[same], np.sort(scores[~same])[::-1]
         far = wilson(40, 400).interval
         fewest, most = math.floor(far.low * 400), math.ceil(far.high * 400)
-        at = metrics.tar_at_far(scores, same, 0.1).tar
+        at = tar_at_fars(scores, same, [0.1])[0].rate
         share = wilson(round(at * 400), 400).interval
         strict = float(np.mean(genuine >= impostors[fewest - 1]))
         loose = float(np.mean(genuine > impostors[most]))
@@ -162,7 +161,7 @@ class TestTarInterval:
 
     @pytest.mark.parametrize("impostors", [3, 7, 10, 49, 1000, 3000])
     def test_one_impostor_is_allowed_at_exactly_one_of_them(self, impostors: int) -> None:
-        assert far_limit(1 / impostors, impostors) == 1
+        assert allowed(1 / impostors, impostors) == 1
 
 
 def repeated(seed: int, people: int, pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -185,12 +184,12 @@ def test_a_replicate_measures_the_pairs_repeated_as_often_as_its_people(
     (drawn,) = replicate([(scores, right)], same, who, targets=targets, replicates=1, seed=seed)
     often = repeated(seed, 12, who)
     again, kinds = np.repeat(scores, often), np.repeat(same, often)
-    points = metrics.tar_at_fars(again, kinds, targets)
-    assert drawn.tar[0] == pytest.approx([point.tar for point in points])
+    points = tar_at_fars(again, kinds, targets)
+    assert drawn.tar[0] == pytest.approx([point.rate for point in points])
     for threshold, point in zip(drawn.threshold[0], points, strict=True):
         # Any threshold between two scores does the same; it must accept the same pairs.
-        assert np.mean(again[kinds] >= threshold) == pytest.approx(point.tar)
-        assert np.mean(again[~kinds] >= threshold) <= point.target_far + 1e-12
+        assert np.mean(again[kinds] >= threshold) == pytest.approx(point.rate)
+        assert np.mean(again[~kinds] >= threshold) <= point.target + 1e-12
     assert drawn.eer[0] == pytest.approx(metrics.equal_error_rate(again, kinds))
     assert drawn.auc[0] == pytest.approx(metrics.area_under_curve(again, kinds))
     for column in range(2):

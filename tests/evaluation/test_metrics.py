@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from sphereface2.evaluation import metrics
+from sphereface2.evaluation.thresholds import tar_at_fars
 
 Pairs = tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]
 
@@ -73,9 +74,9 @@ def test_counts_are_exactly_those_of_scikit_learn(seed: int) -> None:
     assert np.array_equal(roc.false_accepts, np.rint(far * roc.impostors))
     assert np.array_equal(roc.true_accepts, np.rint(tar * roc.genuine))
     for target in (0.0, 0.05, 0.2, 0.5, 1.0):
-        point = metrics.tar_at_far(scores, same, target)
-        assert point.tar == max(t for f, t in zip(far, tar, strict=True) if f <= target)
-        assert point.false_accepts == np.count_nonzero(scores[~same] >= point.threshold)
+        (point,) = tar_at_fars(scores, same, [target])
+        assert point.rate == max(t for f, t in zip(far, tar, strict=True) if f <= target)
+        assert point.false_rate.successes == np.count_nonzero(scores[~same] >= point.threshold)
         assert point.genuine == np.count_nonzero(same)
 
 
@@ -123,18 +124,18 @@ def test_eer_of_known_cases() -> None:
 def test_tar_at_far_is_the_best_point_that_does_not_exceed_the_target(
     scores: np.ndarray, same: np.ndarray, target: float
 ) -> None:
-    point = metrics.tar_at_far(scores, same, target)
+    (point,) = tar_at_fars(scores, same, [target])
     impostors, genuine = scores[~same], scores[same]
     allowed = [
         float(np.mean(genuine >= threshold))
         for threshold in [*np.unique(scores), math.inf]
         if np.mean(impostors >= threshold) <= target
     ]
-    assert point.tar == pytest.approx(max(allowed))
-    assert point.far <= target
+    assert point.rate == pytest.approx(max(allowed))
+    assert point.reached <= target
     # The threshold in the result reproduces the rates in the result.
-    assert np.mean(impostors >= point.threshold) == point.far
-    assert np.mean(genuine >= point.threshold) == point.tar
+    assert np.mean(impostors >= point.threshold) == point.reached
+    assert np.mean(genuine >= point.threshold) == point.rate
     assert math.isfinite(point.threshold)
     assert point.impostors == len(impostors)
     assert point.resolved == (target >= 1 / len(impostors))
@@ -144,26 +145,27 @@ def test_tar_at_far_refuses_the_nearest_point_when_it_exceeds_the_target() -> No
     # Of ten impostors, two share the top score: FAR goes from 0 straight to 0.2.
     impostors = [0.9, 0.9, *np.linspace(0.1, 0.2, 8)]
     genuine = [0.95, 0.9, 0.8, 0.7]
-    point = metrics.tar_at_far([*impostors, *genuine], [False] * 10 + [True] * 4, 0.19)
-    assert (point.far, point.tar, point.threshold) == (0.0, 0.25, 0.95)
+    (point,) = tar_at_fars([*impostors, *genuine], [False] * 10 + [True] * 4, [0.19])
+    assert (point.reached, point.rate, point.threshold) == (0.0, 0.25, 0.95)
     assert point.resolved
-    assert not metrics.tar_at_far([*impostors, *genuine], [False] * 10 + [True] * 4, 0.09).resolved
+    (finer,) = tar_at_fars([*impostors, *genuine], [False] * 10 + [True] * 4, [0.09])
+    assert not finer.resolved
 
 
 def test_a_target_of_exactly_one_impostor_is_resolved_and_reached() -> None:
     for impostors in (3, 7, 10, 49, 1000, 3000):
         scores = [*np.arange(impostors, dtype=float), impostors - 1.5]
         same = [False] * impostors + [True]
-        point = metrics.tar_at_far(scores, same, 1 / impostors)
+        (point,) = tar_at_fars(scores, same, [1 / impostors])
         assert point.resolved
-        assert point.far == 1 / impostors
-        assert point.tar == 1.0
+        assert point.reached == 1 / impostors
+        assert point.rate == 1.0
 
 
 @pytest.mark.parametrize("target", [-0.1, 1.5, math.nan])
 def test_a_far_outside_the_unit_range_is_refused(target: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
-        metrics.tar_at_far([0.1, 0.9], [False, True], target)
+        tar_at_fars([0.1, 0.9], [False, True], [target])
 
 
 def naive_threshold(scores: np.ndarray, same: np.ndarray) -> float:

@@ -7,17 +7,17 @@ from scipy.stats import binomtest
 from sklearn.metrics import roc_curve as sklearn_roc
 
 from sphereface2.evaluation.intervals import wilson
-from sphereface2.evaluation.metrics import tar_at_fars
 from sphereface2.evaluation.thresholds import (
     HighestScores,
     Measure,
-    Operating,
+    OperatingPoint,
     allowed,
     counted_off,
     kept_for,
     minimum_trials,
     rates_at,
     swing,
+    tar_at_fars,
     thin_roc,
 )
 
@@ -53,7 +53,7 @@ def test_rates_equal_those_of_scikit_learn_and_of_the_metrics(seed: int, ties: b
         assert measure.rate.value == tpr[fpr <= target].max()
         assert measure.at.reached in fpr
         assert measure.at.reached <= target
-        assert measure.at.reached == point.far
+        assert measure.at.reached == point.reached
         assert measure.at.threshold == pytest.approx(point.threshold, abs=1e-6)
         assert measure.at.resolved == (target >= 1 / impostors.size)
 
@@ -171,7 +171,7 @@ def test_a_measure_is_printed_with_its_evidence() -> None:
     rate = wilson(90, 1_000)
     assert Measure("rank 1", rate).text() == "rank 1: 9.00% [7.38%, 10.93%] of 1,000 trials"
     assert Measure("rank 1", rate).resolved
-    at = Operating(0.01, 0.0098, 0.123456, 5_000, True)
+    at = OperatingPoint(0.01, 0.0098, 0.123456, 5_000, True)
     assert Measure("TAR", rate, at).text() == (
         "TAR: 9.00% [7.38%, 10.93%] of 1,000 trials, reached 0.0098 of 5,000, threshold 0.1235"
     )

@@ -14,6 +14,7 @@ from sphereface2.evaluation.bootstrap import replicate
 from sphereface2.evaluation.intervals import wilson
 from sphereface2.evaluation.pair_scores import PairScores, _merged_folds, combine, score_pairs
 from sphereface2.evaluation.results import COMBINED, EvaluationResult, installed_versions
+from sphereface2.evaluation.thresholds import tar_at_fars
 from sphereface2.evaluation.verification import measure, measure_all, verify
 from sphereface2.files import write_atomically
 
@@ -244,7 +245,7 @@ class TestIntervals:
                 (result.best_threshold_accuracy, result.best_threshold_interval),
                 (result.eer, result.eer_interval),
                 (result.auc, result.auc_interval),
-                (result.tar_at_far[0].tar, result.tar_at_far[0].interval),
+                (result.tar_at_far[0].rate, result.tar_at_far[0].interval),
             ):
                 assert interval is not None
                 assert 0 <= interval.low <= value <= interval.high <= 1
@@ -264,7 +265,7 @@ class TestIntervals:
         result = verify("plain", people(0), *pair_list(), model="net", people=who())
         assert [point.interval is not None for point in result.tar_at_far] == [True, False, False]
         assert [point.genuine for point in result.tar_at_far] == [60, 60, 60]
-        assert result.tar_at_far[0].false_accepts <= 6
+        assert result.tar_at_far[0].false_rate.successes <= 6
 
     def test_perfect_scores_are_no_certainty(self) -> None:
         pairs = score_pairs("plain", people(0, noise=0.001), *pair_list(), people=who())
@@ -328,7 +329,7 @@ class TestIntervals:
         assert band.far[-1] == 1.0
         scores = scored("plain", 0)
         for far, low, high in zip(band.far, band.low, band.high, strict=True):
-            tar = metrics.tar_at_far(scores.scores, scores.same, far).tar
+            tar = tar_at_fars(scores.scores, scores.same, [far])[0].rate
             assert low <= tar <= high
 
 
@@ -373,8 +374,16 @@ def test_digests_tell_pairs_and_images_apart() -> None:
     assert digest != images_digest(list(images[:69]))
 
 
-def test_an_evaluation_of_an_older_version_is_read_without_intervals() -> None:
+def test_evaluations_of_older_versions_are_read() -> None:
     plain = json.loads(evaluation().to_json())
+    names = {"target": "target_far", "reached": "far", "rate": "tar"}
+    for row in plain["rows"]:
+        row["tar_at_far"] = [
+            {names.get(key, key): value for key, value in point.items() if "threshold_" not in key}
+            for point in row["tar_at_far"]
+        ]
+    assert EvaluationResult.from_json(json.dumps(plain)) == evaluation()
+    # Before that, there were no intervals.
     for row in plain["rows"]:
         for key in [key for key in row if key.endswith("_interval") or key == "roc_band"]:
             del row[key]
@@ -383,6 +392,7 @@ def test_an_evaluation_of_an_older_version_is_read_without_intervals() -> None:
     older = EvaluationResult.from_json(json.dumps(plain))
     assert older.rows[0].accuracy_interval is None
     assert older.rows[0].accuracy == evaluation().rows[0].accuracy
+    assert older.rows[0].tar_at_far[0].rate == evaluation().rows[0].tar_at_far[0].rate
 
 
 def test_unusable_embeddings_are_refused_by_number() -> None:

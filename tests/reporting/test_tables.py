@@ -158,10 +158,10 @@ def test_detail_shows_the_far_reached_and_marks_what_is_not_resolved() -> None:
     assert row[1].text == f"{100 * plain.best_threshold_accuracy:.1f}"
     # 100 impostor pairs: one in ten and one in a hundred are resolved, one in a thousand is not.
     for cell, point in zip(row[4:6], plain.tar_at_far, strict=False):
-        assert cell.text == f"{100 * point.tar:.1f}"
+        assert cell.text == f"{100 * point.rate:.1f}"
         assert point.interval is not None
         ends = f"{100 * point.interval.low:.1f}–{100 * point.interval.high:.1f}"
-        assert cell.detail == f"{ends}\n{point.false_accepts}/100"
+        assert cell.detail == f"{ends}\n{point.false_rate.successes}/100"
     # No number where there is none: only how many impostor pairs were not enough.
     assert (row[6].text, row[6].detail) == ("not resolved", "100 impostors")
     assert "not resolved: the target is below one of so many impostor pairs" in content.note

@@ -26,11 +26,11 @@ from sphereface2.evaluation.metrics import (
     BoolArray,
     FloatArray,
     IntArray,
-    OperatingPoint,
     roc_curve,
 )
 from sphereface2.evaluation.pair_scores import PairScores
 from sphereface2.evaluation.results import ScoreHistogram
+from sphereface2.evaluation.thresholds import RateAtTarget, SavedRate
 from sphereface2.evaluation.verification import measure
 
 _BINS = 10
@@ -154,24 +154,6 @@ FAR_TARGETS = (1e-1, 1e-2, 1e-3, 1e-4)
 
 
 @dataclass(frozen=True)
-class Threshold:
-    """Where to cut for a target FAR, and what the calibration pairs say about that cut.
-
-    threshold_interval: where the cut would have been with other people
-    far: reached on the calibration pairs, never above the target; tar_interval: of the TAR at the
-        target FAR, the threshold's uncertainty included
-    """
-
-    target_far: float
-    resolved: bool
-    threshold: float
-    threshold_interval: Interval | None
-    far: Rate
-    tar: float
-    tar_interval: Interval | None
-
-
-@dataclass(frozen=True)
 class BiasThreshold:
     """The learned bias taken as a pair threshold: the score where r·g(score) + b = 0.
 
@@ -202,7 +184,7 @@ class Calibration:
     genuine: int
     impostor: int
     people: int | None
-    thresholds: tuple[Threshold, ...]
+    thresholds: tuple[SavedRate, ...]
     probability: ProbabilityMap
     reliability: tuple[ReliabilityBin, ...]
     calibration_error: float
@@ -251,9 +233,9 @@ class Calibration:
     def threshold_at(self, target_far: float) -> float:
         """The threshold of a target FAR that the calibration pairs resolved."""
         for each in self.thresholds:
-            if math.isclose(each.target_far, target_far) and each.resolved:
+            if math.isclose(each.target, target_far) and each.resolved:
                 return each.threshold
-        known = ", ".join(f"{each.target_far:g}" for each in self.thresholds if each.resolved)
+        known = ", ".join(f"{each.target:g}" for each in self.thresholds if each.resolved)
         raise ValueError(
             f"the calibration has no threshold for FAR {target_far:g} (it has {known or 'none'}); "
             "calibrate on a set with more impostor pairs"
@@ -310,9 +292,9 @@ def invert_adjustment(value: float, sharpness: float) -> float | None:
 
 
 def _thresholds(
-    scored: PairScores, points: Sequence[OperatingPoint], *, replicates: int
-) -> tuple[Threshold, ...]:
-    targets = [point.target_far for point in points if point.resolved]
+    scored: PairScores, points: Sequence[RateAtTarget], *, replicates: int
+) -> tuple[RateAtTarget, ...]:
+    targets = [point.target for point in points if point.resolved]
     ends: dict[float, Interval] = {}
     if targets and replicates:
         (drawn,) = replicate(
@@ -327,18 +309,7 @@ def _thresholds(
             target: percentiles(drawn.threshold[:, number], method=method)
             for number, target in enumerate(targets)
         }
-    return tuple(
-        Threshold(
-            target_far=point.target_far,
-            resolved=point.resolved,
-            threshold=point.threshold,
-            threshold_interval=ends.get(point.target_far),
-            far=wilson(point.false_accepts, point.impostors),
-            tar=point.tar,
-            tar_interval=point.interval,
-        )
-        for point in points
-    )
+    return tuple(replace(point, threshold_interval=ends.get(point.target)) for point in points)
 
 
 def _bias_threshold(

@@ -167,7 +167,7 @@ def _compare_set(
     results: Sequence[VerificationResult], parts: Sequence[PairScores], *, replicates: int
 ) -> list[SetComparison]:
     right = [decided_right(part) for part in parts]
-    targets = [point.target_far for point in results[0].tar_at_far if point.resolved]
+    targets = [point.target for point in results[0].tar_at_far if point.resolved]
     people = parts[0].people
     drawn = replicate(
         [(part.scores, each[:, None]) for part, each in zip(parts, right, strict=True)],
@@ -225,7 +225,7 @@ def _compare_set(
 
 
 def _measures(result: VerificationResult, targets: Sequence[float]) -> dict[str, float]:
-    points = {point.target_far: point.tar for point in result.tar_at_far}
+    points = {point.target: point.rate for point in result.tar_at_far}
     tar = {_tar_name(target): points[target] for target in targets}
     return {ACCURACY: result.accuracy, "EER": result.eer, "AUC": result.auc, **tar}
 

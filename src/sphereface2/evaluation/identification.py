@@ -14,7 +14,7 @@ from sphereface2.evaluation.intervals import rate_of
 from sphereface2.evaluation.thresholds import (
     HighestScores,
     Measure,
-    Operating,
+    OperatingPoint,
     Scores,
     allowed,
     rates_at,
@@ -158,7 +158,7 @@ def dir_at(found: Searched, threshold: float) -> Measure:
     at = None
     if strangers.size:
         reached = float(np.mean(strangers >= threshold))
-        at = Operating(reached, reached, float(threshold), strangers.size, True)
+        at = OperatingPoint(reached, reached, float(threshold), strangers.size, True)
     return Measure(f"DIR at {threshold:g}", rate_of(hits, found.people[mated]), at)
 
 

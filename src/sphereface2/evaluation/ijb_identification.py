@@ -27,7 +27,7 @@ from sphereface2.evaluation.templates import Ids, Templates
 from sphereface2.evaluation.thresholds import (
     HighestScores,
     Measure,
-    Operating,
+    OperatingPoint,
     counted_off,
     widened,
     with_threshold,
@@ -204,7 +204,7 @@ def identify_legacy(
                     count=place - 1,
                     impostors=pairs,
                 ),
-                Operating(
+                OperatingPoint(
                     float(target), above / count, float(threshold), count, target * count >= 1
                 ),
             )
@@ -282,7 +282,7 @@ def _mean_tpir(found: Sequence[Searched], single: Sequence[Measure]) -> Measure:
     return Measure(
         single[0].name,
         widened(mean_rate(parts), below, above),
-        Operating(
+        OperatingPoint(
             target=known[0].target,
             reached=float(np.mean(reached)),
             threshold=float(np.mean(thresholds)),

@@ -112,50 +112,6 @@ def wider(interval: Interval, other: Interval) -> Interval:
     )
 
 
-def tar_interval(
-    scores: FloatArray, same: BoolArray, target: float, *, confidence: float = 0.95
-) -> Interval:
-    """TAR at a target FAR for independent pairs, the threshold's own uncertainty included.
-
-    Two sources, added in squares (MOVER): Wilson's interval of the TAR at the threshold, and the
-    TAR at both ends of the threshold's interval. That runs between two impostor scores: those that
-    Wilson's interval of the target FAR counts off from the top. Where it counts off less than one
-    (fewer than three false accepts), the threshold may lie anywhere above all impostors at hand,
-    and the lower end is 0.
-    """
-    genuine = np.sort(scores[same])
-    impostors = np.sort(scores[~same])[::-1]
-    count = impostors.size
-    allowed = far_limit(target, count)
-    at = _tar_accepting(genuine, impostors, allowed)
-    share = wilson(round(at * genuine.size), genuine.size, confidence=confidence).interval
-    far = wilson(allowed, count, confidence=confidence).interval
-    fewest, most = math.floor(far.low * count), math.ceil(far.high * count)
-    # The strictest threshold that accepts `fewest` impostors is the score of the last of them.
-    strict = 0.0
-    if fewest > 0:
-        below = np.searchsorted(genuine, impostors[fewest - 1], side="left")
-        strict = float(genuine.size - below) / genuine.size
-    loose = _tar_accepting(genuine, impostors, most)
-    low = at - math.hypot(at - share.low, max(0.0, at - strict))
-    high = at + math.hypot(share.high - at, max(0.0, loose - at))
-    low = low if fewest > 0 else 0.0
-    return Interval(max(0.0, low), min(1.0, high), confidence, WITH_THRESHOLD)
-
-
-def far_limit(target: float, impostors: int) -> int:
-    """How many impostor pairs may be accepted at a target FAR."""
-    return math.floor(target * impostors * (1.0 + 1e-12))
-
-
-def _tar_accepting(genuine: FloatArray, impostors: FloatArray, allowed: int) -> float:
-    """The highest TAR of a threshold that accepts at most `allowed` impostors (falling order)."""
-    if allowed >= impostors.size:
-        return 1.0
-    above = genuine.size - np.searchsorted(genuine, impostors[allowed], side="right")
-    return float(above) / genuine.size
-
-
 # Rates of hits and misses with their intervals, people resampled where they are known.
 
 WILSON_OVER_PEOPLE = "wilson over people"

@@ -6,13 +6,10 @@ scores can only be accepted together, so every curve and rate moves over whole g
 Each function sorts once: O(n log n).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-from sphereface2.evaluation.intervals import Interval
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -51,30 +48,6 @@ class RocCurve:
 
 
 @dataclass(frozen=True)
-class OperatingPoint:
-    """TAR at a target FAR, with the FAR truly reached and the evidence behind it.
-
-    `resolved` is False if the target lies below 1 / impostors: then only FAR 0 satisfies it, and
-    the pairs at hand cannot tell the target from any smaller one. `interval` is that of the TAR
-    at the target FAR, the threshold's own uncertainty included.
-    """
-
-    target_far: float
-    far: float
-    tar: float
-    threshold: float
-    impostors: int
-    resolved: bool
-    genuine: int | None = None
-    interval: Interval | None = None
-
-    @property
-    def false_accepts(self) -> int:
-        """The impostor pairs behind the FAR reached."""
-        return round(self.far * self.impostors)
-
-
-@dataclass(frozen=True)
 class ThresholdAccuracy:
     """The highest accuracy that one threshold reaches, and that threshold."""
 
@@ -109,7 +82,7 @@ class FoldAccuracy:
 
 def roc_curve(scores: npt.ArrayLike, same: npt.ArrayLike) -> RocCurve:
     """The exact ROC: one point for each distinct score, and one that accepts nothing."""
-    values, kinds = _checked(scores, same)
+    values, kinds = checked_pairs(scores, same)
     order = np.argsort(-values, kind="stable")
     values, kinds = values[order], kinds[order]
     # The last pair of each group of equal scores: only there may a threshold cut.
@@ -148,47 +121,13 @@ def equal_error_rate(scores: npt.ArrayLike, same: npt.ArrayLike) -> float:
     return float(far[before] + share * (far[after] - far[before]))
 
 
-def tar_at_far(scores: npt.ArrayLike, same: npt.ArrayLike, target: float) -> OperatingPoint:
-    """The highest TAR among the operating points whose FAR does not exceed `target`."""
-    return tar_at_fars(scores, same, [target])[0]
-
-
-def tar_at_fars(
-    scores: npt.ArrayLike, same: npt.ArrayLike, targets: Sequence[float]
-) -> tuple[OperatingPoint, ...]:
-    """`tar_at_far` for several targets, over one sort.
-
-    Of the thresholds that reach the same TAR the highest is taken: it accepts fewer impostors.
-    """
-    roc = roc_curve(scores, same)
-    far, tar = roc.far, roc.tar
-    points = []
-    for target in targets:
-        if not 0.0 <= target <= 1.0:
-            raise ValueError(f"a target FAR must lie between 0 and 1, got {target}")
-        last = int(np.searchsorted(far, target, side="right")) - 1
-        chosen = int(np.searchsorted(roc.true_accepts, roc.true_accepts[last], side="left"))
-        points.append(
-            OperatingPoint(
-                target_far=float(target),
-                far=float(far[chosen]),
-                tar=float(tar[chosen]),
-                threshold=float(roc.thresholds[chosen]),
-                impostors=roc.impostors,
-                resolved=1.0 / roc.impostors <= target,
-                genuine=roc.genuine,
-            )
-        )
-    return tuple(points)
-
-
 def best_threshold_accuracy(scores: npt.ArrayLike, same: npt.ArrayLike) -> ThresholdAccuracy:
     """The highest accuracy that any one threshold reaches on all pairs at once.
 
     It looks at the answers it is judged by, so it reads higher than `fold_accuracy`; never quote
     the one under the name of the other. Thresholds and ties as in `fold_accuracy`.
     """
-    values, kinds = _checked(scores, same)
+    values, kinds = checked_pairs(scores, same)
     order = np.argsort(values, kind="stable")
     threshold = _best_threshold(values[order], kinds[order])
     return ThresholdAccuracy(float(np.mean((values >= threshold) == kinds)), threshold)
@@ -201,7 +140,7 @@ def fold_accuracy(scores: npt.ArrayLike, same: npt.ArrayLike, folds: npt.ArrayLi
     "accept all" (the lowest score) and "accept none" (just above the highest score); of several
     that are equally good, the lowest.
     """
-    values, kinds = _checked(scores, same)
+    values, kinds = checked_pairs(scores, same)
     numbers = np.asarray(folds)
     if numbers.shape != values.shape:
         raise ValueError(f"{values.size} scores but folds of shape {numbers.shape}; give one each")
@@ -239,7 +178,8 @@ def _best_threshold(values: FloatArray, kinds: BoolArray) -> float:
     return midpoint if midpoint > below else above
 
 
-def _checked(scores: npt.ArrayLike, same: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:
+def checked_pairs(scores: npt.ArrayLike, same: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:
+    """The two as arrays; a ValueError if they are not scores of pairs of both kinds."""
     values = np.asarray(scores, dtype=np.float64)
     kinds = np.asarray(same, dtype=np.bool_)
     if values.ndim != 1 or values.shape != kinds.shape:

@@ -10,8 +10,9 @@ from importlib import metadata
 from typing import Any, ClassVar
 
 from sphereface2.evaluation.intervals import Interval
-from sphereface2.evaluation.metrics import OperatingPoint, RocPoints
+from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.slices import Slice
+from sphereface2.evaluation.thresholds import SavedRate
 from sphereface2.files import JsonResult
 from sphereface2.training.result import ModelStep
 
@@ -79,7 +80,7 @@ class VerificationResult:
     best_threshold: float
     eer: float
     auc: float
-    tar_at_far: tuple[OperatingPoint, ...]
+    tar_at_far: tuple[SavedRate, ...]
     roc: RocPoints
     histogram: ScoreHistogram
     hardest_genuine: tuple[ScoredPair, ...]

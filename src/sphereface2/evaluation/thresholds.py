@@ -1,11 +1,16 @@
-"""Rates at a target false rate, exact although only the highest impostor scores are kept."""
+"""Operating points: the rate at a target false rate, its threshold, and how sure both are.
+
+Exact although only the highest impostor scores need to be kept.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BeforeValidator
 
 from sphereface2.evaluation.intervals import (
     WILSON,
@@ -16,15 +21,15 @@ from sphereface2.evaluation.intervals import (
     rate_of,
     wilson,
 )
-from sphereface2.evaluation.metrics import RocPoints
+from sphereface2.evaluation.metrics import BoolArray, FloatArray, RocPoints, checked_pairs
 
-Scores = npt.NDArray[np.float32]
+Scores = npt.NDArray[np.floating[Any]]
 AND_THRESHOLD = WITH_THRESHOLD.removeprefix(WILSON)  # the same method, whatever it is added to
 
 
 @dataclass(frozen=True)
-class Operating:
-    """Where a rate was read.
+class OperatingPoint:
+    """A threshold for a target false rate.
 
     target, reached: the false rate asked for, and the one truly reached (never above it)
     impostors: the trials behind the false rate
@@ -37,6 +42,42 @@ class Operating:
     impostors: int
     resolved: bool
 
+    @property
+    def false_rate(self) -> Rate:
+        """The false rate reached, with its interval at this threshold."""
+        return wilson(round(self.reached * self.impostors), self.impostors)
+
+
+@dataclass(frozen=True)
+class RateAtTarget(OperatingPoint):
+    """The true rate (a TAR) at an operating point.
+
+    genuine: the trials behind it
+    interval: of the rate at the target, the threshold's own uncertainty included
+    threshold_interval: where the threshold would have been with other people
+    """
+
+    rate: float
+    genuine: int | None = None
+    interval: Interval | None = None
+    threshold_interval: Interval | None = None
+
+
+def _renamed(value: Any) -> Any:
+    """A rate as earlier versions wrote it, in evaluations and in calibrations."""
+    if not isinstance(value, Mapping) or "target_far" not in value:
+        return value
+    names = {"target_far": "target", "far": "reached", "tar": "rate", "tar_interval": "interval"}
+    point = {names.get(key, key): each for key, each in value.items()}
+    if isinstance(point.get("reached"), Mapping):  # a calibration's, with its own interval
+        false = point["reached"]
+        point |= {"reached": false.get("value"), "impostors": false.get("trials")}
+    return point
+
+
+SavedRate = Annotated[RateAtTarget, BeforeValidator(_renamed)]
+"""The type of a field that earlier versions have written as well."""
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -44,7 +85,7 @@ class Measure:
 
     name: str
     rate: Rate
-    at: Operating | None = None
+    at: OperatingPoint | None = None
 
     @property
     def resolved(self) -> bool:
@@ -195,6 +236,41 @@ def widened(rate: Rate, below: float, above: float) -> Rate:
     )
 
 
+def points_at(
+    targets: Sequence[float], *, genuine: Scores, highest: Scores, impostors: int
+) -> tuple[RateAtTarget, ...]:
+    """The highest rate of `genuine` accepted while the false rate keeps to each target.
+
+    genuine: (n,), -inf for a trial that no threshold can accept
+    highest: the `kept_for` highest of the `impostors` scores, falling
+
+    A trial is accepted if score >= threshold, and equal scores are accepted together. Of the
+    thresholds that accept the same genuine trials the highest is taken.
+    """
+    rising = np.sort(genuine)
+    fallen = -highest  # rising, as searchsorted wants it
+    above_all = np.nextafter(max(highest[0], rising[-1]), highest.dtype.type(np.inf))
+    points = []
+    for target in targets:
+        most = allowed(target, impostors)
+        # The first impostor that must be turned away: a threshold lies above its score.
+        bound = highest[most] if most < impostors else -np.inf
+        position = int(np.searchsorted(rising, bound, side="right"))
+        threshold = rising[position] if position < rising.size else above_all
+        points.append(
+            RateAtTarget(
+                target=float(target),
+                reached=int(np.searchsorted(fallen, -threshold, side="right")) / impostors,
+                threshold=float(threshold),
+                impostors=impostors,
+                resolved=1.0 / impostors <= target,
+                rate=(rising.size - position) / rising.size,
+                genuine=rising.size,
+            )
+        )
+    return tuple(points)
+
+
 def rates_at(
     targets: Sequence[float],
     *,
@@ -204,47 +280,42 @@ def rates_at(
     name: str,
     people: People | None = None,
 ) -> tuple[Measure, ...]:
-    """The highest share of `genuine` that is accepted while the false rate keeps to each target.
+    """`points_at` as measures whose intervals count people, (n,) whose trial each is.
 
-    genuine: (n,), -inf for a trial that no threshold can accept; people: (n,) whose trial each is
-    highest: the `kept_for` highest of the `impostors` scores, falling
     name: e.g. "TAR@FAR"; the target is appended
-
-    A trial is accepted if score >= threshold, and equal scores are accepted together. Of the
-    thresholds that accept the same genuine trials the highest is taken.
     """
     assert highest.size >= kept_for(targets, impostors)
-    rising = np.sort(genuine)
-    fallen = -highest  # rising, as searchsorted wants it
-    top = max(float(highest[0]), float(rising[-1]))
-    measures = []
-    for target in targets:
-        most = allowed(target, impostors)
-        # The first impostor that must be turned away: a threshold lies above its score.
-        bound = highest[most] if most < impostors else np.float32(-np.inf)
-        position = int(np.searchsorted(rising, bound, side="right"))
-        if position < rising.size:
-            threshold = rising[position]
-        else:
-            threshold = np.nextafter(np.float32(top), np.float32(np.inf))
-        false = int(np.searchsorted(fallen, -threshold, side="right"))
-        measures.append(
-            Measure(
-                f"{name}={target:g}",
-                with_threshold(
-                    rate_of(genuine >= threshold, people),
-                    genuine=genuine,
-                    highest=highest,
-                    count=most,
-                    impostors=impostors,
-                ),
-                Operating(
-                    target=float(target),
-                    reached=false / impostors,
-                    threshold=float(threshold),
-                    impostors=impostors,
-                    resolved=1.0 / impostors <= target,
-                ),
-            )
+    return tuple(
+        Measure(
+            f"{name}={point.target:g}",
+            with_threshold(
+                rate_of(genuine >= point.threshold, people),
+                genuine=genuine,
+                highest=highest,
+                count=allowed(point.target, impostors),
+                impostors=impostors,
+            ),
+            OperatingPoint(point.target, point.reached, point.threshold, impostors, point.resolved),
         )
-    return tuple(measures)
+        for point in points_at(targets, genuine=genuine, highest=highest, impostors=impostors)
+    )
+
+
+def tar_at_fars(
+    scores: npt.ArrayLike, same: npt.ArrayLike, targets: Sequence[float]
+) -> tuple[RateAtTarget, ...]:
+    """The highest TAR among the operating points whose FAR does not exceed each target."""
+    values, kinds = checked_pairs(scores, same)
+    impostors = np.sort(values[~kinds])[::-1]
+    return points_at(targets, genuine=values[kinds], highest=impostors, impostors=impostors.size)
+
+
+def tar_interval(scores: FloatArray, same: BoolArray, target: float) -> Interval:
+    """The TAR at a target FAR for independent pairs, the threshold's own uncertainty included."""
+    genuine, impostors = scores[same], np.sort(scores[~same])[::-1]
+    count, total = allowed(target, impostors.size), impostors.size
+    accepted = genuine.size if count == total else np.count_nonzero(genuine > impostors[count])
+    rate = wilson(int(accepted), genuine.size)
+    return with_threshold(
+        rate, genuine=genuine, highest=impostors, count=count, impostors=total
+    ).interval

@@ -19,7 +19,6 @@ from sphereface2.evaluation.intervals import (
     Interval,
     logit_normal,
     percentiles,
-    tar_interval,
     wider,
     wilson,
 )
@@ -33,11 +32,11 @@ from sphereface2.evaluation.metrics import (
     equal_error_rate,
     fold_accuracy,
     roc_curve,
-    tar_at_fars,
 )
 from sphereface2.evaluation.pair_scores import PairScores, combine, score_pairs
 from sphereface2.evaluation.results import RocBand, ScoredPair, ScoreHistogram, VerificationResult
 from sphereface2.evaluation.slices import slices
+from sphereface2.evaluation.thresholds import tar_at_fars, tar_interval
 
 __all__ = [
     "FAR_TARGETS",
@@ -145,7 +144,7 @@ def _with_intervals(
     result: VerificationResult, scored: PairScores, replicates: int
 ) -> VerificationResult:
     scores, same = scored.scores, scored.same
-    targets = [point.target_far for point in result.tar_at_far]
+    targets = [point.target for point in result.tar_at_far]
     far = np.geomspace(min(1.0, _BAND_START / result.impostor), 1.0, _BAND_POINTS)
     right = decided_right(scored)
     best = (scores >= result.best_threshold) == same
@@ -170,7 +169,7 @@ def _with_intervals(
         return wider(percentiles(drawn.tar[:, number], method=method), alone)
 
     points = tuple(
-        replace(point, interval=tar(number, point.target_far)) if point.resolved else point
+        replace(point, interval=tar(number, point.target)) if point.resolved else point
         for number, point in enumerate(result.tar_at_far)
     )
     band = [tar(len(targets) + number, value) for number, value in enumerate(far.tolist())]

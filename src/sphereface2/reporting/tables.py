@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sphereface2.evaluation.intervals import Interval
-from sphereface2.evaluation.metrics import OperatingPoint
 from sphereface2.evaluation.results import COMBINED, EvaluationResult, VerificationResult
+from sphereface2.evaluation.thresholds import RateAtTarget
 from sphereface2.progress import counted
 from sphereface2.reporting.published import LOSSES, PAIR_SETS, published_column
 
@@ -225,10 +225,10 @@ def detail_content(evaluation: EvaluationResult, *, model: str | None = None) ->
     subject = model or evaluation.model
     results = [evaluation.find(subject, name) for name in evaluation.sets]
     found = [result for result in results if result is not None]
-    targets = sorted({p.target_far for r in found for p in r.tar_at_far}, reverse=True)
+    targets = sorted({p.target for r in found for p in r.tar_at_far}, reverse=True)
     rows = []
     for result in found:
-        by_target = {point.target_far: point for point in result.tar_at_far}
+        by_target = {point.target: point for point in result.tar_at_far}
         digits = decimals(result.pairs)
         numbers = (
             (result.best_threshold_accuracy, result.best_threshold_interval, digits),
@@ -249,7 +249,7 @@ def detail_content(evaluation: EvaluationResult, *, model: str | None = None) ->
     intervals = any(point.interval for point in points)
     note = "under each TAR: " + ("its interval, then " if intervals else "")
     note += "the FAR reached, in impostor pairs accepted/all"
-    if any(point.interval and point.interval.low == 0 < point.tar for point in points):
+    if any(point.interval and point.interval.low == 0 < point.rate for point in points):
         note += "; from 0: too few impostor pairs stand above the threshold to bound it"
     if any(not point.resolved for point in points):
         note += f"; {UNRESOLVED}: the target is below one of so many impostor pairs"
@@ -349,14 +349,14 @@ def _best(evaluation: EvaluationResult, set_name: str) -> float:
     return max(row.accuracy for row in evaluation.rows if row.set_name == set_name)
 
 
-def _tar_cell(point: OperatingPoint | None, digits: int) -> Cell:
+def _tar_cell(point: RateAtTarget | None, digits: int) -> Cell:
     if point is None:
         return Cell(_ABSENT, faint=True)
     if not point.resolved:
         return Cell(UNRESOLVED, f"{point.impostors:,} impostors", faint=True)
-    reached = f"{point.false_accepts:,}/{point.impostors:,}"
+    reached = f"{point.false_rate.successes:,}/{point.impostors:,}"
     ends = interval_text(point.interval, digits=digits)
-    return Cell(percent(point.tar, digits=digits), f"{ends}\n{reached}" if ends else reached)
+    return Cell(percent(point.rate, digits=digits), f"{ends}\n{reached}" if ends else reached)
 
 
 def _span(counts: Sequence[int]) -> str:

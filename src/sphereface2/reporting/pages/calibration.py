@@ -7,7 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sphereface2.evaluation.calibration import Calibration, Threshold
+from sphereface2.evaluation.calibration import Calibration
+from sphereface2.evaluation.thresholds import RateAtTarget
 from sphereface2.files import write_atomically
 from sphereface2.reporting.figures.verification import (
     GENUINE_COLOUR,
@@ -67,7 +68,7 @@ def bias_sentence(calibration: Calibration) -> str | None:
     away = ""
     for each in (each for each in calibration.thresholds if each.resolved):
         gap = f"{bias.threshold - each.threshold:+.3f}".replace("-", "−")
-        away = f" ({gap} from the threshold for FAR {each.target_far:g})"
+        away = f" ({gap} from the threshold for FAR {each.target:g})"
     tar, far = percent(bias.tar.value), percent(bias.far.value, digits=2)
     return (
         f"the learned bias would cut at {_score(bias.threshold)}{away} and accept {tar}% of the "
@@ -110,7 +111,7 @@ def _draw_scores(axes: Axes, calibration: Calibration) -> None:
         if each.threshold_interval is not None:
             ends = each.threshold_interval
             axes.axvspan(ends.low, ends.high, color=INK, alpha=0.07, linewidth=0)
-    marks = [(each.threshold, f"FAR {each.target_far:g}", INK) for each in shown]
+    marks = [(each.threshold, f"FAR {each.target:g}", INK) for each in shown]
     if calibration.bias is not None and calibration.bias.threshold is not None:
         marks.append((calibration.bias.threshold, "learned bias", BIAS_COLOUR))
     # Lower from left to right: so no line runs through the label of another.
@@ -157,12 +158,12 @@ def _draw_reliability(axes: Axes, calibration: Calibration) -> None:
     axes.set_ylim(-3, 103)
 
 
-def _threshold_row(each: Threshold) -> tuple[Cell, ...]:
-    name = Cell(f"FAR at most {100 * each.target_far:g}%")
+def _threshold_row(each: RateAtTarget) -> tuple[Cell, ...]:
+    name = Cell(f"FAR at most {100 * each.target:g}%")
     if not each.resolved:
-        few = f"{each.far.trials:,} impostors"
+        few = f"{each.impostors:,} impostors"
         return (name, Cell(UNRESOLVED, few, faint=True), *_blank(2))
-    ends = each.threshold_interval
+    ends, false = each.threshold_interval, each.false_rate
     return (
         name,
         Cell(
@@ -171,11 +172,10 @@ def _threshold_row(each: Threshold) -> tuple[Cell, ...]:
             strong=True,
         ),
         Cell(
-            percent(each.far.value, digits=2),
-            f"{interval_text(each.far.interval, digits=2)}\n"
-            f"{each.far.successes:,}/{each.far.trials:,}",
+            percent(false.value, digits=2),
+            f"{interval_text(false.interval, digits=2)}\n{false.successes:,}/{false.trials:,}",
         ),
-        Cell(percent(each.tar), interval_text(each.tar_interval)),
+        Cell(percent(each.rate), interval_text(each.interval)),
     )
 
 
