@@ -6,16 +6,30 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 from sphereface2.cli import app
+from sphereface2.cli.evaluate import _protocol_options
+from sphereface2.evaluation.intervals import rate_of
 from sphereface2.evaluation.pair_scores import load_scores
+from sphereface2.evaluation.protocols import PROTOCOLS
 from sphereface2.evaluation.protocols.ijb import IjbResult
+from sphereface2.evaluation.protocols.protocol import (
+    Embeddings,
+    ImageList,
+    ListedFiles,
+    Protocol,
+)
 from sphereface2.evaluation.results import EvaluationResult
+from sphereface2.evaluation.thresholds import Measure
+from sphereface2.evaluation.views import Part, ProtocolResult, Table, View
+from sphereface2.registry import option_names
 from tests.evaluation.test_protocols import faces, pair_list, save
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
@@ -75,6 +89,85 @@ def test_a_benchmark_by_a_model_and_by_saved_embeddings(place: Path) -> None:
     assert saved.exit_code == 0, saved.output
     assert files(place / "second") == {"report.html", "result.json"}
     assert IjbResult.load(place / "second" / "result.json").verification == first.verification
+
+
+@dataclass(frozen=True)
+class CountResult(ProtocolResult):
+    images: int
+    bright: Measure
+
+    def view(self) -> View:
+        table = Table("what there is", ("kind", "images"), (("all", self.images),))
+        part = Part("brightness", measures=[self.bright], headline=[self.bright], tables=[table])
+        return View([part], f"{self.images} images")
+
+
+@dataclass(kw_only=True)
+class Count(Protocol[CountResult]):
+    """As small as a protocol can be: how many embeddings begin with more than `least`."""
+
+    name: ClassVar[str] = "count"
+
+    least: Annotated[float, "the first number of an embedding"] = 0.0
+    kind: Annotated[Literal["all", "half"], "which images"] = "all"
+
+    def read(self, root: Path) -> list[ImageList]:
+        names = sorted(path.relative_to(root).as_posix() for path in root.glob("*/*.png"))
+        names = names[:: 2 if self.kind == "half" else 1]
+        return [ImageList("embeddings", names, lambda: ListedFiles(root, names))]
+
+    def measure(self, embeddings: Embeddings) -> CountResult:
+        first = embeddings["embeddings"].folded[:, 0]
+        rate = rate_of(np.asarray(first > self.least), None)
+        return CountResult(
+            "count", (f"more than {self.least:g}",), first.size, Measure("first", rate)
+        )
+
+
+def test_a_new_protocol_is_one_class_and_one_line(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _protocol_options.cache_clear()
+    monkeypatch.setitem(PROTOCOLS, "count", Count)
+    try:
+        helped = " ".join(run("evaluate", "--help").stdout.replace("│", " ").split())
+        assert "count: the first number of an embedding." in helped
+        assert "megaface, tinyface, count; their own options stand below" in helped
+        words = ["evaluate", "run", "--protocol", "count", "--root", "crops", "--device", "cpu"]
+        done = run(*words, "--least", "0.01", "--kind", "half")
+        assert done.exit_code == 0, done.output
+        printed = " ".join(done.stdout.split())
+        assert all(word in printed for word in ("brightness", "what there is", "· more than 0.01"))
+        out = place / "evaluations" / "run-count"
+        result = CountResult.load(out / "result.json")
+        vectors = np.load(out / "embeddings.npy")
+        assert result.images == len(vectors) == 24
+        assert result.bright.rate.successes == np.count_nonzero(vectors[:, 0] > 0.01)
+        assert "what there is" in (out / "report.html").read_text()
+        saved = run(
+            "evaluate", "--embeddings", str(out / "embeddings.npy"), "--protocol", "count",
+            "--root", "crops", "--kind", "half", "--least", "0.01", "--output", "again",
+        )  # fmt: skip
+        assert saved.exit_code == 0, saved.output
+        assert CountResult.load(place / "again" / "result.json").bright == result.bright
+        said = str(run(*words, "--kind", "hafl").exception)
+        assert "protocol.kind: must be 'all' or 'half', got 'hafl'; did you mean 'half'?" in said
+        said = str(run(*words, "--refined").exception)
+        assert said == "--refined is for --protocol megaface; leave it out"
+        said = str(run("evaluate", "run", "--on", "crops", "--least", "1").exception)
+        assert said == "--least is for --protocol count; leave it out"
+    finally:
+        _protocol_options.cache_clear()
+
+
+def test_options_of_one_name_are_the_same_in_every_protocol() -> None:
+    kinds: dict[str, Any] = {}
+    for factory in PROTOCOLS.values():
+        hints = get_type_hints(factory.__init__, include_extras=True)
+        for name in option_names(factory):
+            kind, helped = get_args(hints[name])
+            assert kinds.setdefault(name, kind) == kind
+            assert helped
 
 
 def test_sets_after_one_option(place: Path) -> None:

@@ -126,6 +126,9 @@ EVALUATE: dict[str, tuple[list[str], list[str] | None, set[str]]] = {
     "--refined": ([], None, set(MODES) - MEGAFACE),
     "--noisy-probes": (["centre"], None, set(MODES)),  # needs --refined
     "--pooling": (["max"], ["sum"], set(MODES) - IDENTIFICATION),
+    "--fmr": (["0.1"], None, set(MODES)),  # of --protocol groups, as the next two
+    "--pairs": (["mine.txt"], None, set(MODES)),
+    "--groups": (["groups.csv"], None, set(MODES)),
     "--missing": (["skip"], ["leave"], set()),
     "--flip": ([], None, SAVED),
     "--workers": (["2"], None, SAVED),

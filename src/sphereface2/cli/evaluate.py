@@ -225,15 +225,16 @@ def _takers() -> dict[str, list[str]]:
 def _protocol(context: typer.Context, name: str | None) -> "Protocol[Any] | None":
     """The protocol that is asked for, with its options; refuses those of others."""
     from sphereface2.evaluation.protocols import PROTOCOLS
-    from sphereface2.registry import build, look_up
+    from sphereface2.registry import look_up, resolve_options
 
-    if name is not None:
-        look_up("protocol", PROTOCOLS, name)
+    factory = None if name is None else look_up("protocol", PROTOCOLS, name)
     for option, takers in _takers().items():
         if option in context.obj and name not in takers:
             flag = option.replace("_", "-")
             raise ValueError(f"--{flag} is for --protocol {' or '.join(takers)}; leave it out")
-    return None if name is None else build("protocol", PROTOCOLS, name, **context.obj)
+    if name is None or factory is None:
+        return None
+    return factory(**resolve_options("protocol", name, factory, context.obj))
 
 
 def _refuse_idle_options(
@@ -419,6 +420,7 @@ def _print_protocol(result: "ProtocolResult", report: Path) -> None:
         if part.measures:
             out.print(measures_content(part.title, part.measures).to_rich())
         for table in part.tables:
+            out.print()
             out.print(table_content(table).to_rich())
         print_lines(part.conventions)
         if part.conventions:

@@ -18,6 +18,7 @@ from sphereface2.data.pairs.by_word import (
 from sphereface2.data.pairs.checks import notes_on_pairs
 from sphereface2.data.pairs.lists import without_ending
 from sphereface2.data.pairs.verification_set import Missing, VerificationSet
+from sphereface2.data.sources.image_file import is_image_file
 from sphereface2.data.sources.source import images_digest
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
 from sphereface2.evaluation.pair_scores import PairScores, score_pairs
@@ -168,7 +169,7 @@ def _rows_of_bin(saved: SavedEmbeddings, word: str, images: int) -> tuple[Vector
 def _score_list(saved: SavedEmbeddings, path: Path, missing: Missing) -> PairScores:
     listed = named_pairs(path)
     names, known = listed.images, saved
-    if not any("." in name.rpartition("/")[2] for name in names):
+    if not any(is_image_file(name) for name in names):
         # LFW's lists name images without their ending.
         short = None if saved.names is None else [without_ending(name) for name in saved.names]
         known = replace(saved, names=short)

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from sphereface2.data.pairs.lists import without_ending
 from sphereface2.data.pairs.verification_set import Missing
+from sphereface2.data.sources.image_file import is_image_file
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.embedding_files import SavedEmbeddings, in_order, read_embeddings
 from sphereface2.models.extraction import ModelEmbedder, read_names, read_note
@@ -110,7 +112,10 @@ def rows_of(
                 "images of the list and no names; put one name a line into a .txt beside it"
             )
         return saved.vectors, saved.mirror
-    if list(saved.names) == list(names):
+    if not any(is_image_file(name) for name in names):
+        # LFW's lists name images without their ending.
+        saved = replace(saved, names=[without_ending(name) for name in saved.names])
+    if list(saved.names or ()) == list(names):
         return saved.vectors, saved.mirror
     rows = in_order(saved, names, missing=missing)
     vectors = saved.vectors[rows]
