@@ -34,7 +34,7 @@ def extract(
     """
     with stoppable(), all_ranks(go_on=GO_ON):
         from sphereface2.data.sources import open_images
-        from sphereface2.models.embedder import Faces
+        from sphereface2.data.sources.source import Faces
         from sphereface2.models.extraction import open_embedder
         from sphereface2.training.distributed import current_team
 

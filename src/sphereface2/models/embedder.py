@@ -19,7 +19,7 @@ from torch import nn
 
 from sphereface2.backbones.backbone import summed_embeddings
 from sphereface2.data.pairs.verification_set import Missing
-from sphereface2.data.sources.source import Images, PreparedImages, Source
+from sphereface2.data.sources.source import Images, PreparedImages
 from sphereface2.data.transforms import resize
 from sphereface2.progress import Progress
 
@@ -156,23 +156,6 @@ class PixelEmbedder(Embedder):
             if progress is not None:
                 progress(index + 1, len(images))
         return flat
-
-
-class Faces:
-    """The images of a source without their labels."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int, /) -> ImageArray:
-        return self.source[index][0]
-
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
-        """Check that every image can be read."""
-        self.source.prepare(workers=workers, progress=progress)
 
 
 def prepare(

@@ -13,41 +13,19 @@ from sphereface2.data.pairs.verification_set import FOLDS, PairFormat, Verificat
 from sphereface2.data.sources import open_images
 from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.recordio import names_of_people
-from sphereface2.data.sources.source import PreparedImages
-from sphereface2.progress import Progress
+from sphereface2.data.sources.source import Faces, PreparedImages
 from sphereface2.registry import DataPath
 
 _SUFFIXES = (".rec", ".idx", ".parquet")
 _IMAGES = 40  # of one person that genuine pairs are drawn from: 780 pairs are plenty
 
 
-class _Faces:
-    """The images of a source without their labels."""
-
-    def __init__(self, source: EncodedImages) -> None:
-        self.source = source
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int, /) -> NDArray[np.uint8]:
-        return self.source[index][0]
-
-    def encoded(self, index: int, /) -> bytes | memoryview:
-        """The file as it is."""
-        return self.source.encoded(index)
+class _NamedFaces(Faces):
+    source: EncodedImages
 
     def name(self, index: int, /) -> str:
         """The name of the image, by which saved embeddings know it."""
         return self.source.name(index)
-
-    def location(self, index: int, /) -> str:
-        """The image's place, for messages."""
-        return self.source.location(index)
-
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
-        """Check that every image can be read."""
-        self.source.prepare(workers=workers, progress=progress)
 
 
 def drawn_pairs(
@@ -72,7 +50,9 @@ def drawn_pairs(
         raise ValueError(f"drawn pairs: seed must not be negative, got {seed}")
     source = open_images(Path(path), root=None if root is None else Path(root))
     name = Path(path).stem if title is None else title
-    drawn = draw_pairs(_Faces(source), source.labels, name=name, where=path, pairs=pairs, seed=seed)
+    drawn = draw_pairs(
+        _NamedFaces(source), source.labels, name=name, where=path, pairs=pairs, seed=seed
+    )
     return [replace(drawn, names=names_of_people(source))]
 
 

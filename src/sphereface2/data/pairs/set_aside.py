@@ -15,8 +15,14 @@ from numpy.typing import NDArray
 
 from sphereface2.data.pairs.drawn import draw_pairs
 from sphereface2.data.pairs.verification_set import VerificationSet
-from sphereface2.data.sources.source import DerivedSource, Source, bad_images, exclude, notes_on
-from sphereface2.progress import Progress
+from sphereface2.data.sources.source import (
+    DerivedSource,
+    Faces,
+    Source,
+    bad_images,
+    exclude,
+    notes_on,
+)
 
 if TYPE_CHECKING:
     from sphereface2.data.sources.encoded import BadImage
@@ -99,30 +105,13 @@ class SetAside(DerivedSource):
         places = np.flatnonzero(is_used)
         labels = self.source.labels[places]
         where = "what evaluation.set_aside leaves out"
-        images = _Faces(self.source, places)
+        images = Faces(self.source, places)
         drawn = draw_pairs(images, labels, name=NAME, where=where, seed=self.seed)
         # Images in no pair need not be embedded at every evaluation.
         used, pairs = np.unique(drawn.pairs, return_inverse=True)
         return replace(
             drawn,
-            images=_Faces(self.source, places[used]),
+            images=Faces(self.source, places[used]),
             pairs=pairs.reshape(-1, 2),
             people=labels[used],
         )
-
-
-class _Faces:
-    """Some images of a source that is prepared already, without their labels."""
-
-    def __init__(self, source: Source, places: NDArray[np.int64]) -> None:
-        self.source = source
-        self.places = places
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def __getitem__(self, index: int, /) -> NDArray[np.uint8]:
-        return self.source[int(self.places[index])][0]
-
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
-        """Nothing is left to do."""

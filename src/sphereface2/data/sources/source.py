@@ -59,6 +59,24 @@ class Source(Protocol):
         ...
 
 
+class Faces:
+    """The images of a source, or some of them by their numbers, without their labels."""
+
+    def __init__(self, source: Source, numbers: NDArray[np.int64] | None = None) -> None:
+        self.source = source
+        self.numbers = range(len(source)) if numbers is None else numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int, /) -> NDArray[np.uint8]:
+        return self.source[int(self.numbers[index])][0]
+
+    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
+        """Prepare the source; nothing where that is done."""
+        self.source.prepare(workers=workers, progress=progress)
+
+
 # -- what a source may say beyond the protocol ---------------------------------------------------
 
 

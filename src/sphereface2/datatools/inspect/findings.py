@@ -125,37 +125,28 @@ def _colour(inspection: Inspection) -> Finding:
 
 def _alignment(inspection: Inspection) -> Finding:
     check = inspection.alignment
-    advice = "Look at the average face, then align the original photos: `sphereface2 align IN OUT`."
     if check.verdict == "not judged":
         return Finding(NOTE, "Alignment", f"{check.images} images are too few to judge it.")
+    if check.verdict == "aligned":
+        text = f"Eyes, nose and mouth are within {check.displacement:.1f} pixels of the template."
+        return Finding(GOOD, "Alignment", text)
+    advice = "Look at the average face, then align the original photos: `sphereface2 align IN OUT`."
     if check.verdict == "scattered":
-        return Finding(
-            SUSPICION,
-            "Alignment",
+        text = (
             "Eyes, noses and mouths lie at different places in different images (agreement "
-            f"{check.agreement:.2f}; aligned faces have 0.3, profiles 0.16).",
-            advice,
+            f"{check.agreement:.2f}; aligned faces have 0.3, profiles 0.16)."
         )
-    if check.verdict == "no face":
-        return Finding(
-            SUSPICION,
-            "Alignment",
+    elif check.verdict == "no face":
+        text = (
             f"The average of the images does not look like an upright face (match {check.match:.2f}"
-            "; aligned faces have 0.9).",
-            advice,
+            "; aligned faces have 0.9)."
         )
-    if check.verdict == "displaced":
-        return Finding(
-            SUSPICION,
-            "Alignment",
-            f"The faces do not lie where the 112 × 112 template has them: {_displacement(check)}.",
-            f"{advice} A model trained on these needs test images cropped in the same way.",
+    else:
+        advice += " A model trained on these needs test images cropped in the same way."
+        text = (
+            f"The faces do not lie where the 112 × 112 template has them: {_displacement(check)}."
         )
-    return Finding(
-        GOOD,
-        "Alignment",
-        f"Eyes, nose and mouth are within {check.displacement:.1f} pixels of the template.",
-    )
+    return Finding(SUSPICION, "Alignment", text, advice)
 
 
 def _displacement(check: AlignmentCheck) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.sources.folder import ImageFolder
-from sphereface2.data.sources.source import PreparedImages
+from sphereface2.data.sources.source import Faces, PreparedImages
 from sphereface2.evaluation.identification import (
     FPIR_TARGETS,
     HEADLINE_FPIR,
@@ -123,8 +123,6 @@ def _people_folder(root: Path, *names: str) -> ImageList:
     numbers = range(len(source))
 
     def faces() -> PreparedImages:
-        from sphereface2.models.embedder import Faces  # loads torch, which --help does without
-
         return Faces(source)
 
     return ImageList(

@@ -14,9 +14,10 @@ import torch
 
 from sphereface2.config.schema import RunConfig, load_config
 from sphereface2.data.mixing import build_people
+from sphereface2.data.sources.source import Faces
 from sphereface2.evaluation.experiment_results import LearnedFeatures, plain_rows
 from sphereface2.files import file_lock
-from sphereface2.models.embedder import Faces, NetworkEmbedder
+from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.folder import load_model
 from sphereface2.progress import Watch, unwatched
 from sphereface2.runs import train as runs
