@@ -166,7 +166,8 @@ def replacing(path: Path, *, by: Path | None = None, durable: bool = False) -> I
         yield made
         put_in_place(made, path, durable=durable)
     except BaseException as error:
-        remove(made)
+        with suppress(OSError):  # which must not hide the error
+            remove(made)
         if isinstance(error, OSError) and error.filename is None and error.errno is not None:
             # A write that fails, on a full disk say, does not know the name of its file.
             raise OSError(error.errno, error.strerror, str(path)) from None

@@ -70,11 +70,13 @@ def convert(
 
 
 def _summary(done: "Converted") -> str:
+    from rich.filesize import decimal
+
     from sphereface2.files import printable
 
     people = "" if done.people is None else f" of {counted(done.people, 'person', 'people')}"
     images = counted(done.images, "image")
-    lines = [f"{images}{people}, {_size(done.bytes)}, in {done.seconds:.1f} s"]
+    lines = [f"{images}{people}, {decimal(done.bytes)}, in {done.seconds:.1f} s"]
     if done.pairs is not None:
         lines[0] = f"{counted(done.pairs, 'pair')}, {lines[0]}"
     if done.written < done.images:
@@ -85,12 +87,3 @@ def _summary(done: "Converted") -> str:
         lines.append(f"left out as unreadable: {counted(done.skipped, what)}")
     lines.append(f"{done.format}: {printable(done.path)}")
     return "\n".join(lines)
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} GB"
