@@ -40,7 +40,18 @@ LINE = [
 FREE = {"__init__"}  # the public names, wherever they live
 
 # Packages that only these stages may import.
-ONLY_IN = {"matplotlib": {"reporting"}, "jinja2": {"reporting"}, "typer": {"cli"}}
+ONLY_IN = {
+    "matplotlib": {"reporting"},
+    "jinja2": {"reporting"},
+    "typer": {"cli"},
+    # One lock and one way to write a file whole; one way to run work in processes, and beside it
+    # those that read batches, and the runs and ranks of an experiment.
+    "fcntl": {"files"},
+    "filelock": {"files"},
+    "tempfile": {"files"},
+    "multiprocessing": {"workers", "data", "experiments"},
+    "subprocess": {"data", "experiments"},
+}
 
 # Modules that must load without torch, because `--help` and rendering processes need them.
 WITHOUT_TORCH = [
