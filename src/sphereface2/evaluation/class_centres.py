@@ -7,6 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr
 
 from sphereface2.progress import Progress
 
@@ -190,8 +191,8 @@ def centre_and_spread(values: Values) -> tuple[float, float]:
 
 def chance_below(values: Values, median: float, spread: float) -> npt.NDArray[np.float64]:
     """The chance of a normal value as low as each of these."""
-    normal = NormalDist(median, spread)
-    return np.array([normal.cdf(float(value)) for value in values], np.float64)
+    chances: npt.NDArray[np.float64] = ndtr((np.asarray(values, np.float64) - median) / spread)
+    return chances
 
 
 def within_false_alarms(chances: npt.NDArray[np.float64], share: float) -> npt.NDArray[np.bool_]:
@@ -200,12 +201,9 @@ def within_false_alarms(chances: npt.NDArray[np.float64], share: float) -> npt.N
     Benjamini and Hochberg 1995: of n chances in order the largest k with p_k ≤ share · k / n, and
     all up to it.
     """
-    order = np.argsort(chances, kind="stable")
-    limit = share * np.arange(1, len(chances) + 1) / max(len(chances), 1)
-    below = np.flatnonzero(chances[order] <= limit)
-    named = np.zeros(len(chances), np.bool_)
-    if len(below):
-        named[order[: below[-1] + 1]] = True
+    from scipy.stats import false_discovery_control  # loads slowly, and few need it
+
+    named: npt.NDArray[np.bool_] = false_discovery_control(chances) <= share
     return named
 
 
@@ -256,11 +254,13 @@ def right_below(margins: Values, lowest: float) -> Expected | None:
 
 def _rise(mean: float) -> float:
     """The r of a density that grows as exp(r x) from 0 to 1 and has this mean, above one half."""
-    low, high = 1e-6, 1e4
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        if -1 / math.expm1(-middle) - 1 / middle < mean:
-            low = middle
-        else:
-            high = middle
-    return min(low, 500.0)  # exp of more overflows
+    from scipy.optimize import brentq
+
+    smallest, largest = 1e-6, 500.0  # exp of more overflows
+
+    def excess(rise: float) -> float:
+        return -1 / math.expm1(-rise) - 1 / rise - mean
+
+    if excess(smallest) >= 0:
+        return smallest
+    return largest if excess(largest) <= 0 else float(brentq(excess, smallest, largest))

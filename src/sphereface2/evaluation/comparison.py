@@ -5,7 +5,6 @@ the numbers themselves. McNemar's exact test looks at the pairs that only one of
 the bootstrap over people draws the same people for both and looks at the differences.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -136,14 +135,11 @@ def compare(
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Two-sided exact p value: would a fair coin part the discordant pairs this unevenly?"""
-    trials, fewer = only_first + only_second, min(only_first, only_second)
-    if trials == 0:
-        return 1.0
-    logs = [_log_choose(trials, count) for count in range(fewer + 1)]
-    top = max(logs)
-    log_tail = top + math.log(sum(math.exp(value - top) for value in logs))
-    return min(1.0, 2.0 * math.exp(log_tail - trials * math.log(2.0)))
+    """Two-sided exact p value: would a fair coin split the discordant pairs this unevenly?"""
+    from scipy.stats import binomtest  # takes a second to load, which no training should wait for
+
+    trials = only_first + only_second
+    return float(binomtest(only_first, trials).pvalue) if trials else 1.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -260,7 +256,3 @@ def _require_same_pairs(
                 f"{runs} were evaluated on the same pairs of the set '{name}' but on other images "
                 f"(another size, alignment or rendering): {again}"
             )
-
-
-def _log_choose(trials: int, count: int) -> float:
-    return math.lgamma(trials + 1) - math.lgamma(count + 1) - math.lgamma(trials - count + 1)
