@@ -61,6 +61,7 @@ WITHOUT_TORCH = [
     "sphereface2.data.loader.reading_server",  # else a training starts seconds later
     "sphereface2.data.pairs",
     "sphereface2.data.sources",
+    "sphereface2.evaluation.protocols",
     "sphereface2.registry",
 ]
 

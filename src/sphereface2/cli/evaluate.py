@@ -153,7 +153,7 @@ _KEYS = {
 class EvaluateCommand(TyperCommand):
     """The command with the options of every protocol, which their signatures hold."""
 
-    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+    def get_params(self, ctx: Any) -> list[Any]:
         from sphereface2.evaluation.protocols import PROTOCOLS
 
         own: list[Any] = super().get_params(ctx)
@@ -162,13 +162,12 @@ class EvaluateCommand(TyperCommand):
                 option.help = f"{', '.join(PROTOCOLS)}; their own options stand below."
         return [*own, *_protocol_options()]
 
-    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
-        # `evaluate` has no arguments for them: it finds what is given here.
+    def invoke(self, ctx: Any) -> Any:
+        # `evaluate` has no arguments for them: it finds those that are given here.
         given = given_options(ctx)
-        names = [each.name for each in _protocol_options()]
-        ctx.obj = {name: given[name] for name in names if name in given}
-        for name in names:
-            ctx.params.pop(name)
+        ctx.obj = {name: given[name] for name in _takers() if name in given}
+        for name in _takers():
+            del ctx.params[name]
         return super().invoke(ctx)
 
 
@@ -180,31 +179,23 @@ def _protocol_options() -> list[Any]:
     """
     from sphereface2.evaluation.protocols import PROTOCOLS
 
-    hints: dict[str, Any] = {}
-    for factory in PROTOCOLS.values():
-        hints |= get_type_hints(factory.__init__, include_extras=True)
     parameters = []
-    for name, protocols in _takers().items():
-        kind, help_text = get_args(hints[name])
-        kinds = {each for each in (kind, *get_args(kind)) if each in (bool, int, float, list[str])}
+    for name, takers in _takers().items():
+        hints = get_type_hints(PROTOCOLS[takers[0]].__init__, include_extras=True)
+        kind, text = get_args(hints[name])
+        plain = [each for each in (kind, *get_args(kind)) if each in (bool, int, float, list[str])]
         option = typer.Option(
             f"--{name.replace('_', '-')}",
-            help=f"{', '.join(protocols)}: {help_text}.",
+            help=f"{', '.join(takers)}: {text}.",
             rich_help_panel="Options of protocols",
         )
-        parameters.append(
-            Parameter(
-                name,
-                Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=Annotated[(kinds.pop() if kinds else str) | None, option],
-            )
-        )
+        hint: Any = Annotated[(plain[0] if plain else str) | None, option]
+        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint))
 
     def options() -> None:
         """Typer reads the signature alone."""
 
-    options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # inspect looks for it
     app = typer.Typer(add_completion=False)
     app.command()(options)
     return typer.main.get_command(app).params
@@ -227,13 +218,15 @@ def _protocol(context: typer.Context, name: str | None) -> "Protocol[Any] | None
     from sphereface2.evaluation.protocols import PROTOCOLS
     from sphereface2.registry import look_up, resolve_options
 
-    factory = None if name is None else look_up("protocol", PROTOCOLS, name)
+    if name is not None:
+        look_up("protocol", PROTOCOLS, name)
     for option, takers in _takers().items():
         if option in context.obj and name not in takers:
             flag = option.replace("_", "-")
             raise ValueError(f"--{flag} is for --protocol {' or '.join(takers)}; leave it out")
-    if name is None or factory is None:
+    if name is None:
         return None
+    factory = PROTOCOLS[name]
     return factory(**resolve_options("protocol", name, factory, context.obj))
 
 
