@@ -227,26 +227,17 @@ def _check_names(folder: Path, prefix: str, names: Sequence[str], listed: Sequen
 
 def _integers(path: Path, *, columns: int) -> npt.NDArray[np.int32]:
     """A text table of whole numbers, parsed by numpy in chunks of whole lines."""
-    parts: list[npt.NDArray[np.int32]] = []
+    parts: list[npt.NDArray[np.int32]] = [np.empty(0, np.int32)]
     lines = 0
-    rest = b""
     with _open(path) as file:
-        while True:
-            text = file.read(_CHUNK)
-            end = text.rfind(b"\n") + 1 if text else 0
-            whole, rest = (rest + text[:end], text[end:]) if end else (rest + text, b"")
-            if end or not text:
-                part = _numbers(whole)
-                count = whole.count(b"\n") + (not whole.endswith(b"\n") and bool(whole.strip()))
-                if part is None or part.size != columns * count:
-                    _refuse_line(path, whole, columns, before=lines)
-                else:
-                    parts.append(part)
-                lines += count
+        while text := file.read(_CHUNK) + file.readline():
+            part = _numbers(text)
+            count = text.count(b"\n") + (not text.endswith(b"\n") and bool(text.strip()))
+            if part is None or part.size != columns * count:
+                _refuse_line(path, text, columns, before=lines)
             else:
-                rest = whole
-            if not text:
-                break
+                parts.append(part)
+            lines += count
     table = np.concatenate(parts).reshape(-1, columns)
     if not len(table):
         raise ValueError(f"{path} is empty")

@@ -24,12 +24,7 @@ from sphereface2.data.pairs.verification_set import NamedPairs
 from sphereface2.evaluation.intervals import Rate
 from sphereface2.evaluation.metrics import RocPoints, fold_accuracy
 from sphereface2.evaluation.pair_scores import PairScores, score_pairs
-from sphereface2.evaluation.protocols.protocol import (
-    Embeddings,
-    ImageList,
-    ListedFiles,
-    Protocol,
-)
+from sphereface2.evaluation.protocols.protocol import Embeddings, ImageList, ListedFiles, Protocol
 from sphereface2.evaluation.slices import slices
 from sphereface2.evaluation.thresholds import Measure, rates_at, thin_roc
 from sphereface2.evaluation.views import Compared, Part, ProtocolResult, Roc, Table, View

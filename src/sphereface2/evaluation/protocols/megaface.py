@@ -21,18 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.evaluation.intervals import rate_of
-from sphereface2.evaluation.megaface_files import (
-    MegaFaceSet,
-    read_megaface,
-    strip_noise_column,
-)
+from sphereface2.evaluation.megaface_files import MegaFaceSet, read_megaface, strip_noise_column
 from sphereface2.evaluation.metrics import RocPoints
-from sphereface2.evaluation.protocols.protocol import (
-    Embeddings,
-    ImageList,
-    ListedFiles,
-    Protocol,
-)
+from sphereface2.evaluation.protocols.protocol import Embeddings, ImageList, ListedFiles, Protocol
 from sphereface2.evaluation.strangers import scan
 from sphereface2.evaluation.thresholds import Measure, Scores, kept_for, rates_at, thin_roc
 from sphereface2.evaluation.views import (
