@@ -2,27 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 from numpy.typing import NDArray
-
-
-class Plan(Protocol):
-    """The batches of a training, known without reading an image."""
-
-    @property
-    def batch_size(self) -> int: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def steps_per_epoch(self) -> int: ...
-
-    def epoch(self, epoch: int) -> NDArray[np.int64]:
-        """The indices of all batches of an epoch: (steps_per_epoch, batch_size)."""
-        ...
 
 
 class BatchPlan:
@@ -151,3 +132,7 @@ class MixedPlan:
         # The count of theirs among the first n groups is n * theirs / groups, rounded down.
         counts = np.arange(groups + 1) * theirs // groups
         return np.repeat(np.diff(counts).astype(np.bool_), size)
+
+
+Plan = BatchPlan | MixedPlan
+"""The batches of a training, known without reading an image."""

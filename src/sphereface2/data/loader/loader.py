@@ -116,9 +116,7 @@ class Loader:
                 if self.worker_kind == "processes":
                     raise
                 self.has_processes = False  # a source of the user's own, which threads can read
-        return ReadingThreads(
-            self._reader, workers=self.workers, memory=self._memory, pin_memory=self.pin_memory
-        )
+        return ReadingThreads(self._reader, workers=self.workers, memory=self._memory)
 
     def _indices(self, start: int, stop: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
         per_epoch = self.plan.steps_per_epoch

@@ -61,14 +61,11 @@ class ReadingThreads:
     ahead: how many batches should be asked for before the first is taken, to keep all busy
     """
 
-    def __init__(
-        self, reader: BatchReader, *, workers: int, memory: BatchMemory, pin_memory: bool
-    ) -> None:
+    def __init__(self, reader: BatchReader, *, workers: int, memory: BatchMemory) -> None:
         # A batch more than there are threads: each has work while the training takes one.
         self.ahead = workers
         self._reader = reader
         self._memory = memory
-        self._pin_memory = pin_memory
         self._closed = threading.Event()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="loader") if workers else None
         self._asked: deque[Future[Read] | tuple[NDArray[np.int64], int]] = deque()
@@ -97,7 +94,7 @@ class ReadingThreads:
 
     def _read(self, indices: NDArray[np.int64], epoch: int) -> Read:
         images = self._memory.take()
-        labels = torch.empty(len(indices), dtype=torch.int64, pin_memory=self._pin_memory)
+        labels = torch.empty(len(indices), dtype=torch.int64, pin_memory=self._memory.pin_memory)
         found = self._reader.read(
             images.numpy(), indices, epoch=epoch, is_closed=self._closed.is_set
         )
