@@ -29,16 +29,23 @@ def batch(case: str) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.tensor(labels)
 
 
-def head_of(name: str, classes: int, *, rank: int, world: int, dtype: torch.dtype) -> Any:
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in HEADS},
+    "three centres": ("sphereface2-c", {"sub_centres": 3}),
+}
+
+
+def head_of(variant: str, classes: int, *, rank: int, world: int, dtype: torch.dtype) -> Any:
     torch.manual_seed(17)
+    name, options = VARIANTS[variant]
     with class_shards(rank, world):
-        return build_head(name, DIM, classes).to(dtype)
+        return build_head(name, DIM, classes, **options).to(dtype)
 
 
 def results(rank: int, world: int, dtype: torch.dtype) -> dict[str, dict[str, torch.Tensor]]:
     """Loss and gradients by head and case; those of the rows and weights of this rank."""
     found = {}
-    for name in HEADS:
+    for name in VARIANTS:
         for case, (classes, _) in CASES.items():
             head = head_of(name, classes, rank=rank, world=world, dtype=dtype)
             head.collect_statistics = True
@@ -46,12 +53,15 @@ def results(rank: int, world: int, dtype: torch.dtype) -> dict[str, dict[str, to
             share = len(y) // world
             mine = slice(rank * share, (rank + 1) * share)
             local = x[mine].to(dtype).requires_grad_()
+            if name == "unitsface":  # which compares with what it remembers
+                head(local.detach().roll(1, dims=1), y[mine])
             loss = head(local, y[mine])
             loss.backward()
             assert local.grad is not None
             # What data-parallel training does to the network's gradients: an average over ranks.
             row = {"loss": loss.detach(), "x": local.grad / world}
             row |= {key: _gradient(value) for key, value in head.named_parameters()}
+            row |= {f"{key} kept": value.double() for key, value in head.named_buffers()}
             row |= {f"{key} seen": torch.tensor(seen) for key, seen in head.statistics().items()}
             found[f"{name}, {case}"] = row
     return found

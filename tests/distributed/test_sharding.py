@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sphereface2.heads import HEADS, build_head
+from sphereface2.heads import build_head
 from sphereface2.heads.sharding import class_range, class_shards
-from tests.distributed.sharding_worker import CASES, results
+from tests.distributed.sharding_worker import CASES, VARIANTS, results
 
 TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
 
@@ -44,7 +44,8 @@ def whole(folder: Path, world: int, dtype: str, key: str) -> dict[str, Tensor]:
     joined = {}
     for name in ranks[0]:
         parts = [rank[name] for rank in ranks]
-        if name in ("x", "weight") or (name == "bias" and parts[0].ndim):
+        is_cut = name in ("x", "weight") or name.startswith(("pairs.weight", "pairs.filled"))
+        if is_cut or (name == "bias" and parts[0].ndim):
             joined[name] = torch.cat(parts)
         else:
             assert all(torch.equal(part, parts[0]) for part in parts), f"{key}: ranks differ"
@@ -60,7 +61,7 @@ def test_loss_and_gradients_do_not_depend_on_the_ranks(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         alone = results(0, 1, getattr(torch, dtype))
-    assert len(alone) == len(CASES) * len(HEADS)
+    assert len(alone) == len(CASES) * len(VARIANTS)
     for key, expected in alone.items():
         found = whole(folder, world, dtype, key)
         for name, value in expected.items():

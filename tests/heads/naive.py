@@ -38,7 +38,8 @@ def sphereface2(head: Any, x: Tensor, y: Tensor, positive: Any, negative: Any) -
     for n in range(len(x)):
         for i in range(head.num_classes):
             product = cosine if head.unit_weights else torch.dot
-            c = product(x[n], head.weight[i])
+            centres = head.weight[i] if head.weight.ndim == 3 else [head.weight[i]]
+            c = torch.stack([product(x[n], centre) for centre in centres]).amax()
             b = 0.0
             if head.bias is not None:
                 b = head.bias[i] if head.bias.ndim else head.bias
@@ -304,10 +305,72 @@ def ring(head: Any, x: Tensor, y: Tensor) -> Any:
     return loss
 
 
+def unified(
+    x: Tensor, y: Tensor, scores: list[list[Any]], *, margin: Any, bias: Any, weight: float = 1.0
+) -> Any:
+    """Σ softplus(-(score_y - m + b)) + w·Σ softplus(score_i + b), mean over the batch."""
+    total = x.sum() * 0.0
+    for n in range(len(x)):
+        for i, score in enumerate(scores[n]):
+            if score is None:
+                continue
+            if i == y[n]:
+                total = total + logistic(-(score - margin + bias))
+            else:
+                total = total + weight * logistic(score + bias)
+    return total / len(x)
+
+
+def logistic(z: Tensor) -> Any:
+    """log(1 + exp(z)); torch's softplus is z itself from 20 on, which is 2e-9 off."""
+    return torch.logaddexp(z, torch.zeros_like(z))
+
+
+def uniface(head: Any, x: Tensor, y: Tensor) -> Any:
+    scores = [[head.scale * cosine(v, w) for w in head.weight] for v in x]
+    return unified(
+        x,
+        y,
+        scores,
+        margin=head.scale * head.margin,
+        bias=head.bias,
+        weight=head.negative_weight,
+    )
+
+
+def sigmoid(head: Any, x: Tensor, y: Tensor) -> Any:
+    s = head.log_scale.exp()
+    scores = [[s * cosine(v, w) for w in head.weight] for v in x]
+    return unified(
+        x,
+        y,
+        scores,
+        margin=s * head.margin,
+        bias=-s * head.relative_bias,
+        weight=head.negative_weight,
+    )
+
+
+def unitsface(head: Any, x: Tensor, y: Tensor) -> Any:
+    """Against `head.pairs.weight` as it stands before the head's forward."""
+    pairs = head.pairs
+    scores = [
+        [
+            pairs.scale * cosine(v, remembered) if filled else None
+            for remembered, filled in zip(pairs.weight, pairs.filled, strict=True)
+        ]
+        for v in x
+    ]
+    loss = unified(x, y, scores, margin=pairs.scale * pairs.margin, bias=pairs.bias)
+    return cosface(head, x, y) + head.pair_weight * loss
+
+
 NAIVE: dict[str, Naive] = {
     "sphereface2-c": sphereface2_c,
     "sphereface2-a": sphereface2_angular(lambda theta, m: (theta + m).clamp_max(math.pi)),
     "sphereface2-m": sphereface2_angular(lambda theta, m: (theta * m).clamp_max(math.pi)),
+    "uniface": uniface,
+    "sigmoid": sigmoid,
     "softmax": softmax,
     "normface": normface,
     "sphereface": sphereface,
@@ -322,6 +385,7 @@ NAIVE: dict[str, Naive] = {
     "simple": simple,
     "deepid2": deepid2,
     "ring": ring,
+    "unitsface": unitsface,
 }
 
 

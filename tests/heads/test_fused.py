@@ -16,9 +16,12 @@ PROXY_HEADS = [name for name in HEADS if isinstance(build_head(name, 4, 4), Prox
 
 
 def make(name: str, *, classes: int = 23, dim: int = 6) -> Any:
+    """The head called `name`; "sphereface2-c/2" has two centres per class."""
+    name, _, centres = name.partition("/")
+    options = {"sub_centres": int(centres)} if centres else {}
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        return build_head(name, dim, classes).double()
+        return build_head(name, dim, classes, **options).double()
 
 
 def batch(
@@ -29,7 +32,7 @@ def batch(
     return x, torch.randint(0, classes, (rows,), generator=generator)
 
 
-@pytest.mark.parametrize("name", PROXY_HEADS)
+@pytest.mark.parametrize("name", [*PROXY_HEADS, "sphereface2-c/2"])
 @pytest.mark.parametrize("block", [5, 1000])
 def test_fused_sgd_is_torchs_sgd(name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "block_classes", lambda *_: block)
@@ -127,6 +130,7 @@ class TestSampling:
         known = labels >= 0
         assert torch.equal(sample.index[sample.labels[known]], labels[known])
         assert torch.equal(sample.labels[~known], labels[~known])
+        assert sample.class_weight is not None
         assert torch.equal(
             sample.class_weight[sample.labels[known]], torch.ones(4, dtype=torch.float64)
         )

@@ -52,7 +52,16 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("simple", {"detach_batch": False, "balance": 0.3, "bias_start": -0.5}),
     ("simple", {"normalize": True, "balance": 0.3, "bias_start": -0.5}),
     ("contrastive", {"margin": 1.6}),
+    *((f"sphereface2-{kind}", {"sub_centres": 3, "bias": "per-class"}) for kind in "cam"),
+    ("sphereface2-c", {"sub_centres": 2, "gradient": "straight-through"}),
+    ("uniface", {"scale": 20.0, "margin": 0.2, "negative_weight": 0.3, "bias_start": -1.0}),
+    ("sigmoid", {"scale_start": 7.0, "relative_bias_start": 0.3, "margin": 0.2}),
+    ("sigmoid", {"negative_weight": 0.2}),
+    ("unitsface", {"pair_scale": 9.0, "pair_margin": 0.3, "pair_weight": 0.5}),
 ]  # fmt: skip
+
+
+REMEMBERING = {"simple", "unitsface"}
 
 
 def identifier(variant: tuple[str, dict[str, Any]]) -> str:
@@ -96,10 +105,10 @@ def test_loss_and_gradients_equal_the_naive_loop(
         x.requires_grad_()
         before = copy.deepcopy(head)
         loss = quiet(head, x, y)
-        # SimPLE compares with its memory before the batch entered; running averages count after.
-        reference = NAIVE[name](before if name == "simple" else head, x, y)
+        # A memory counts as it was before the batch entered; running averages count after.
+        reference = NAIVE[name](before if name in REMEMBERING else head, x, y)
         torch.testing.assert_close(loss, reference, rtol=1e-11, atol=1e-11)
-        expected = gradients(reference, before if name == "simple" else head, x)
+        expected = gradients(reference, before if name in REMEMBERING else head, x)
         for ours, theirs in zip(gradients(loss, head, x), expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
 
@@ -191,7 +200,7 @@ class TestExtremes:
             mixed = quiet(head, x, y)
         assert mixed.dtype == torch.float32
         # Margins in bfloat16 would cost from 1e-3 (softmax) to 6e-3 (sphereface2-m) of the loss.
-        torch.testing.assert_close(mixed, plain, rtol=7e-4, atol=0.0)
+        torch.testing.assert_close(mixed, plain, rtol=1e-3, atol=0.0)
         assert all(grad.isfinite().all() for grad in gradients(mixed, head, x))
 
     def test_forward_leaves_parameters_and_inputs_alone(self, name: str) -> None:
@@ -357,12 +366,14 @@ def test_embeddings_near_their_class_equal_the_naive_loop(
     weight = getattr(head, "weight", None)
     if weight is None:
         weight = torch.randn(5, 6, generator=generator, dtype=torch.float64)
+    elif weight.ndim == 3:
+        weight = weight[:, 0]  # near the first of a class's centres
     noise = torch.randn(9, 6, generator=generator, dtype=torch.float64)
     x = 15 * torch.nn.functional.normalize(weight.detach()[y], dim=1) + 3 * noise
     x.requires_grad_()
     before = copy.deepcopy(head)
     loss = head(x, y)
-    reference_head = before if name == "simple" else head
+    reference_head = before if name in REMEMBERING else head
     reference = NAIVE[name](reference_head, x, y)
     torch.testing.assert_close(loss, reference, rtol=1e-10, atol=1e-10)
     expected = gradients(reference, reference_head, x)

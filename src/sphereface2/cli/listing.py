@@ -21,6 +21,26 @@ def heads(name: Name = None) -> None:
     from sphereface2.heads import HEADS
 
     _print_choices("head", HEADS, name)
+    if name is not None:
+        _print_pull(name)
+
+
+def _print_pull(name: str) -> None:
+    """How strongly a head pulls at its start, so that losses can be compared at equal strength."""
+    import torch
+
+    from sphereface2.heads import ProxyHead, build_head
+    from sphereface2.heads.strength import SHOWN_CLASSES, SHOWN_COSINES, pull
+
+    with torch.random.fork_rng(devices=[]):
+        head = build_head(name, 3, SHOWN_CLASSES)
+    if not isinstance(head, ProxyHead) or not head.unit_weights:
+        return
+    pulls = " and ".join(f"{pull(head, cosine):.3g} at {cosine:g}" for cosine in SHOWN_COSINES)
+    typer.echo(
+        f"\nPull: {pulls}; that is -dL/dcos of the target with {SHOWN_CLASSES:,} classes, all "
+        "others at a right angle; times the learning rate it says how losses compare."
+    )
 
 
 def backbones(name: Name = None) -> None:

@@ -9,16 +9,21 @@ from sphereface2.heads.head import Head
 from sphereface2.heads.hybrids import DeepID2, Ring
 from sphereface2.heads.margin_softmax import ArcFace, Circle, CosFace, CurricularFace, SphereFace
 from sphereface2.heads.pairs import Contrastive, Triplet
+from sphereface2.heads.proxy import ProxyHead
 from sphereface2.heads.quality import AdaFace, MagFace
+from sphereface2.heads.sigmoid import Sigmoid
 from sphereface2.heads.simple import SimPLE
 from sphereface2.heads.softmax import NormFace, PlainSoftmax
 from sphereface2.heads.sphereface2 import SphereFace2, SphereFace2A, SphereFace2M
+from sphereface2.heads.uniface import UniFace, UniTSFace
 from sphereface2.registry import build, look_up, resolve_options
 
 HEADS: dict[str, Callable[..., Head]] = {
     "sphereface2-c": SphereFace2,
     "sphereface2-a": SphereFace2A,
     "sphereface2-m": SphereFace2M,
+    "uniface": UniFace,
+    "sigmoid": Sigmoid,
     "softmax": PlainSoftmax,
     "normface": NormFace,
     "sphereface": SphereFace,
@@ -33,6 +38,7 @@ HEADS: dict[str, Callable[..., Head]] = {
     "simple": SimPLE,
     "deepid2": DeepID2,
     "ring": Ring,
+    "unitsface": UniTSFace,
 }
 
 
@@ -79,13 +85,17 @@ __all__ = [
     "MagFace",
     "NormFace",
     "PlainSoftmax",
+    "ProxyHead",
     "Ring",
+    "Sigmoid",
     "SimPLE",
     "SphereFace",
     "SphereFace2",
     "SphereFace2A",
     "SphereFace2M",
     "Triplet",
+    "UniFace",
+    "UniTSFace",
     "build_head",
     "head_options",
 ]

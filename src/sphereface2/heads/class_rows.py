@@ -35,7 +35,8 @@ class ClassRows:
 
     `index` names the rows that take part, in rising order; None means all. `class_weight` is what
     each of them counts as a negative. With a `step` the rows are moved block by block; otherwise
-    a gradient of the weight's shape is filled, if it is wanted.
+    a gradient of the weight's shape is filled, if it is wanted. A class may have several centres
+    (K × centres × D); blocks are counted in classes and read as rows of all their centres.
     """
 
     def __init__(
@@ -61,12 +62,18 @@ class ClassRows:
     def dtype(self) -> torch.dtype:
         return self.weight.dtype
 
+    @property
+    def centres(self) -> int:
+        """How many centres a class has."""
+        return 1 if self.weight.ndim == 2 else self.weight.shape[1]
+
     def __len__(self) -> int:
         return len(self.weight) if self.index is None else len(self.index)
 
     def gather(self, rows: Tensor) -> Tensor:
-        """The weights of the given rows (counted among those that take part)."""
-        return self.weight[rows if self.index is None else self.index[rows]]
+        """The centres (n × centres × D) of the given classes, counted among those taking part."""
+        own = self.weight[rows if self.index is None else self.index[rows]]
+        return own if own.ndim == 3 else own[:, None]
 
     def pick(self, per_class: Tensor) -> Tensor:
         """Of something with an entry a class, the entries of the rows that take part."""
@@ -84,20 +91,19 @@ class ClassRows:
 
     def read(self, start: int, stop: int) -> Tensor:
         """The weights of a block: a view, or a copy where the rows are sampled."""
-        if self.index is None:
-            return self.weight[start:stop]
-        return self.weight[self.index[start:stop]]
+        return _centre_rows(self.weight[self._classes(start, stop)])
 
     def write(self, start: int, stop: int, gradient: BlockGradient) -> None:
         """Take in the gradient of a block: as such, or as a move of its weights."""
         if self.step is not None:
             self._move(self.step, start, stop, gradient)
         elif self._gradient is not None:
-            rows = slice(start, stop) if self.index is None else self.index[start:stop]
+            classes = self._classes(start, stop)
             block = (gradient.product_g @ gradient.product_x).to(self.dtype)
             if gradient.along_c is not None:
-                block.addcmul_(self.weight[rows], gradient.along_c[:, None], value=-1.0)
-            self._gradient[rows] = block.mul_(gradient.unit)
+                rows = _centre_rows(self.weight[classes])
+                block.addcmul_(rows, gradient.along_c[:, None], value=-1.0)
+            self._gradient[classes] = block.mul_(gradient.unit).view(-1, *self.weight.shape[1:])
 
     def gradient(self) -> Tensor | None:
         """dL/dW, once every block has been written; None where it was not wanted."""
@@ -109,12 +115,18 @@ class ClassRows:
 
     def _move(self, step: Step, start: int, stop: int, gradient: BlockGradient) -> None:
         momentum = step.momentum_buffer
-        if self.index is None:
-            step.apply(self.weight[start:stop], momentum[start:stop], gradient)
-            return
-        # Only the sampled rows are read, moved, decayed and written back.
-        rows = self.index[start:stop]
-        weight_cd, momentum_cd = self.weight[rows], momentum[rows]
-        step.apply(weight_cd, momentum_cd, gradient)
-        self.weight[rows] = weight_cd
-        momentum[rows] = momentum_cd
+        classes = self._classes(start, stop)
+        weight_block, momentum_block = self.weight[classes], momentum[classes]
+        step.apply(_centre_rows(weight_block), _centre_rows(momentum_block), gradient)
+        if self.index is not None:
+            # Only the sampled rows are read, moved, decayed and written back.
+            self.weight[classes] = weight_block
+            momentum[classes] = momentum_block
+
+    def _classes(self, start: int, stop: int) -> slice | Tensor:
+        return slice(start, stop) if self.index is None else self.index[start:stop]
+
+
+def _centre_rows(block: Tensor) -> Tensor:
+    """All centres of a block as rows: a view."""
+    return block if block.ndim == 2 else block.view(-1, block.shape[-1])

@@ -145,10 +145,10 @@ class _Evaluation:
         cosine = torch.zeros_like(self.norm)
         if len(self.classes):
             own = self.classes.gather(index)
-            cosine = (self.rows_x * own).sum(dim=1)
+            of_centres = (self.rows_x[:, None] * own).sum(dim=2)
             if self.maps.unit_weights:
-                cosine = cosine * inverse(torch.linalg.vector_norm(own, dim=1))
-            cosine = self._clamp(cosine) * self.is_here
+                of_centres = of_centres * inverse(torch.linalg.vector_norm(own, dim=2))
+            cosine = self._clamp(of_centres.amax(dim=1)) * self.is_here
         if self.maps.needs_all_targets or self.statistics:
             cosine = self.exchange.sum(cosine)
         self.target_cosine = cosine
@@ -179,7 +179,11 @@ class _Evaluation:
             # x·x is faster than a norm, and far from overflow for any sensible row.
             inverse_c = inverse(torch.linalg.vecdot(weight_cd, weight_cd).sqrt_())
             cosine_cb.mul_(inverse_c[:, None])
-        cosine_cb = self._clamp(cosine_cb)
+        cosine_rows = cosine_cb = self._clamp(cosine_cb)
+        nearest = None
+        if self.classes.centres > 1:
+            # The cosine with a class is that with its nearest centre, which alone is pulled.
+            cosine_cb, nearest = cosine_rows.view(stop - start, self.classes.centres, -1).max(dim=1)
         logit_cb, slope_cb = self.maps.other_logit(cosine_cb, self.rows)
         bias = self.bias
         if bias is not None:
@@ -192,7 +196,9 @@ class _Evaluation:
             weight_cd=weight_cd,
             product_w=product_w,
             inverse_c=inverse_c,
+            cosine_rows=cosine_rows,
             cosine_cb=cosine_cb,
+            nearest=nearest,
             logit_cb=logit_cb,
             slope_cb=slope_cb,
             targets=(self.labels[rows] - start, rows),
@@ -274,11 +280,15 @@ class _Evaluation:
                 self.grad_bias += grad_cb.sum()
         grad_cb.mul_(block.slope_cb)  # dL/dlogit -> dL/dcosine
         grad_cb[targets] = self.target_grad_cosine[rows]
+        if block.nearest is not None:
+            of_centres = grad_cb.new_zeros(len(grad_cb), self.classes.centres, grad_cb.shape[1])
+            grad_cb = of_centres.scatter_(1, block.nearest[:, None], grad_cb[:, None])
+            grad_cb = grad_cb.view(-1, grad_cb.shape[2])
         along_c = None
         if block.inverse_c is not None:
             # d cosine / d w has no part along w: `along_c` is what the product has too much.
             if self.needs_weight:
-                along_c = torch.linalg.vecdot(grad_cb, block.cosine_cb) * block.inverse_c.square()
+                along_c = torch.linalg.vecdot(grad_cb, block.cosine_rows) * block.inverse_c.square()
             grad_cb.mul_(block.inverse_c[:, None])
         product_g = grad_cb.to(self.product_dtype)
         if self.grad_x is not None:
@@ -344,7 +354,8 @@ class _Evaluation:
 class _Block:
     """One block of classes with everything that the reduction needs of it.
 
-    `targets` are the (class, row) places of the block where a row meets its own class.
+    `targets` are the (class, row) places of the block where a row meets its own class. Of a class
+    with several centres `cosine_rows` has a row each, and `nearest` says which one counts.
     """
 
     start: int
@@ -352,7 +363,9 @@ class _Block:
     weight_cd: Tensor
     product_w: Tensor
     inverse_c: Tensor | None
+    cosine_rows: Tensor
     cosine_cb: Tensor
+    nearest: Tensor | None
     logit_cb: Tensor
     slope_cb: Tensor | float
     targets: tuple[Tensor, Tensor]

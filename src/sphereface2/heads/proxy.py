@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -26,7 +26,8 @@ class ProxyHead(Head):
     differs from the defaults: no state of a row, softmax over the classes.
 
     `weight` holds all classes, or those of this rank if the head was built inside `class_shards`;
-    `exchange` then says which.
+    `exchange` then says which. With several `sub_centres` a class it is K × centres × D, and the
+    cosine with a class is that with the nearest of its centres.
     """
 
     unit_weights = True
@@ -43,18 +44,27 @@ class ProxyHead(Head):
         bias: BiasKind = "none",
         bias_start: float = 0.0,
         normalize: bool = True,
+        sub_centres: int = 1,
     ) -> None:
         super().__init__(dim, num_classes)
+        require(sub_centres >= 1, f"sub_centres must be at least 1, got {sub_centres}")
         start, stop = class_range(num_classes)
         self.unit_weights = self.unit_embeddings = normalize
-        self.weight = nn.Parameter(_start_weights(start, stop, dim, num_classes, unit=normalize))
-        shape: dict[BiasKind, tuple[int, ...]] = {"shared": (), "per-class": (stop - start,)}
+        shape = (dim,) if sub_centres == 1 else (sub_centres, dim)
+        self.weight = nn.Parameter(_start_weights(start, stop, shape, num_classes, unit=normalize))
         if bias == "none":
             self.register_parameter("bias", None)
         else:
-            self.bias = nn.Parameter(torch.full(shape[bias], float(bias_start)))
+            biases = (stop - start,) if bias == "per-class" else ()
+            self.bias = nn.Parameter(torch.full(biases, float(bias_start)))
         self.sample_rate = 1.0
         self.fused: FusedSGD | None = None
+
+    @property
+    def per_class(self) -> set[str]:
+        """The parameters and buffers with a row for each class, which are cut over ranks."""
+        is_per_class = self.bias is not None and self.bias.ndim == 1
+        return {"weight", "bias"} if is_per_class else {"weight"}
 
     @property
     def note_on_unknown(self) -> str | None:
@@ -102,15 +112,29 @@ class ProxyHead(Head):
         if self.warns_of_unknown and self.note_on_unknown and bool((labels < 0).any()):
             self.warns_of_unknown = False
             warnings.warn(self.note_on_unknown, stacklevel=2)
+        return self.engine_loss(embeddings, labels, self.bias)
+
+    def engine_loss(self, embeddings: Tensor, labels: Tensor, bias: Tensor | None) -> Tensor:
+        """The loss of a checked batch; `bias` may be computed, and then gets its gradient."""
         statistics: dict[str, Tensor] = {}
         loss: Tensor = _ProxyLoss.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            embeddings, self.weight, self.bias, labels, self, torch.is_grad_enabled(), statistics
+            embeddings, self.weight, bias, labels, self, torch.is_grad_enabled(), statistics
         )
         if self.collect_statistics:
-            if self.bias is not None and not self.bias.ndim:
-                statistics["bias"] = self.bias.detach().clone()
+            if bias is not None and not bias.ndim:
+                statistics["bias"] = bias.detach().clone()
             self._statistics = statistics
         return loss
+
+    def taking_part(self, labels: Tensor) -> "Sample | None":
+        """The classes that this step compares with; None: all of them."""
+        if not self.training or self.sample_rate == 1.0:
+            return None
+        sample = sample_classes(labels, len(self.weight), self.sample_rate, dtype=self.weight.dtype)
+        # A softmax over a sample is biased whatever the weights: InsightFace's form has none.
+        if not isinstance(self.reduction(), Binary):
+            return replace(sample, class_weight=None)
+        return sample
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, num_classes={self.num_classes}"
@@ -134,19 +158,16 @@ class _ProxyLoss(torch.autograd.Function):
         exchange = head.exchange
         embeddings, labels = exchange.gather(embeddings, labels)
         labels = exchange.local_labels(labels)
-        index = class_weight = None
-        if head.training and head.sample_rate < 1.0:
-            sample = sample_classes(labels, len(weight), head.sample_rate, dtype=weight.dtype)
-            index, labels = sample.index, sample.labels
-            # A softmax over a sample is biased whatever the weights: InsightFace's form has none.
-            class_weight = sample.class_weight if isinstance(head.reduction(), Binary) else None
+        sample = head.taking_part(labels)
+        if sample is not None:
+            labels = sample.labels
         fused = head.fused if head.training and needs[1] else None
         classes = ClassRows(
             weight,
             wants_gradient=needs[1],
             step=fused,
-            index=index,
-            class_weight=class_weight,
+            index=None if sample is None else sample.index,
+            class_weight=None if sample is None else sample.class_weight,
         )
         outcome = evaluate(head, embeddings, classes, bias, labels, needs=needs, exchange=exchange)
         if outcome.embeddings is not None:
@@ -172,7 +193,9 @@ class _ProxyLoss(torch.autograd.Function):
         return (*scaled, None, None, None, None)
 
 
-def _start_weights(start: int, stop: int, dim: int, num_classes: int, *, unit: bool) -> Tensor:
+def _start_weights(
+    start: int, stop: int, shape: tuple[int, ...], num_classes: int, *, unit: bool
+) -> Tensor:
     """Random rows for the classes start..stop-1, the same whoever else holds the others.
 
     Every group of classes is drawn from a seed of its own, so a class starts alike on any number
@@ -180,17 +203,17 @@ def _start_weights(start: int, stop: int, dim: int, num_classes: int, *, unit: b
     Otherwise Xavier's deviation.
     """
     base = int(torch.randint(2**62, ()))
-    weight = torch.empty(stop - start, dim)
+    weight = torch.empty(stop - start, *shape)
     generator = torch.Generator()
     for group in range(start // _SEED_CLASSES, -(-stop // _SEED_CLASSES)):
         generator.manual_seed((base + group) % 2**63)
         first = group * _SEED_CLASSES
-        rows = torch.randn(min(_SEED_CLASSES, num_classes - first), dim, generator=generator)
+        rows = torch.randn(min(_SEED_CLASSES, num_classes - first), *shape, generator=generator)
         low, high = max(start, first), min(stop, first + len(rows))
         weight[low - start : high - start] = rows[low - first : high - first]
     if unit:
-        return weight.div_(torch.linalg.vector_norm(weight, dim=1, keepdim=True))
-    return weight.mul_((2.0 / (dim + num_classes)) ** 0.5)
+        return weight.div_(torch.linalg.vector_norm(weight, dim=-1, keepdim=True))
+    return weight.mul_((2.0 / (shape[-1] + num_classes)) ** 0.5)
 
 
 # Sampled negatives: a step reads only the batch's own classes and a random share of the others.
@@ -201,12 +224,12 @@ class Sample:
     """The classes that take part in a step.
 
     index: their rows, rising; labels: the batch's labels counted within them;
-    class_weight: what each counts as a negative so that the sum is right on average.
+    class_weight: what each counts as a negative so that the sum is right on average; None: 1.
     """
 
     index: Tensor
     labels: Tensor
-    class_weight: Tensor
+    class_weight: Tensor | None
 
 
 def sample_classes(labels: Tensor, num_classes: int, rate: float, *, dtype: torch.dtype) -> Sample:

@@ -94,6 +94,10 @@ class Alone:
         """This rank's rows of the gradient, summed over ranks, times their number."""
         return gradient
 
+    def shared(self, parameter: Tensor) -> Tensor:
+        """A parameter that all ranks hold and use on their own rows: its gradient is the whole."""
+        return parameter
+
     def sum(self, value: Tensor) -> Tensor:
         """The sum of a tensor over all ranks, known to all."""
         return value
@@ -156,6 +160,13 @@ class ShardExchange(Alone):
         _reduce_scatter(mine, gradient.contiguous())
         self.traffic.count(gradient, copies=1 - 1 / self.world)
         return mine.mul_(self.world)
+
+    def shared(self, parameter: Tensor) -> Tensor:
+        used = parameter.view_as(parameter)
+        if used.requires_grad:
+            # The gradient of a rank's rows is `world` times its part (see `scatter_sum`).
+            used.register_hook(lambda g: self.sum(g) / self.world)  # type: ignore[no-untyped-call]
+        return used
 
     def sum(self, value: Tensor) -> Tensor:
         total = value.clone()

@@ -46,6 +46,8 @@ class SphereFace2(MarginHead, ProxyHead):
         gradient: "exact" differentiates g, "straight-through" takes d logit/d cos θ = r.
         normalize: False takes products instead of cosines: L_f of the paper.
         margin_schedule: (epoch, margin) points, straight lines in between.
+        sub_centres: weights per class; the nearest one counts (Sub-center ArcFace, ECCV 2020), so
+            that wrong or unusual images of a person need not spoil its centre.
     """
 
     default_margin = 0.4
@@ -68,8 +70,9 @@ class SphereFace2(MarginHead, ProxyHead):
         gradient: GradientMode = "exact",
         normalize: bool = True,
         margin_schedule: list[tuple[float, float]] | None = None,
+        sub_centres: int = 1,
     ) -> None:
-        super().__init__(dim, num_classes, bias=bias, normalize=normalize)
+        super().__init__(dim, num_classes, bias=bias, normalize=normalize, sub_centres=sub_centres)
         require_positive(radius=radius, sharpness=sharpness, loss_weight=loss_weight)
         if balance == "class-fraction":
             balance = (num_classes - 1) / num_classes

@@ -127,9 +127,11 @@ class Update:
 
     def rows(self) -> dict[str, int]:
         """The tensors that are cut over ranks, and their rows over all ranks."""
-        names = [f"head.{name}" for name in _class_parameters(self.head)]
-        count = self.head.num_classes
-        return {f"{prefix}{name}": count for name in names for prefix in ("", "momentum.")}
+        if not isinstance(self.head, ProxyHead):
+            return {}
+        names = [f"head.{name}" for name in self.head.per_class]
+        names += [f"momentum.head.{name}" for name in _class_parameters(self.head)]
+        return dict.fromkeys(names, self.head.num_classes)
 
 
 def _sample_negatives(head: Head, rate: float) -> None:
@@ -297,8 +299,4 @@ def _class_parameters(head: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters of a head with a row for each class, by name."""
     if not isinstance(head, ProxyHead):
         return {}
-    return {
-        name: value
-        for name, value in head.named_parameters()
-        if name == "weight" or (name == "bias" and value.ndim == 1)
-    }
+    return {name: value for name, value in head.named_parameters() if name in head.per_class}

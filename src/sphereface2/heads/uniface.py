@@ -1,0 +1,149 @@
+"""Unified-threshold losses: UniFace (ICCV 2023) and UniTSFace (NeurIPS 2023).
+
+Both ask, as SphereFace2 does, for one threshold b that parts all positive from all negative scores.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from sphereface2.heads.contract import ELSEWHERE, Binary, Rows, require, require_positive
+from sphereface2.heads.head import MarginHead
+from sphereface2.heads.margin_softmax import CosFace
+from sphereface2.heads.proxy import ProxyHead, Sample
+
+
+class UniFace(MarginHead, ProxyHead):
+    """UniFace: the unified cross-entropy, with the margin on the positive only (ICCV 2023):
+
+        log(1 + exp(-s(cos θ_y - m) - b)) + w · Σ_{i≠y} log(1 + exp(s·cos θ_i + b))
+
+    It is SphereFace2's Eq. 1 with a scale and a bias that starts at b = -log(10·K), where the sum
+    over all negatives is a tenth.
+
+    Args:
+        scale: s of the cosines.
+        margin: m of the positive term.
+        negative_weight: w of the negative terms.
+        bias_start: where the bias starts; None is -log(10·K).
+        margin_schedule: (epoch, margin) points, straight lines in between.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        scale: float = 64.0,
+        margin: float = 0.4,
+        negative_weight: float = 1.0,
+        bias_start: float | None = None,
+        margin_schedule: list[tuple[float, float]] | None = None,
+    ) -> None:
+        start = -math.log(10.0 * num_classes) if bias_start is None else bias_start
+        super().__init__(dim, num_classes, bias="shared", bias_start=start)
+        require_positive(scale=scale, negative_weight=negative_weight)
+        require(math.isfinite(start), f"bias_start must be a finite number, got {start}")
+        self.scale = float(scale)
+        self.negative_weight = float(negative_weight)
+        self.set_margin(margin, margin_schedule)
+
+    def reduction(self) -> Binary:
+        return Binary(1.0, self.negative_weight)
+
+    def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
+        return self.scale * (cosine_b - self.margin)
+
+    def other_logit(self, cosine_cb: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
+        return self.scale * cosine_cb, self.scale
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, scale={self.scale:g}, margin={self.margin:g}"
+
+
+class FeatureMemory(UniFace):
+    """The unified cross-entropy of samples with one remembered embedding per class.
+
+    The class weights are a memory that no gradient moves: the last embedding of each person that
+    was seen in training. A class without one takes no part.
+    """
+
+    filled: Tensor
+
+    def __init__(self, dim: int, num_classes: int, *, scale: float, margin: float) -> None:
+        super().__init__(dim, num_classes, scale=scale, margin=margin)
+        remembered = torch.zeros_like(self.weight).detach()
+        del self.weight
+        self.register_buffer("weight", remembered)
+        self.register_buffer("filled", torch.zeros(len(remembered), dtype=torch.bool))
+
+    @property
+    def per_class(self) -> set[str]:
+        return {"weight", "filled"}
+
+    def taking_part(self, labels: Tensor) -> Sample:
+        index = self.filled.nonzero().squeeze(1)
+        places = torch.searchsorted(index, labels.clamp_min(0))
+        is_filled = torch.isin(labels, index)
+        # A person who is not remembered yet has no positive here, and all others are negatives.
+        absent = torch.where(labels >= 0, ELSEWHERE, labels)
+        return Sample(index, torch.where(is_filled, places, absent), class_weight=None)
+
+    def remember(self, embeddings: Tensor, labels: Tensor) -> None:
+        """Keep the last embedding of each person of the whole batch."""
+        rows, labels = self.exchange.gather(embeddings.detach(), labels)
+        labels = self.exchange.local_labels(labels)
+        order = torch.arange(len(labels), device=labels.device)
+        last = torch.full((len(self.filled) + 1,), -1, device=labels.device)
+        # Rows of other ranks and of unknown people all go to one place behind the classes.
+        place = torch.where(labels >= 0, labels, len(self.filled))
+        last = last.scatter_reduce(0, place, order, "amax")[:-1]
+        seen = last >= 0
+        self.weight[seen] = rows[last[seen]].to(self.weight.dtype)
+        self.filled |= seen
+
+
+class UniTSFace(CosFace):
+    """UniTSFace: CosFace, and samples against samples with one unified threshold (NeurIPS 2023).
+
+    CosFace + `pair_weight` × the unified cross-entropy of each sample with one remembered embedding
+    of every person: log(1 + exp(-γ(cos θ_y - m) - b)) + Σ_{i≠y} log(1 + exp(γ·cos θ_i + b)).
+
+    Args:
+        scale, margin: of CosFace's softmax over the class weights.
+        pair_scale, pair_margin: γ and m of the term between samples.
+        pair_weight: of that term.
+        margin_schedule: (epoch, margin) points for the softmax, straight lines in between.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        scale: float = 64.0,
+        margin: float = 0.4,
+        pair_scale: float = 64.0,
+        pair_margin: float = 0.1,
+        pair_weight: float = 1.0,
+        margin_schedule: list[tuple[float, float]] | None = None,
+    ) -> None:
+        super().__init__(
+            dim, num_classes, scale=scale, margin=margin, margin_schedule=margin_schedule
+        )
+        require_positive(pair_scale=pair_scale, pair_weight=pair_weight)
+        self.pair_weight = float(pair_weight)
+        with torch.random.fork_rng(devices=[]):  # the memory draws nothing that lasts
+            self.pairs = FeatureMemory(dim, num_classes, scale=pair_scale, margin=pair_margin)
+
+    @property
+    def per_class(self) -> set[str]:
+        return super().per_class | {f"pairs.{name}" for name in self.pairs.per_class}
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        loss = super().forward(embeddings, labels)
+        pairs = self.pairs.engine_loss(embeddings, labels, self.pairs.bias)
+        if self.training:
+            self.pairs.remember(embeddings, labels)
+        return loss + self.pair_weight * pairs

@@ -1,0 +1,48 @@
+"""How strongly a loss pulls, against the slope of its formula."""
+
+import math
+
+import pytest
+
+from sphereface2.heads import ProxyHead, build_head
+from sphereface2.heads.strength import pull
+
+CLASSES = 50
+
+
+def made(name: str, **options: object) -> ProxyHead:
+    head = build_head(name, 3, CLASSES, **options)
+    assert isinstance(head, ProxyHead)
+    return head
+
+
+def sigmoid(z: float) -> float:
+    return 1.0 / (1.0 + math.exp(-z))
+
+
+@pytest.mark.parametrize("cosine", [-0.3, 0.0, 0.5])
+@pytest.mark.parametrize("centres", [1, 2])
+def test_sphereface2_pulls_by_the_slope_of_its_positive_term(cosine: float, centres: int) -> None:
+    head = made("sphereface2-c", loss_weight=10.0, margin=0.3, sub_centres=centres)
+    # λ·w·g'(c)·σ(-(r(g(c) - m) + b)), with g'(c) = 3·((c+1)/2)²
+    assert head.bias is not None
+    half = (cosine + 1.0) / 2.0
+    logit = 30.0 * (2.0 * half**3 - 1.0 - 0.3) + float(head.bias.detach())
+    expected = 0.7 * 10.0 * 3.0 * half**2 * sigmoid(-logit)
+    assert pull(head, cosine) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("cosine", [-0.3, 0.0, 0.5])
+def test_cosface_pulls_by_its_scale_times_what_is_missing(cosine: float) -> None:
+    target = math.exp(20.0 * (cosine - 0.35))
+    expected = 20.0 * (1.0 - target / (target + CLASSES - 1))
+    assert pull(made("cosface", scale=20.0), cosine) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("cosine", [0.0, 0.4])
+def test_a_unified_threshold_pulls_by_its_distance(cosine: float) -> None:
+    bias = -math.log(10.0 * CLASSES)
+    expected = 16.0 * sigmoid(-(16.0 * (cosine - 0.4) + bias))
+    assert pull(made("uniface", scale=16.0), cosine) == pytest.approx(expected, rel=1e-4)
+    expected = 16.0 * sigmoid(-(16.0 * cosine + bias))
+    assert pull(made("sigmoid", scale_start=16.0), cosine) == pytest.approx(expected, rel=1e-4)
