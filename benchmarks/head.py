@@ -103,7 +103,7 @@ def _plot(parts: Mapping[str, Sequence[Measured]], path: Path) -> None:
     """Images a second over the number of classes, and over ranks."""
     from matplotlib.figure import Figure
 
-    from sphereface2.reporting.figures.verification import method_colour
+    from sphereface2.reporting.style import method_colour
 
     figure = Figure(figsize=(9.5, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)

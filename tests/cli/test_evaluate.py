@@ -89,6 +89,20 @@ def test_a_benchmark_by_a_model_and_by_saved_embeddings(place: Path) -> None:
     assert saved.exit_code == 0, saved.output
     assert files(place / "second") == {"report.html", "result.json"}
     assert IjbResult.load(place / "second" / "result.json").verification == first.verification
+    # The paper's numbers stand beside those of the real benchmark only.
+    assert "Beside the paper" not in (place / "second" / "report.html").read_text()
+    (place / "real").mkdir()
+    for path in (place / "ijb").iterdir():
+        if path.suffix != ".json":
+            (place / "real" / path.name).symlink_to(path)
+    real = run(
+        "evaluate", "--embeddings", str(out / "embeddings.npy"), "--protocol", "ijb-c",
+        "--root", "real", "--part", "1:1", "--output", "third",
+    )  # fmt: skip
+    assert real.exit_code == 0, real.output
+    page = (place / "third" / "report.html").read_text()
+    for label in ("ijbc_11_1n", "ijbb_sa_sota (right)", "ijbc_margin_type"):
+        assert label in page
 
 
 @dataclass(frozen=True)
@@ -193,6 +207,13 @@ def test_extract_then_evaluate_without_the_model(place: Path) -> None:
     assert json.loads((place / "x.json").read_text())["flip"] is False
     judged = run("evaluate", "--embeddings", "x.npy", "--on", "mine.txt")
     assert judged.exit_code == 0, judged.output
+    assert "Beside the paper" not in (place / "evaluations/x-mine/report.html").read_text()
+    (place / "LFW.txt").symlink_to(place / "mine.txt")
+    paper = run("evaluate", "--embeddings", "x.npy", "--on", "LFW.txt")
+    assert paper.exit_code == 0, paper.output
+    page = (place / "evaluations/x-LFW/report.html").read_text()
+    assert "Beside the paper" in page
+    assert "99.58" in page  # SphereFace2-M on LFW
     assert files(place / "evaluations" / "x-mine") == {
         "evaluation.json", "report.html", "scores.npz"
     }  # fmt: skip

@@ -15,7 +15,7 @@ from sphereface2.evaluation.protocols.subject import Subject
 from sphereface2.evaluation.scoring import score_saved
 from sphereface2.models.embedder import MissingImageError
 from sphereface2.models.extraction import open_embedder
-from sphereface2.reporting.pages.protocols import render_protocol_report
+from sphereface2.reporting.pages.protocols import protocol_page
 from tests.evaluation.test_protocols import save
 
 GROUPS = ("Asian", "Indian")
@@ -109,7 +109,7 @@ def test_rates_by_group_are_those_of_a_naive_loop(root: Path, subject: Subject) 
     assert spread.to_geometric_mean == pytest.approx(high / np.sqrt(low * high))
     assert spread.difference == pytest.approx(high - low)
     assert GroupsResult.from_json(result.to_json()) == result
-    page = render_protocol_report(result, title="x", label="y")
+    page = protocol_page(result, title="x", label="y").render()
     assert page.count("<svg") == 4
     assert "spread between groups" in page
 
@@ -220,7 +220,7 @@ def test_targets_below_one_pair_are_not_resolved_and_no_errors_give_no_ratio() -
     strict = measure_groups(scored, fmr=1e-3)
     assert not strict.overall.resolved
     assert strict.spreads == ()
-    page = render_protocol_report(strict, title="x", label="y")
+    page = protocol_page(strict, title="x", label="y").render()
     assert page.count("not resolved") >= 5
     assert "Groups</h2>" not in page
     fine = measure_groups(scored, fmr=0.1)

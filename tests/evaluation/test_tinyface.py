@@ -13,7 +13,7 @@ from sphereface2.evaluation.protocols.measuring import measure_protocol
 from sphereface2.evaluation.protocols.subject import Subject
 from sphereface2.evaluation.protocols.tinyface import LISTS, TinyFace, TinyFaceResult
 from sphereface2.models.extraction import open_embedder
-from sphereface2.reporting.pages.protocols import render_protocol_report
+from sphereface2.reporting.pages.protocols import protocol_page
 from tests.evaluation.test_protocols import save
 
 Vectors = npt.NDArray[np.float64]
@@ -120,7 +120,7 @@ def test_saved_embeddings_and_the_page(root: Path, subject: Subject, tmp_path: P
     for saved in (folder, one_file):
         assert saved is not None
         assert replace(saved, conventions=first.conventions) == first
-    page = render_protocol_report(first, title="x", label="y")
+    page = protocol_page(first, title="x", label="y").render()
     assert page.count("<svg") == 1
     assert "12 probes of 6 people, 12 images of them in the gallery, 32 distractors" in page
     whole.with_suffix(".txt").write_text("".join(lines[:-1]) + "elsewhere/1.png\n")

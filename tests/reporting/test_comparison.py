@@ -6,10 +6,8 @@ import pytest
 
 from sphereface2.evaluation.comparison import Comparison, compare
 from sphereface2.reporting.pages.comparison import (
-    SECTIONS,
+    comparison_page,
     comparison_tables,
-    render_comparison,
-    write_comparison,
 )
 from tests.evaluation.test_comparison import scored
 from tests.reporting.test_report import HOSTILE, Page
@@ -50,11 +48,12 @@ def test_tables_hold_every_difference(comparison: Comparison) -> None:
 
 
 def test_the_page_holds_all_and_loads_nothing(comparison: Comparison) -> None:
-    text = render_comparison(comparison, title="three runs")
+    text = comparison_page(comparison, title="three runs").render()
     page = Page(text)
     assert not page.open
     assert text.startswith("<!doctype html>")
-    for anchor, name in SECTIONS:
+    for name in ("Accuracy", "Differences", "ROC", "DET", "Definitions"):
+        anchor = name.lower()
         assert page.ids.count(anchor) == 1
         assert name in page.text
     assert page.tags.count("svg") == 2 * 3
@@ -69,12 +68,12 @@ def test_the_page_holds_all_and_loads_nothing(comparison: Comparison) -> None:
 
 def test_hostile_names_stay_text() -> None:
     models = [(label, [scored(0, noise=noise)]) for label, noise in (("a", 0.3), (HOSTILE, 0.4))]
-    page = Page(render_comparison(compare(models, replicates=20), title=HOSTILE))
+    page = Page(comparison_page(compare(models, replicates=20), title=HOSTILE).render())
     assert not page.open
     assert "script" not in page.tags
     assert not page.handlers
 
 
 def test_writing_leaves_one_file(comparison: Comparison, tmp_path: Path) -> None:
-    write_comparison(tmp_path / "new" / "comparison.html", comparison, title="runs")
+    comparison_page(comparison, title="runs").write(tmp_path / "new" / "comparison.html")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["comparison.html"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sphereface2.reporting.history import MAX_POINTS, training_curves
+from sphereface2.reporting.figures.training import MAX_POINTS, training_curves
 from tests.reporting.example import example_history
 
 

@@ -22,18 +22,17 @@ from sphereface2.datatools.inspect.inspection import (
 )
 from sphereface2.evaluation.doubtful_people import AlikePeople, SplitPerson
 from sphereface2.evaluation.mislabelled import BELONGS, MarginHistogram, MislabelledResult, Suspect
-from sphereface2.reporting.inspection_pictures import (
+from sphereface2.reporting.pages.inspection import (
+    all_findings,
+    inspection_page,
+    inspection_table,
+)
+from sphereface2.reporting.pictures import (
     ImageArray,
     InspectionPictures,
     collect_pictures,
     jpeg_data_uri,
     with_template,
-)
-from sphereface2.reporting.pages.inspection import (
-    all_findings,
-    inspection_table,
-    render_inspection,
-    write_inspection,
 )
 
 EVIL = "<script>[red]$x$"
@@ -146,7 +145,7 @@ def test_terminal_shows_findings_and_suspects_as_plain_text() -> None:
 
 def test_page_holds_everything_and_loads_nothing(tmp_path: Path) -> None:
     inspected = example()
-    write_inspection(tmp_path / "page.html", inspected, pictures(inspected))
+    inspection_page(inspected, pictures(inspected)).write(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<script" not in page
     assert not re.search(r"""(src|href)=["'](?!data:|#)""", page)
@@ -167,7 +166,7 @@ def test_page_holds_everything_and_loads_nothing(tmp_path: Path) -> None:
 
 def test_page_without_a_model_has_no_labels() -> None:
     inspected = example(labels=False)
-    page = render_inspection(inspected, pictures(inspected))
+    page = inspection_page(inspected, pictures(inspected)).render()
     assert 'id="labels"' not in page
     assert 'href="#labels"' not in page
     assert page.count("<svg") == 2

@@ -7,12 +7,9 @@ from matplotlib.collections import PathCollection
 from sphereface2.evaluation.experiment_results import MethodRoc, ParallelResult, ParallelRun
 from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.results import ScoreHistogram
-from sphereface2.reporting.figures.measured import (
-    images_per_second,
-    roc_curves,
-    score_distributions,
-)
-from sphereface2.reporting.figures.verification import METHOD_COLOURS
+from sphereface2.reporting.figures.sweep import images_per_second
+from sphereface2.reporting.figures.verification import roc_over_seeds, score_distributions
+from sphereface2.reporting.style import METHOD_COLOURS
 
 # Made up.
 FIRST = RocPoints(far=(0.0, 0.01, 1.0), tar=(0.5, 0.8, 1.0), threshold=(0.9, 0.5, -1.0))
@@ -35,7 +32,7 @@ def test_score_distributions_say_the_overlap_of_every_panel() -> None:
 
 def test_roc_curves_are_means_over_seeds() -> None:
     methods = [MethodRoc("cosface", (FIRST,), 100), MethodRoc("arcface", (FIRST, SECOND), 100)]
-    (axes,) = roc_curves(methods, title="ROC").axes
+    (axes,) = roc_over_seeds(methods, title="ROC").axes
     assert [line.get_color() for line in axes.lines] == [
         METHOD_COLOURS["cosface"],
         METHOD_COLOURS["arcface"],
@@ -51,7 +48,7 @@ def test_roc_curves_of_models_that_are_perfect_or_poor_are_seen() -> None:
     perfect = RocPoints(far=(0.0, 0.0), tar=(0.5, 1.0), threshold=(0.9, 0.8))
     poor = RocPoints(far=(0.4, 1.0), tar=(0.1, 1.0), threshold=(0.2, 0.1))
     methods = [MethodRoc("sphereface2", (perfect, perfect), 50), MethodRoc("softmax", (poor,), 50)]
-    (axes,) = roc_curves(methods, title="ROC").axes
+    (axes,) = roc_over_seeds(methods, title="ROC").axes
     drawn = [np.column_stack([line.get_xdata(), line.get_ydata()]).tolist() for line in axes.lines]
     assert drawn[0] == [[0.02, 100], [1, 100]]
     assert drawn[1] == [[0.02, 0], [0.4, 10], [1, 100]]

@@ -7,8 +7,9 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from sphereface2.reporting.figures import paper as paper_plots
-from sphereface2.reporting.figures.margin import margin_picture, softmax_margin
+from sphereface2.reporting.figures import formulas as paper_plots
+from sphereface2.reporting.figures.formulas import margin_picture, softmax_margin
+from sphereface2.reporting.style import shades
 
 
 def naive_softmax(cosine: float, scale: float) -> float:
@@ -92,8 +93,8 @@ def test_margin_picture_shows_both_margins_around_the_threshold() -> None:
 
 
 def test_shades_go_from_light_to_dark() -> None:
-    shades = paper_plots.shades("#3b82f6", 4)
-    brightness = [sum(int(shade[i : i + 2], 16) for i in (1, 3, 5)) for shade in shades]
+    found = shades("#3b82f6", 4)
+    brightness = [sum(int(shade[i : i + 2], 16) for i in (1, 3, 5)) for shade in found]
     assert brightness == sorted(brightness, reverse=True)
-    assert len(set(shades)) == 4
-    assert len(paper_plots.shades("#3b82f6", 1)) == 1
+    assert len(set(found)) == 4
+    assert len(shades("#3b82f6", 1)) == 1

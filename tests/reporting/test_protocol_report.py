@@ -15,10 +15,10 @@ from sphereface2.evaluation.protocols.ijb import IjbResult, evaluate_ijb
 from sphereface2.evaluation.protocols.megaface import MegaFaceResult, megaface
 from sphereface2.evaluation.thresholds import Measure
 from sphereface2.experiments.paper.protocols import published_beside
-from sphereface2.reporting.figures.protocols import det_figure, rate_figure, roc_figure
-from sphereface2.reporting.pages.protocols import render_protocol_report, write_protocol_report
+from sphereface2.experiments.paper.published import IJB_C, MEGAFACE
+from sphereface2.reporting.figures.protocols import rate_figure
+from sphereface2.reporting.pages.protocols import protocol_page, roc_figures
 from sphereface2.reporting.protocol_tables import measures_content, table_content
-from sphereface2.reporting.published import IJB_C, MEGAFACE
 from tests.evaluation.test_megaface import features
 
 
@@ -92,7 +92,7 @@ def test_unresolved_targets_have_no_number_anywhere(ijb: IjbResult) -> None:
     assert ijb.verification is not None
     strict = ijb.verification.tar_at_far[0]
     assert not strict.resolved
-    page = render_protocol_report(ijb, title="x", label="cosface")
+    page = protocol_page(ijb, title="x", label="cosface").render()
     assert page.count("not resolved") >= 2
     content = measures_content("1:1", ijb.verification.measures)
     assert content.rows[0][4].text == ""
@@ -139,18 +139,18 @@ def test_the_page_shows_all_and_loads_nothing(
 ) -> None:
     figures = {"ijb-c": 5, "megaface": 4, "identification": 1}
     for result in (ijb, mega, search):
-        page = render_protocol_report(result, title="<b>a run</b>", label="cosface")
+        page = protocol_page(result, title="<b>a run</b>", label="cosface").render()
         assert "&lt;b&gt;a run&lt;/b&gt;" in page
         assert page.count("<svg") == figures[result.protocol]
         for convention in result.conventions:
             assert convention.replace(">", "&gt;") in page.replace("&#39;", "'")
         assert "http" not in page.replace("http-equiv", "")
         assert all(f'id="{name}"' in page for name in ("numbers", "conventions"))
-    assert "Beside the paper" not in render_protocol_report(ijb, title="x", label="y")
-    assert "Beside the paper" in render_protocol_report(
-        ijb, title="x", label="y", published=published_beside(ijb)
-    )
-    write_protocol_report(tmp_path / "deep" / "page.html", search, title="x", label="y")
+    assert "Beside the paper" not in protocol_page(ijb, title="x", label="y").render()
+    beside = protocol_page(ijb, title="x", label="y", published=published_beside(ijb)).render()
+    assert "Beside the paper" in beside
+    assert "its 1:N is presumably the legacy one" in beside
+    protocol_page(search, title="x", label="y").write(tmp_path / "deep" / "page.html")
     assert (tmp_path / "deep" / "page.html").read_text().startswith("<!doctype html>")
 
 
@@ -159,8 +159,7 @@ def test_curves_carry_the_intervals_of_the_table(ijb: IjbResult) -> None:
     assert part is not None
     assert found is not None
     resolved = [m for m in part.tar_at_far if m.resolved]
-    (curve,) = part.view().parts[0].rocs
-    roc = roc_figure("x", curve, colour="#000000")
+    (_, roc), (_, det) = roc_figures(part.view().parts[0], "#000000")
     axes = roc.axes[0]
     assert axes.get_xscale() == "log"
     assert axes.get_xlim()[0] == pytest.approx(1 / part.impostors)
@@ -170,7 +169,6 @@ def test_curves_carry_the_intervals_of_the_table(ijb: IjbResult) -> None:
     ends = np.array([segment[:, 1] for segment in bars[2][0].get_segments()])
     expected = [[100 * m.rate.interval.low, 100 * m.rate.interval.high] for m in resolved]
     np.testing.assert_allclose(ends, expected)
-    det = det_figure("x", curve, colour="#000000")
     assert (det.axes[0].get_xscale(), det.axes[0].get_yscale()) == ("log", "log")
     cmc = rate_figure(found.view().parts[0].curves[0], colour="#000000").axes[0]
     drawn = np.asarray(cmc.lines[0].get_ydata(), dtype=np.float64)
@@ -183,5 +181,5 @@ def test_a_curve_without_a_false_accept_is_drawn(ijb: IjbResult) -> None:
     for tar in ((0.5, 1.0), (0.3, 0.4), ()):
         perfect = replace(part.roc, far=(0.0,) * len(tar), tar=tar, threshold=(0.9,) * len(tar))
         one = replace(part, roc=perfect)
-        page = render_protocol_report(replace(ijb, verification=one), title="x", label="y")
+        page = protocol_page(replace(ijb, verification=one), title="x", label="y").render()
         assert page.count("<svg") == 5

@@ -1,6 +1,8 @@
 """Figures of sweeps show the numbers of their results, computed naively here."""
 
+import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,10 +12,14 @@ from matplotlib.collections import PathCollection
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
+from sphereface2.evaluation.experiment_results import (
+    SeedRun,
+    SweepFigure,
+    SweepResult,
+    SweepRow,
+)
 from sphereface2.reporting.figures import sweep as sweep_plots
-from sphereface2.reporting.figures import values as value_plots
-from sphereface2.reporting.figures.verification import METHOD_COLOURS, to_svg
+from sphereface2.reporting.style import METHOD_COLOURS, to_svg
 
 # Made up.
 SEEDS = ((60.0, 61.0, 65.0), (70.0, 71.5, 70.5), (69.0, 68.0, 70.0), (80.0, 81.0, 83.0))
@@ -44,7 +50,7 @@ def sweep(*rows: SweepRow) -> SweepResult:
 
 LADDER = sweep(
     *(
-        row(label, numbers, published={"combined": 74.0 + 5 * place})
+        row(label, numbers, published={"combined": 74.0 + 5 * place}, drawn_as=f"+ {label}")
         for place, (label, numbers) in enumerate(
             zip(("none", "PN", "PN, EH", "PN, EH, AM"), SEEDS, strict=True)
         )
@@ -95,8 +101,7 @@ def test_the_ladder_has_a_step_a_principle() -> None:
     steps = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]  # type: ignore[attr-defined]  # bars
     assert steps == [pytest.approx((mean(before), mean(here))) for before, here in pairwise(SEEDS)]
     labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels[0] == "none, λ = (K-1)/K"
-    assert [label[:4] for label in labels[1:]] == ["+ PN", "+ EH", "+ AM"]
+    assert labels == ["+ none", "+ PN", "+ PN, EH", "+ PN, EH, AM"]
     up, down, _ = (bar.get_facecolor()[:3] for bar in axes.patches)
     assert up != down
 
@@ -109,12 +114,13 @@ def test_a_setting_without_a_run_says_so_and_one_seed_has_no_bar() -> None:
         sweep_plots.ladder(sweep())
 
 
-def test_noise_curves_read_method_and_share_from_the_label() -> None:
+def test_noise_curves_stand_at_the_share_of_wrong_labels() -> None:
+    forty = {"head.margin": 0.35, "label_noise.rate": 0.4}
     result = sweep(
-        row("cosface, 40 %", SEEDS[0], method="cosface"),
-        row("cosface, 0 %", SEEDS[1], method="cosface"),
-        row("sphereface2-c, 0 %", SEEDS[2]),
-        row("sphereface2-c, 40 %", SEEDS[3]),
+        row("much noise", SEEDS[0], method="cosface", settings=forty),
+        row("clean", SEEDS[1], method="cosface", settings={"head.margin": 0.35}),
+        row("sphereface2-c, 90 %", SEEDS[2]),
+        row("", SEEDS[3], settings={"label_noise.rate": 0.4}),
     )
     (axes,) = sweep_plots.noise_curves(result).axes
     lines = [container.lines[0] for container in axes.containers]  # type: ignore[attr-defined]  # error bars
@@ -127,18 +133,23 @@ def test_noise_curves_read_method_and_share_from_the_label() -> None:
         METHOD_COLOURS["cosface"],
         METHOD_COLOURS["sphereface2-c"],
     ]
-    with pytest.raises(ValueError, match="'cosface' of 'made-up' does not read like"):
-        sweep_plots.noise_curves(sweep(row("cosface", SEEDS[0])))
 
 
-def test_value_curve_draws_ours_with_a_band_and_the_papers_beside_it() -> None:
+def over(result: SweepResult, *names: str, by: str = "") -> Figure:
+    return sweep_plots.value_curves(
+        replace(result, figure=SweepFigure("values", over=names, by=by))
+    )
+
+
+def test_value_curves_draw_ours_with_a_band_and_the_papers_beside_it() -> None:
     result = sweep(
         *(
-            row("", numbers, overrides=(f"head.sharpness={t}",), published={"combined": 90 + t})
+            row("t=9", numbers, settings={"head.sharpness": t}, published={"combined": 90 + t})
             for t, numbers in zip((3, 1, 2, 5), SEEDS, strict=True)
         )
     )
-    ours, papers = value_plots.value_curve(result, "t").axes
+    ours, papers = over(result, "head.sharpness").axes
+    assert ours.get_xlabel() == "t (sharpness)"
     (line,) = ours.lines
     assert list(np.asarray(line.get_xdata())) == [1, 2, 3, 5]
     in_order = [SEEDS[1], SEEDS[2], SEEDS[0], SEEDS[3]]
@@ -149,36 +160,70 @@ def test_value_curve_draws_ours_with_a_band_and_the_papers_beside_it() -> None:
         for sign in (-1, 1):
             assert (t, round(mean(numbers) + sign * deviation(numbers), 6)) in corners
     assert list(np.asarray(papers.lines[0].get_ydata())) == [91, 92, 93, 95]
-    with pytest.raises(ValueError, match="no row of 'made-up' says what its radius is"):
-        value_plots.value_curve(result, "radius")
+    with pytest.raises(ValueError, match=r"no row of 'made-up' says what its head\.radius is"):
+        over(result, "head.radius")
 
 
-def test_value_curves_of_several_options_hold_the_others_at_their_commonest() -> None:
+def test_value_curves_of_several_settings_hold_the_others_at_their_commonest() -> None:
+    values = ((20, 0.4), (30, 0.4), (30, 0.2), (30, 0.4))
     result = sweep(
-        row("r=20, m=0.4", SEEDS[0]),
-        row("r=30, m=0.4", SEEDS[1]),
-        row("r=30, m=0.2", SEEDS[2]),
-        row("r=30, m=0.4", SEEDS[3]),
+        *(
+            row("", numbers, settings={"head.radius": radius, "head.margin": margin})
+            for (radius, margin), numbers in zip(values, SEEDS, strict=True)
+        )
     )
-    radius, margin = value_plots.value_curve(result, ["radius", "margin"]).axes
+    radius, margin = over(result, "head.radius", "head.margin").axes
     assert list(np.asarray(radius.lines[0].get_xdata())) == [20, 30]
     # The same setting twice: the first of the two.
     assert list(np.asarray(margin.lines[0].get_ydata())) == pytest.approx(
         [mean(SEEDS[2]), mean(SEEDS[1])]
     )
-    (axes,) = value_plots.value_curve(result, "r", by="m").axes
+    (axes,) = over(result, "head.radius", by="head.margin").axes
     legend = axes.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["m = 0.4", "m = 0.2"]
 
 
-def test_an_option_is_found_in_config_overrides_and_label() -> None:
-    config = "head: {name: sphereface2-c, balance: 0.7, margin_schedule: null}"
-    full = row("λ=0.5", (), overrides=("head.lam=0.6", "head.t=3"), config=config)
-    assert value_plots.option_value(full, "λ") == 0.7
-    assert value_plots.option_value(full, "sharpness") == 3
-    assert value_plots.option_value(full, "margin_schedule") is None
-    assert value_plots.option_value(row("λ=0.5, t=2", ()), "balance") == 0.5
+def test_columns_that_name_their_measure_are_not_called_accuracy() -> None:
+    (axes,) = sweep_plots.method_bars(replace(LADDER, measure="")).axes
+    assert axes.get_xlabel() == "combined (%)"
+
+
+def test_a_sweep_is_drawn_by_the_figure_that_it_names() -> None:
+    settings = [{"head.balance": value} for value in (0.3, 0.5, 0.7, 0.9)]
+    rows = [replace(each, settings=s) for each, s in zip(LADDER.rows, settings, strict=True)]
+    result = replace(LADDER, rows=tuple(rows), name="losses")
+    axes = {}
+    for figure in (
+        SweepFigure(),
+        SweepFigure("ladder"),
+        SweepFigure("noise"),
+        SweepFigure("values", over=("head.balance",)),
+    ):
+        (found,) = sweep_plots.sweep_figures(replace(result, figure=figure))
+        assert (found.name, found.caption) == ("losses", "Made up, combined")
+        axes[figure.kind] = found.figure.axes
+    assert not axes["rows"][0].patches
+    assert axes["ladder"][0].patches
+    assert axes["noise"][0].get_xlabel() == "wrong labels (%)"
+    assert [each.get_xlabel() for each in axes["values"]] == ["λ (balance)"] * 2
+    failed = row("failed", ())
+    assert sweep_plots.sweep_figures(sweep(failed)) == []
+
+
+def test_earlier_results_load_without_settings_and_new_ones_keep_their_types() -> None:
+    typed = replace(LADDER.rows[0], settings={"head.margin": 0.4, "head.bias": None, "n": [1, "a"]})
+    whole = replace(LADDER, rows=(typed,), figure=SweepFigure("values", over=("head.margin",)))
+    assert SweepResult.from_json(whole.to_json()) == whole
+    old = json.loads(LADDER.to_json())
+    for name in ("figure", "measure"):
+        del old[name]
+    for each in old["rows"]:
+        del each["settings"], each["drawn_as"]
+    loaded = SweepResult.from_json(json.dumps(old))
+    assert loaded.figure == SweepFigure()
+    assert loaded.measure == "accuracy"
+    assert loaded.rows[0].number("head.margin") is None
 
 
 def test_the_figures_can_stand_in_a_page() -> None:

@@ -5,14 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from sphereface2.evaluation.experiment_results import SweepResult
-from sphereface2.reporting.figures.verification import axes_of
 from sphereface2.reporting.pages.sweep import (
     differences_content,
-    render_sweep_report,
     sweep_content,
+    sweep_page,
     write_sweep_files,
-    write_sweep_report,
 )
+from sphereface2.reporting.style import NamedFigure, axes_of
 from sphereface2.reporting.sweep_tables import csv_table, markdown_table
 from tests.reporting.sweep_example import SOFTMAX, example_sweep, made_row, made_sweep
 
@@ -22,7 +21,7 @@ def test_the_page_holds_the_table_the_commands_and_the_configs(tmp_path: Path) -
     figure, axes = axes_of("combined", "setting", "accuracy (%)")
     axes.plot([1, 2, 3])
     path = tmp_path / "deep" / "index.html"
-    write_sweep_report(path, result, figures=[("Bars & all", figure)])
+    sweep_page(result, figures=[NamedFigure("bars", "Bars & all", figure)]).write(path)
     page = path.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert page.index("<svg") < page.index('<section id="table">')
@@ -43,7 +42,9 @@ def test_the_page_holds_the_table_the_commands_and_the_configs(tmp_path: Path) -
 def test_a_result_is_kept_in_four_files(tmp_path: Path) -> None:
     result = example_sweep()
     figure, _ = axes_of("combined", "setting", "accuracy (%)")
-    files = write_sweep_files(tmp_path / "new", result, figures=[("Bars", figure)])
+    files = write_sweep_files(
+        tmp_path / "new", result, figures=[NamedFigure("bars", "Bars", figure)]
+    )
     page, data, markdown, table = files
     names = [path.name for path in files]
     assert names == ["index.html", "result.json", "table.md", "table.csv"]
@@ -56,21 +57,21 @@ def test_a_result_is_kept_in_four_files(tmp_path: Path) -> None:
 
 def test_above_the_title_stands_what_is_known_of_the_place_and_the_scale() -> None:
     result = example_sweep()
-    assert "Sweep · Table 5 · small scale<" in render_sweep_report(result)
-    page = render_sweep_report(replace(result, where="", scale=""))
+    assert "Sweep · Table 5 · small scale<" in sweep_page(result).render()
+    page = sweep_page(replace(result, where="", scale="")).render()
     assert "Sweep ·" not in page
     assert re.search(r">\s*Sweep\s*<", page)
 
 
 def test_the_page_loads_nothing() -> None:
-    page = render_sweep_report(example_sweep())
+    page = sweep_page(example_sweep()).render()
     assert not re.findall(r'(?:src|href)="(?!#|data:)', page)
     assert "<script" not in page
     assert "prefers-color-scheme: dark" in page
 
 
 def test_without_figures_or_the_papers_numbers_their_sections_are_left_out() -> None:
-    page = render_sweep_report(made_sweep(made_row("a", SOFTMAX)))
+    page = sweep_page(made_sweep(made_row("a", SOFTMAX))).render()
     assert 'id="figures"' not in page
     assert 'href="#figures"' not in page
     assert 'id="paper"' not in page
@@ -79,7 +80,7 @@ def test_without_figures_or_the_papers_numbers_their_sections_are_left_out() -> 
 
 def test_a_sweep_of_which_nothing_ran_has_a_page() -> None:
     row = replace(made_row("a", {"plain": (None,), "combined": (None,)}), runs=())
-    page = render_sweep_report(replace(made_sweep(row), command="", versions={}))
+    page = sweep_page(replace(made_sweep(row), command="", versions={})).render()
     assert "not run" in page
 
 

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from sphereface2.evaluation.results import EvaluationResult
-from sphereface2.reporting.pages.verification import render_report
+from sphereface2.experiments.paper.published import LOSSES
+from sphereface2.reporting.pages.verification import verification_page
 from sphereface2.reporting.pictures import ReportPictures
 from sphereface2.reporting.tables import (
     Cell,
@@ -136,9 +137,8 @@ def test_numbers_of_a_thousand_pairs_have_two_decimals() -> None:
         f"{100 * many.best_threshold_accuracy:.2f}",
         f"{100 * many.eer:.2f}",
     ]
-    page = render_report(
-        evaluation=evaluation, history=[], config_yaml="", pictures=ReportPictures()
-    )
+    report = verification_page(evaluation, history=[], config_yaml="", pictures=ReportPictures())
+    page = report.render()
     assert f"<b>{100 * many.accuracy:.2f}<small>" in page
 
 
@@ -171,12 +171,18 @@ def test_detail_shows_the_far_reached_and_marks_what_is_not_resolved() -> None:
 
 
 def test_the_papers_numbers_stand_under_ours_for_the_same_sets() -> None:
-    assert published_content(example_evaluation(sets=FOUR)) is None
-    one = published_content(example_evaluation(sets=("agedb_30", "mine")))
+    assert published_content(example_evaluation(sets=FOUR), LOSSES) is None
+    one = published_content(example_evaluation(sets=("agedb_30", "mine")), LOSSES)
     assert one is not None
     assert one.columns == ("method", "AgeDB-30")
     assert [cell.text for cell in one.rows[-3]] == ["SphereFace2-C", "93.68"]
-    every = published_content(example_evaluation(sets=("lfw", "agedb_30", "calfw", "cplfw")))
+    for other in ("age-30", "cfp_fp", "lfw2"):
+        assert published_content(example_evaluation(sets=(other,)), LOSSES) is None
+    named = published_content(example_evaluation(sets=("CA-LFW", "AgeDB-30")), LOSSES)
+    assert named is not None
+    assert named.columns == ("method", "CA-LFW", "AgeDB-30")
+    whole = example_evaluation(sets=("lfw", "agedb_30", "calfw", "cplfw"))
+    every = published_content(whole, LOSSES)
     assert every is not None
     assert every.columns == ("method", "LFW", "AgeDB-30", "CA-LFW", "CP-LFW", "Combined")
     assert every.rows[0][0].text == "sphereface2-c (ours)"

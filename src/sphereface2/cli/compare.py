@@ -27,7 +27,7 @@ def compare(
 
     from sphereface2.evaluation.comparison import compare as compare_models
     from sphereface2.evaluation.pair_scores import SCORES, load_scores
-    from sphereface2.reporting.pages.comparison import comparison_tables, write_comparison
+    from sphereface2.reporting.pages.comparison import comparison_page, comparison_tables
 
     if len(runs) < 2:
         raise ValueError("compare needs at least two run folders")
@@ -40,7 +40,8 @@ def compare(
         f"{name}: {step}" for name, run in zip(labels, runs, strict=True) if (step := _step(run))
     ]
     notes = _note_on_flips(dict(zip(labels, scored, strict=True)))
-    write_comparison(output, comparison, title=" · ".join(labels), steps=steps, notes=notes)
+    page = comparison_page(comparison, title=" · ".join(labels), steps=steps, notes=notes)
+    page.write(output)
     out = Console()
     for content in comparison_tables(comparison):
         out.print(content.to_rich(), "")

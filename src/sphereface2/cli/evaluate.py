@@ -265,6 +265,7 @@ def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
             "there is nothing to judge: give a run folder, a MODEL with --on or --protocol, or "
             "--embeddings"
         )
+    from sphereface2.experiments.paper.published import LOSSES
     from sphereface2.runs.evaluate import evaluate as evaluate_run
 
     _refuse_onnx(given)
@@ -286,6 +287,7 @@ def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
         output=options.get("output"),
         missing=checked_missing(options["missing"]) if "missing" in options else None,
         checkpoint=options.get("checkpoint"),
+        published=LOSSES,
         watch=Watch(console()),
     )
     _print_verification(evaluated.result, evaluated.report)
@@ -425,9 +427,10 @@ def _print_protocol(result: "ProtocolResult", report: Path) -> None:
 
 
 def _evaluate_sets(subject: "Subject", words: Sequence[str], *, root: Path | None) -> None:
+    from sphereface2.experiments.paper.published import LOSSES
     from sphereface2.runs.evaluate import evaluate_on
 
-    evaluated = evaluate_on(subject, words, root=root)
+    evaluated = evaluate_on(subject, words, root=root, published=LOSSES)
     if evaluated is not None:  # else rank 0 has it
         _print_verification(evaluated.result, evaluated.report)
 

@@ -193,8 +193,8 @@ def _write(
     from sphereface2.data.sources.image_file import decode
     from sphereface2.datatools.inspect.inspection import clean_list, write_lines
     from sphereface2.files import printable
-    from sphereface2.reporting.inspection_pictures import collect_pictures
-    from sphereface2.reporting.pages.inspection import write_inspection
+    from sphereface2.reporting.pages.inspection import inspection_page
+    from sphereface2.reporting.pictures import collect_pictures
 
     unreadable = [f"{bad.location}\t{bad.reason}\n" for bad in facts.bad]
     unreadable += [
@@ -233,7 +233,7 @@ def _write(
         usable=facts.readable,
         read=lambda index: decode(source.encoded(index), source.location(index), looked=True),
     )
-    write_inspection(folder / "inspection.html", inspected, pictures)
+    inspection_page(inspected, pictures).write(folder / "inspection.html")
     inspected.save(folder / "inspection.json")
 
 

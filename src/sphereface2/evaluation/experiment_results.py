@@ -1,14 +1,15 @@
-"""Features of two or three dimensions with their classifiers: what the paper's pictures show."""
+"""What experiments of many runs result in: sweeps, ROC over seeds, speed over ranks, features."""
 
 import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import JsonValue
 
 from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.results import RocBand, ScoreHistogram
@@ -115,7 +116,7 @@ def plain_rows(vectors: Vectors) -> tuple[tuple[float, ...], ...]:
 class ParallelRun:
     """One head on one number of ranks.
 
-    seconds: of a whole training step of the head, one entry a repeat
+    seconds: of a whole training step of the head, one entry per repeat
     exchanges, bytes_sent: a step and rank; how often it waits for the others, and what it sends
     """
 
@@ -177,7 +178,7 @@ class ParallelResult(JsonResult):
 
 @dataclass(frozen=True)
 class MethodRoc:
-    """The curves of one row of a table, one a seed; all over the same impostor pairs."""
+    """The curves of one row of a table, one per seed; all over the same impostor pairs."""
 
     label: str
     rocs: tuple[RocPoints, ...]
@@ -213,7 +214,7 @@ def tar_at(roc: RocPoints, far: float) -> float:
 
 def _places(seeds: Sequence[RocPoints]) -> list[float]:
     places = {0.0, *(far for roc in seeds for far in roc.far)}
-    # Whoever accepts every genuine pair goes on to do so; a curve that was cut off ends there.
+    # At higher FARs every genuine pair is still accepted; a curve that was cut off ends there.
     if all(tar_at(roc, 1.0) == 1.0 for roc in seeds):
         places.add(1.0)
     return sorted(places)
@@ -262,9 +263,11 @@ class SweepRow:
     """One setting: what was asked for, the runs that answer it, and the paper's answer.
 
     method: the head's name, for the colour
-    command: trains one seed of this setting by hand
-    config: the YAML of the resolved config, of the first seed
+    overrides, command: what trains one seed of this setting by hand
+    config: the YAML of the resolved config, of the first seed, to be read
     published: column of this sweep -> the paper's number; empty if the paper has no such row
+    settings: dotted key -> value, of every setting in which rows of the sweep differ
+    drawn_as: what a figure calls the row, if not by its label
     """
 
     label: str
@@ -274,6 +277,13 @@ class SweepRow:
     config: str
     runs: tuple[SeedRun, ...]
     published: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, JsonValue] = field(default_factory=dict)
+    drawn_as: str = ""
+
+    def number(self, setting: str) -> float | None:
+        """The value of a setting that is a number."""
+        value = self.settings.get(setting)
+        return float(value) if isinstance(value, int | float) else None
 
     def numbers(self, column: str) -> list[float]:
         """The values of all seeds that have one."""
@@ -294,6 +304,20 @@ class SweepRow:
 
 
 @dataclass(frozen=True)
+class SweepFigure:
+    """How a sweep is drawn.
+
+    kind: "rows": a row per setting; "ladder": also what each adds to the one before; "noise": over
+        the share of wrong labels; "values": over settings that are numbers
+    over, by: of "values", the settings on the level axes and the one that separates lines
+    """
+
+    kind: Literal["rows", "ladder", "noise", "values"] = "rows"
+    over: tuple[str, ...] = ()
+    by: str = ""
+
+
+@dataclass(frozen=True)
 class SweepResult(JsonResult):
     """All settings of one sweep.
 
@@ -303,6 +327,8 @@ class SweepResult(JsonResult):
     where: the paper's place ("Table 2"), or "" beyond the paper
     versions: of the packages that measured the runs
     pairs: column -> how many pairs stand behind its numbers, where that is known
+    figure: how it is drawn
+    measure: what the columns are of; "" where each names its own, such as TAR@FAR 1e-4
     """
 
     IS: ClassVar[str] = "the result of a sweep"
@@ -320,6 +346,8 @@ class SweepResult(JsonResult):
     versions: Mapping[str, str] = field(default_factory=dict)
     judged: str = ""
     pairs: Mapping[str, int] = field(default_factory=dict)
+    figure: SweepFigure = field(default_factory=SweepFigure)
+    measure: str = "accuracy"
 
     @property
     def judged_by(self) -> str:

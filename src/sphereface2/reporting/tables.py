@@ -15,7 +15,6 @@ from sphereface2.evaluation.intervals import Interval
 from sphereface2.evaluation.results import COMBINED, EvaluationResult, VerificationResult
 from sphereface2.evaluation.thresholds import RateAtTarget
 from sphereface2.progress import counted
-from sphereface2.reporting.published import LOSSES, PAIR_SETS, published_column
 
 UNRESOLVED = "not resolved"
 _ABSENT = "–"
@@ -141,6 +140,42 @@ class TerminalTable:
                 yield ""
         if len(blocks) > 1 and content.note:
             yield Text(content.note, style="table.caption")
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table that others printed, in percent as printed; None where it has a dash.
+
+    label: the table's \\label in the paper's source; protocol: what was measured
+    network: what was trained on what; remark: what its reader has to know, or nothing
+    """
+
+    label: str
+    protocol: str
+    network: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[float | None, ...]], ...]
+    remark: str = ""
+
+    def value(self, method: str, column: str) -> float | None:
+        return dict(self.rows)[method][self.columns.index(column)]
+
+    def beside(
+        self, ours: Sequence[tuple[Cell, ...]], *, columns: Sequence[str], title: str, source: str
+    ) -> TableContent:
+        """Some of its columns, with our rows on top; `source` follows the name of the table."""
+        places = [self.columns.index(column) for column in columns]
+        theirs = [
+            (Cell(method), *(_number_cell(values[place]) for place in places))
+            for method, values in self.rows
+        ]
+        words = (f"theirs: the paper's table '{self.label}', {source}", self.remark)
+        return TableContent(
+            title=title,
+            columns=("method", *columns),
+            rows=(*ours, *theirs),
+            note="; ".join(word for word in words if word),
+        )
 
 
 def percent(share: float, *, digits: int = 1) -> str:
@@ -299,19 +334,21 @@ def slices_content(evaluation: EvaluationResult) -> TableContent | None:
     )
 
 
-def published_content(evaluation: EvaluationResult) -> TableContent | None:
-    """The paper's numbers for the sets of the same names, ours first; None if there are none.
+def published_content(
+    evaluation: EvaluationResult, published: PublishedTable
+) -> TableContent | None:
+    """The published numbers for the sets of the same names, ours first; None if there are none.
 
-    "Combined" is only the same where all four sets of the paper, and no others, were pooled.
+    Its combined column is only the same where all of its other sets, and no others, were pooled.
     """
-    columns = {
-        name: column for name in evaluation.sets if (column := published_column(name)) is not None
-    }
+    known = {_plain(column): column for column in published.columns}
+    pooled = known.pop(COMBINED, None)
+    columns = {name: known[_plain(name)] for name in evaluation.sets if _plain(name) in known}
     if not columns:
         return None
     single = [name for name in evaluation.sets if name != COMBINED]
-    if len(columns) == len(single) == len(PAIR_SETS) - 1 and COMBINED in evaluation.sets:
-        columns[COMBINED] = PAIR_SETS[-1]
+    if pooled is not None and len(columns) == len(single) == len(known):
+        columns[COMBINED] = pooled
     ours: list[Cell] = [Cell(f"{evaluation.model} (ours)", strong=True)]
     for name in columns:
         result = evaluation.find(evaluation.model, name)
@@ -320,18 +357,11 @@ def published_content(evaluation: EvaluationResult) -> TableContent | None:
         else:
             ends = interval_text(result.accuracy_interval, digits=2)
             ours.append(Cell(percent(result.accuracy, digits=2), ends, strong=True))
-    theirs = [
-        (
-            Cell(method),
-            *(Cell(f"{LOSSES.value(method, column):.2f}") for column in columns.values()),
-        )
-        for method, _ in LOSSES.rows
-    ]
-    return TableContent(
+    return published.beside(
+        [tuple(ours)],
+        columns=tuple(columns.values()),
         title="Beside the paper's numbers (%)",
-        columns=("method", *columns.values()),
-        rows=(tuple(ours), *theirs),
-        note=f"theirs: the paper's table '{LOSSES.label}', {LOSSES.network}, without intervals",
+        source=f"{published.network}, without intervals",
     )
 
 
@@ -343,6 +373,15 @@ def accuracy_table(evaluation: EvaluationResult) -> TerminalTable:
 def detail_table(evaluation: EvaluationResult, *, model: str | None = None) -> TerminalTable:
     """The table of EER, AUC, TAR at FAR and best-threshold accuracy for the terminal."""
     return detail_content(evaluation, model=model).to_rich()
+
+
+def _plain(set_name: str) -> str:
+    """How sets are recognised whatever their files are called: agedb_30 is AgeDB-30."""
+    return "".join(sign for sign in set_name.lower() if sign.isalnum())
+
+
+def _number_cell(value: float | None) -> Cell:
+    return Cell(_ABSENT, faint=True) if value is None else Cell(f"{value:.2f}")
 
 
 def _best(evaluation: EvaluationResult, set_name: str) -> float:

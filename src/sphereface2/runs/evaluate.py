@@ -34,8 +34,9 @@ from sphereface2.files import require_writable
 from sphereface2.models.embedder import Embedder, NetworkEmbedder, PixelEmbedder, offering_to_skip
 from sphereface2.models.folder import LoadedModel, load_model
 from sphereface2.progress import Watch, unwatched
-from sphereface2.reporting.pages.verification import write_report
+from sphereface2.reporting.pages.verification import verification_page
 from sphereface2.reporting.pictures import ReportPictures, hardest_pairs, people_sheet
+from sphereface2.reporting.tables import PublishedTable
 from sphereface2.runs.folder import (
     CHECKPOINTS,
     CONFIG,
@@ -74,6 +75,7 @@ def evaluate(
     output: Path | None = None,
     missing: Missing | None = None,
     checkpoint: Which | None = None,
+    published: PublishedTable | None = None,
     watch: Watch = unwatched,
 ) -> Evaluated:
     """Verify unseen people with a run's model and two baselines; write the result and a report.
@@ -83,7 +85,7 @@ def evaluate(
     `checkpoint` is judged in place of the exported model. `output` is where the result goes, by
     default into the run's own folder, and that of a checkpoint into one of its own: `compare` and
     sweeps take what is in the run folder for the model's. `missing` says for all sets what becomes
-    of images that cannot be read.
+    of images that cannot be read. `published` is what others printed for sets of the same names.
     """
     config = run_config(folder, overrides)
     _refuse_another_model(folder, run_config(folder), config)
@@ -98,13 +100,14 @@ def evaluate(
         _contact_sheet(config),
         hardest=hardest_pairs(result, {each.name: each.images for each in sets}),
     )
-    write_report(
-        place / REPORT,
-        evaluation=result,
+    page = verification_page(
+        result,
         history=read_history(folder),
         config_yaml=dump_config(config),
         pictures=pictures,
+        published=published,
     )
+    page.write(place / REPORT)
     return Evaluated(result, place / REPORT)
 
 
@@ -232,11 +235,16 @@ def _untrained(config: RunConfig) -> Backbone:
 
 
 def evaluate_on(
-    subject: Subject, words: Sequence[str], *, root: Path | None = None
+    subject: Subject,
+    words: Sequence[str],
+    *,
+    root: Path | None = None,
+    published: PublishedTable | None = None,
 ) -> Evaluated | None:
     """Verify with a model or saved embeddings on the sets that `words` name.
 
-    To be called by all ranks; None on all but the first. `root` is where the images of lists lie.
+    To be called by all ranks; None on all but the first. `root` is where the images of lists lie,
+    `published` what others printed for sets of the same names.
     """
     embedder, flip = subject.embedder, subject.flip_of(subject.embeddings)
     sets: list[VerificationSet] = []
@@ -275,15 +283,16 @@ def evaluate_on(
             notes=notes,
         )
         report = subject.output / REPORT
-        write_report(
-            report,
-            evaluation=result,
+        page = verification_page(
+            result,
             history=history,
             config_yaml=yaml.safe_dump(config, sort_keys=False),
             pictures=ReportPictures(
                 hardest=hardest_pairs(result, {each.name: each.images for each in sets})
             ),
+            published=published,
         )
+        page.write(report)
     return Evaluated(result, report)
 
 

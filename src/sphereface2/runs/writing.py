@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sphereface2.evaluation.protocols.subject import Subject
 from sphereface2.evaluation.views import ProtocolResult
-from sphereface2.reporting.pages.protocols import write_protocol_report
+from sphereface2.reporting.pages.protocols import protocol_page
 from sphereface2.reporting.tables import TableContent
 
 RESULT = "result.json"
@@ -24,11 +24,6 @@ def write_protocol(
     """
     result.save(subject.output / RESULT)
     report = subject.output / REPORT
-    write_protocol_report(
-        report,
-        result,
-        title=subject.output.name,
-        label=subject.label,
-        published=published,
-    )
+    title, label = subject.output.name, subject.label
+    protocol_page(result, title=title, label=label, published=published).write(report)
     return report

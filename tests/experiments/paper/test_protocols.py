@@ -25,10 +25,10 @@ from sphereface2.evaluation.protocols import PROTOCOLS
 from sphereface2.evaluation.protocols.megaface import MegaFace, MegaFaceResult
 from sphereface2.evaluation.protocols.protocol import Embeddings, Protocol
 from sphereface2.experiments.paper.protocols import protocol_result, protocol_roc, run_on_protocol
+from sphereface2.experiments.paper.published import IJB_B_ADJUSTED
 from sphereface2.experiments.paper.small_roots import SmallIjb, SmallMegaFace, small_root
 from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.folder import load_model, save_model
-from sphereface2.reporting.published import IJB_B_ADJUSTED
 
 OPTIONS = {"width": 4, "input_size": 16, "embedding_dim": 6}
 Vectors = npt.NDArray[np.float64]

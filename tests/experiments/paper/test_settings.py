@@ -4,13 +4,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from sphereface2.experiments.paper import settings
+from sphereface2.experiments.paper import published, settings
 from sphereface2.experiments.paper.catalogue import EXPERIMENTS
 from sphereface2.experiments.paper.settings import SMALL, Ground
 from sphereface2.experiments.sweep.grid import Setting, Sweep
 from sphereface2.experiments.sweep.plan import PlannedRun, plan_sweep
-from sphereface2.reporting import published
-from sphereface2.reporting.published import PublishedTable
+from sphereface2.reporting.tables import PublishedTable
 
 PAPER = settings.paper_ground(settings.SMALLER)
 TRAINED = [name for name, each in EXPERIMENTS.items() if each.rows is not None]

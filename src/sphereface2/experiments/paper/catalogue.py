@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sphereface2.evaluation.experiment_results import SweepFigure
 from sphereface2.experiments.paper import settings
-from sphereface2.experiments.paper.settings import LARGE, SMALLER
-from sphereface2.experiments.sweep.grid import Setting
-from sphereface2.reporting.published import (
+from sphereface2.experiments.paper.published import (
     IJB_B,
     IJB_B_ADJUSTED,
     IJB_B_MARGINS,
@@ -15,8 +14,10 @@ from sphereface2.reporting.published import (
     IJB_C_ADJUSTED,
     IJB_C_MARGINS,
     MEGAFACE,
-    PublishedTable,
 )
+from sphereface2.experiments.paper.settings import LARGE, SMALLER
+from sphereface2.experiments.sweep.grid import Setting
+from sphereface2.reporting.tables import PublishedTable
 
 Scale = Literal["small", "paper"]
 RowsOf = Callable[[settings.Ground], tuple[Setting, ...]]
@@ -40,6 +41,7 @@ class Experiment:
     table, row_names: the paper's numbers for a protocol, and our label -> the paper's row
     recipe: what is trained at the paper's scale
     dim: of features
+    figure: how a table is drawn
     """
 
     name: str
@@ -54,6 +56,7 @@ class Experiment:
     recipe: str = SMALLER
     scales: tuple[Scale, ...] = BOTH
     dim: int = 0
+    figure: SweepFigure = field(default_factory=SweepFigure)
 
 
 _BENCHMARK_ROWS = {
@@ -86,6 +89,7 @@ _ALL = (
         "Table 2",
         "Each principle adds to the accuracy: 74.5 % without any, 94.3 % with all four.",
         rows=settings.principles,
+        figure=SweepFigure("ladder"),
     ),
     Experiment(
         "balance",
@@ -93,6 +97,7 @@ _ALL = (
         "Table 3",
         "The accuracy is stable for λ from 0.5 to 0.9 and lower at both ends.",
         rows=settings.balance,
+        figure=SweepFigure("values", over=("head.balance",)),
     ),
     Experiment(
         "sharpness",
@@ -100,6 +105,7 @@ _ALL = (
         "Table 4",
         "t = 3 is better than t = 2, and both are better than none, for every λ.",
         rows=settings.sharpness,
+        figure=SweepFigure("values", over=("head.sharpness",), by="head.balance"),
     ),
     Experiment(
         "hyperparameters",
@@ -107,6 +113,7 @@ _ALL = (
         "Table 11",
         "r = 40, m = 0.3 and t = 3 are best; t below 0.7 costs five points.",
         rows=settings.hyperparameters,
+        figure=SweepFigure("values", over=("head.radius", "head.margin", "head.sharpness")),
     ),
     Experiment(
         "losses",
@@ -194,6 +201,7 @@ _ALL = (
         "Fig. 10, left",
         "SphereFace2 loses less than CosFace and ArcFace as 20 to 80 % of the labels are altered.",
         rows=settings.label_noise,
+        figure=SweepFigure("noise"),
     ),
     Experiment(
         "parallel",

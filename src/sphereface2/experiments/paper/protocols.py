@@ -19,23 +19,14 @@ from sphereface2.evaluation.protocols.roots import MADE, TRUTH, is_made, require
 from sphereface2.evaluation.protocols.subject import Subject
 from sphereface2.evaluation.thresholds import Measure
 from sphereface2.evaluation.views import ProtocolResult
+from sphereface2.experiments.paper.published import BESIDE, IJB_B, IJB_C, MEGAFACE
 from sphereface2.files import JsonResult, file_lock
 from sphereface2.models.extraction import open_embedder
 from sphereface2.models.folder import find_model, weights_digest
 from sphereface2.progress import Watch, unwatched
 from sphereface2.registry import look_up
-from sphereface2.reporting.protocol_tables import ABSENT, value_cell
-from sphereface2.reporting.published import (
-    IJB_B,
-    IJB_B_ADJUSTED,
-    IJB_B_MARGINS,
-    IJB_C,
-    IJB_C_ADJUSTED,
-    IJB_C_MARGINS,
-    MEGAFACE,
-    PublishedTable,
-)
-from sphereface2.reporting.tables import Cell, TableContent
+from sphereface2.reporting.protocol_tables import value_cell
+from sphereface2.reporting.tables import Cell, PublishedTable, TableContent
 
 FOLDER = "protocols"
 """Below a run folder: what the run reached on each protocol."""
@@ -46,11 +37,6 @@ _JUDGED = {"ijb-b": "TAR@FAR 1e-4", "ijb-c": "TAR@FAR 1e-4", "megaface": "rank-1
 # The paper's 1:N is taken for the legacy one, because it counts the people of both galleries as
 # one ("# of galleries 1,875").
 _IJB_PARTS = ["1:1", "1:N legacy"]
-_ALL_TABLES: Mapping[str, tuple[PublishedTable, ...]] = {
-    "ijb-b": (IJB_B, IJB_B_ADJUSTED, IJB_B_MARGINS),
-    "ijb-c": (IJB_C, IJB_C_ADJUSTED, IJB_C_MARGINS),
-    "megaface": (MEGAFACE,),
-}
 
 # -- our numbers by the paper's columns ------------------------------------------------------------
 
@@ -106,7 +92,7 @@ def published_beside(result: ProtocolResult) -> list[TableContent]:
     name = result.protocol.removesuffix(", refined")
     if name not in _ROWS:
         return []
-    return [_beside(table, _ROWS[name](result)) for table in _ALL_TABLES[name]]
+    return [_beside(table, _ROWS[name](result)) for table in BESIDE[name]]
 
 
 def _beside(table: PublishedTable, ours: Mapping[str, _Columns]) -> TableContent:
@@ -114,16 +100,11 @@ def _beside(table: PublishedTable, ours: Mapping[str, _Columns]) -> TableContent
         (Cell(row, strong=True), *(value_cell(columns.get(each)) for each in table.columns))
         for row, columns in ours.items()
     ]
-    theirs = [
-        (Cell(method), *(ABSENT if value is None else Cell(f"{value:.2f}") for value in values))
-        for method, values in table.rows
-    ]
-    note = f"theirs: the paper's table '{table.label}', without intervals"
-    return TableContent(
+    return table.beside(
+        mine,
+        columns=table.columns,
         title=f"Beside the paper's numbers: {table.network} (%)",
-        columns=("method", *table.columns),
-        rows=(*mine, *theirs),
-        note=note if table is MEGAFACE else f"{note}; its 1:N is presumably the legacy one",
+        source="without intervals",
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from sphereface2.data.public_sets import PAIR_SET_TITLES, PaperData, find_datasets
 from sphereface2.evaluation.experiment_results import SweepResult
-from sphereface2.evaluation.results import EvaluationResult
+from sphereface2.evaluation.results import COMBINED, EvaluationResult
 from sphereface2.experiments.paper.catalogue import EXPERIMENTS, Experiment, Scale
 from sphereface2.experiments.paper.features import learn_features
 from sphereface2.experiments.paper.parallel import measure_parallel
@@ -23,21 +23,16 @@ from sphereface2.experiments.paper.settings import SMALL, paper_ground
 from sphereface2.experiments.paper.small_roots import small_root
 from sphereface2.experiments.sweep.board import SweepEvents
 from sphereface2.experiments.sweep.engine import run_sweep
-from sphereface2.experiments.sweep.grid import Setting, Sweep
+from sphereface2.experiments.sweep.grid import Sweep
 from sphereface2.files import JsonResult
 from sphereface2.progress import Watch, unwatched
 from sphereface2.registry import look_up
-from sphereface2.reporting.figures.experiments import (
-    NamedFigure,
-    figures_of_features,
-    figures_of_formulas,
-    figures_of_parallel,
-    figures_of_roc,
-    figures_of_scores,
-    figures_of_sweep,
-    save_figure,
-)
+from sphereface2.reporting.figures.features import feature_plane, feature_sphere
+from sphereface2.reporting.figures.formulas import DRAWINGS
+from sphereface2.reporting.figures.sweep import images_per_second, sweep_figures
+from sphereface2.reporting.figures.verification import roc_over_seeds, score_distributions
 from sphereface2.reporting.pages.sweep import RESULT, write_sweep_files
+from sphereface2.reporting.style import NamedFigure, save_figure
 from sphereface2.runs.folder import EVALUATION
 
 OUTPUT = Path("reproduced")
@@ -158,8 +153,7 @@ class Reproduction:
             replace(SMALL, recipe=_SMALL_RECIPE) if is_small else paper_ground(experiment.recipe)
         )
         settings = [
-            Setting(each.label, (*each.overrides, *given), each.published)
-            for each in experiment.rows(ground)
+            replace(each, overrides=(*each.overrides, *given)) for each in experiment.rows(ground)
         ]
         return Sweep(
             name=experiment.name,
@@ -171,6 +165,7 @@ class Reproduction:
             scale=self.scale,
             command=self.command(experiment.name),
             published_columns=ground.columns,
+            figure=experiment.figure,
         )
 
     def _trained(self, experiment: Experiment) -> SweepResult:
@@ -194,7 +189,7 @@ class Reproduction:
     def _table(self, experiment: Experiment) -> Reproduced:
         result = self._trained(experiment)
         for protocol in experiment.protocols:
-            result = protocol_result(
+            measured = protocol_result(
                 result,
                 protocol,
                 runs=self.runs,
@@ -203,27 +198,36 @@ class Reproduction:
                 rows=experiment.row_names,
                 watch=self.watch,
             )
-        return self._keep(experiment, figures_of_sweep(result), result)
+            result = replace(measured, measure="")  # its columns say what they are
+        return self._keep(experiment, sweep_figures(result), result)
 
     def _scores(self, experiment: Experiment) -> Reproduced:
         result = self._trained(experiment)
-        evaluations = []
+        panels = []
         for row in result.rows:
             done = [run.folder for run in row.runs if not run.error]
             if done:
                 evaluation = EvaluationResult.load(self.runs / done[0] / EVALUATION)
-                evaluations.append(replace(evaluation, title=row.label))
-        return self._keep(experiment, figures_of_scores(evaluations), result)
+                found = evaluation.find(evaluation.model, COMBINED)
+                if found is not None:
+                    panels.append((row.label, found.histogram))
+        figures = []
+        if panels:
+            figure = score_distributions(panels)
+            figures.append(NamedFigure("scores", "Scores of all pairs", figure))
+        return self._keep(experiment, figures, result)
 
     def _roc(self, experiment: Experiment) -> Reproduced:
         result = self._trained(experiment)
-        curves = {
-            protocol: protocol_roc(
+        figures = []
+        for protocol in experiment.protocols:
+            curves = protocol_roc(
                 result, protocol, runs=self.runs, root=self._root(protocol), watch=self.watch
             )
-            for protocol in experiment.protocols
-        }
-        return self._keep(experiment, figures_of_roc(curves), result)
+            if curves:
+                figure = roc_over_seeds(curves, title=protocol.upper())
+                figures.append(NamedFigure(f"roc-{protocol}", f"ROC on {protocol}", figure))
+        return self._keep(experiment, figures, result)
 
     def _features(self, experiment: Experiment) -> Reproduced:
         learned = [
@@ -231,7 +235,13 @@ class Reproduction:
             for margin in _FEATURE_MARGINS[experiment.dim]
         ]
         files = {f"features-{each.margin:g}.json": each for each in learned}
-        return self._keep(experiment, figures_of_features(learned), more=files)
+        if experiment.dim == 2:
+            caption = "Features in the plane and the decision boundaries"
+            named = NamedFigure("features-2d", caption, feature_plane(learned))
+        else:
+            caption = "Features in space and the decision planes"
+            named = NamedFigure("features-3d", caption, feature_sphere(learned[0]))
+        return self._keep(experiment, [named], more=files)
 
     def _parallel(self, experiment: Experiment) -> Reproduced:
         size: dict[str, Any] = {}
@@ -239,10 +249,14 @@ class Reproduction:
             size = {"identities": _PAPER_IDENTITIES, "device": "cuda"}
         with self.watch("timing the heads on every number of ranks") as progress:
             result = measure_parallel(progress=progress, **size)
-        return self._keep(experiment, figures_of_parallel(result), more={RESULT: result})
+        named = NamedFigure("parallel", "Images a second over ranks", images_per_second(result))
+        return self._keep(experiment, [named], more={RESULT: result})
 
     def _drawing(self, experiment: Experiment) -> Reproduced:
-        return self._keep(experiment, figures_of_formulas(experiment.name))
+        name = experiment.name.removeprefix("fig-")
+        caption, draw = DRAWINGS[name]
+        named = NamedFigure(name, caption, draw())
+        return self._keep(experiment, [named])
 
     # -- the files ---------------------------------------------------------------------------------
 
@@ -259,8 +273,7 @@ class Reproduction:
         place = self.folder / f"{experiment.name}{suffix}"
         files: list[Path] = []
         if table is not None:
-            drawn = [(figure.caption, figure.figure) for figure in figures]
-            files += write_sweep_files(place, table, figures=drawn)
+            files += write_sweep_files(place, table, figures=figures)
         for figure in figures:
             files += save_figure(place, figure)
         for name, content in (more or {}).items():

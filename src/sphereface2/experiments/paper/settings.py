@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sphereface2.evaluation.results import COMBINED
-from sphereface2.experiments.sweep.grid import Setting
-from sphereface2.reporting.published import (
+from sphereface2.experiments.paper.published import (
     BALANCE,
     LOSSES,
     PARAMETERS,
     PRINCIPLES,
     SHARPNESS,
-    PublishedTable,
 )
+from sphereface2.experiments.sweep.grid import Setting
+from sphereface2.reporting.tables import PublishedTable
 
 SMALL_COLUMNS = {
     "plain": "LFW",
@@ -137,11 +137,18 @@ def principles(ground: Ground) -> tuple[Setting, ...]:
         "PN, EH, AM, SA": sphereface2(),
     }  # fmt: skip
     naive = sphereface2(balance="null", radius=1, margin=0, sharpness=1, more=plain)
+    adds = (
+        "none, λ = (K-1)/K",
+        "+ PN: positives against negatives",
+        "+ EH: easy against hard",
+        "+ AM: angular margin",
+        "+ SA: similarity adjustment",
+    )
     return (
         Setting("naive, without λ", naive),
         *(
-            Setting(label, overrides, paper_row(PRINCIPLES, label, ground.columns))
-            for label, overrides in rungs.items()
+            Setting(label, overrides, paper_row(PRINCIPLES, label, ground.columns), drawn_as)
+            for (label, overrides), drawn_as in zip(rungs.items(), adds, strict=True)
         ),
     )
 

@@ -5,9 +5,13 @@ again, one that was interrupted goes on, and none is trained by two processes at
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import JsonValue
+
+from sphereface2.config.schema import RunConfig
 from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
 from sphereface2.evaluation.results import COMBINED
 from sphereface2.experiments.sweep.board import Board, RunState, Status, SweepEvents
@@ -33,6 +37,7 @@ from sphereface2.experiments.sweep.store import (
 from sphereface2.experiments.sweep.worker import TAKEN
 from sphereface2.files import LockedError
 from sphereface2.runs.folder import run_lock
+from sphereface2.training.checkpoint import config_settings
 from sphereface2.training.stopping import StoppedError, stop_signals
 
 _PAUSE = 0.1  # seconds between two looks at the workers
@@ -197,8 +202,11 @@ def _take_result(state: RunState) -> bool:
 
 def _result(sweep: Sweep, states: list[RunState], *, runs: Path) -> SweepResult:
     rows = []
-    for setting in sweep.settings:
-        own = [state for state in states if state.plan.setting is setting]
+    by_setting = [
+        [state for state in states if state.plan.setting is setting] for setting in sweep.settings
+    ]
+    differing = what_differs([own[0].plan.config for own in by_setting])
+    for setting, own, values in zip(sweep.settings, by_setting, differing, strict=True):
         first = own[0].plan
         rows.append(
             SweepRow(
@@ -209,6 +217,8 @@ def _result(sweep: Sweep, states: list[RunState], *, runs: Path) -> SweepResult:
                 config=first.config_yaml,
                 runs=tuple(_seed_run(state) for state in own if state.error or state.evaluation),
                 published=setting.published,
+                settings=values,
+                drawn_as=setting.drawn_as,
             )
         )
     columns = dict.fromkeys(column for state in states for column in state.values)
@@ -231,7 +241,16 @@ def _result(sweep: Sweep, states: list[RunState], *, runs: Path) -> SweepResult:
             if state.evaluation is not None
             for row in state.evaluation.rows
         },
+        figure=sweep.figure,
     )
+
+
+def what_differs(configs: Sequence[RunConfig]) -> list[dict[str, JsonValue]]:
+    """Of each config the settings in which not all of them agree, by dotted keys."""
+    flat = [config_settings(config) for config in configs]
+    keys = dict.fromkeys(key for each in flat for key in each)
+    varying = [key for key in keys if any(each.get(key) != flat[0].get(key) for each in flat)]
+    return [{key: each[key] for key in varying if key in each} for each in flat]
 
 
 def _versions(states: list[RunState]) -> dict[str, str]:

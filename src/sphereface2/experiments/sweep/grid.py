@@ -5,17 +5,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sphereface2.evaluation.experiment_results import SweepFigure
+
 
 @dataclass(frozen=True)
 class Setting:
     """One row of the table.
 
     published: column -> the paper's number; empty if the paper has no such row
+    drawn_as: what a figure calls the row, if not by its label
     """
 
     label: str
     overrides: tuple[str, ...]
     published: Mapping[str, float] = field(default_factory=dict)
+    drawn_as: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Sweep:
     command: str = ""
     published_columns: Mapping[str, str] = field(default_factory=dict)
     judged: str = ""
+    figure: SweepFigure = field(default_factory=SweepFigure)
 
 
 def settings_of_grid(assignments: Sequence[str]) -> tuple[Setting, ...]:

@@ -14,7 +14,7 @@ from matplotlib.patches import Circle, Polygon
 from matplotlib.patheffects import withStroke
 
 from sphereface2.evaluation.experiment_results import LearnedFeatures
-from sphereface2.reporting.figures.verification import INK, MUTED, PERSON_COLOURS
+from sphereface2.reporting.style import INK, MUTED, PERSON_COLOURS
 
 Vectors = npt.NDArray[np.floating[Any]]
 

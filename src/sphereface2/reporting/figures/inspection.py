@@ -5,21 +5,21 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sphereface2.datatools.inspect.inspection import PeopleCount, SizeCount
 from sphereface2.evaluation.mislabelled import MislabelledResult
-from sphereface2.reporting.figures.verification import (
+from sphereface2.reporting.style import (
+    BLUE,
+    DASHED,
     GENUINE_COLOUR,
     IMPOSTOR_COLOUR,
-    METHOD_COLOURS,
     axes_of,
+    filled_stairs,
+    note_at,
 )
-
-_BLUE = METHOD_COLOURS["sphereface2"]
 
 
 def people_figure(people: PeopleCount) -> Figure:
     """How many people have how many images."""
     figure, axes = axes_of("Images per person", "images", "people")
-    axes.stairs(people.counts, people.edges, color=_BLUE, alpha=0.35, fill=True)
-    axes.stairs(people.counts, people.edges, color=_BLUE, linewidth=1.4)
+    filled_stairs(axes, people.counts, people.edges, BLUE, alpha=0.35)
     if people.most >= 20 * max(people.fewest, 1):
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -38,12 +38,12 @@ def sizes_figure(sizes: tuple[SizeCount, ...]) -> Figure:
         [size.width for size in sizes],
         [size.height for size in sizes],
         s=[12 + 180 * size.images / most for size in sizes],
-        color=_BLUE,
+        color=BLUE,
         alpha=0.5,
         linewidths=0,
     )
     longest = max(max(size.width, size.height) for size in sizes)
-    axes.plot([0, 1.15 * longest], [0, 1.15 * longest], color=_BLUE, linewidth=0.8, alpha=0.6)
+    axes.plot([0, 1.15 * longest], [0, 1.15 * longest], color=BLUE, linewidth=0.8, alpha=0.6)
     axes.set_xlim(0, 1.15 * longest)
     axes.set_ylim(0, 1.15 * longest)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
@@ -55,21 +55,11 @@ def margins_figure(result: MislabelledResult) -> Figure:
     """The margins of all judged images; all suspects lie left of the threshold."""
     figure, axes = axes_of("Margins", "own less best other similarity", "images")
     edges, counts = result.histogram.edges, result.histogram.counts
-    axes.stairs(counts, edges, color=GENUINE_COLOUR, alpha=0.35, fill=True)
-    axes.stairs(counts, edges, color=GENUINE_COLOUR, linewidth=1.4)
+    filled_stairs(axes, counts, edges, GENUINE_COLOUR, alpha=0.35)
     if result.threshold is not None:
-        axes.axvline(result.threshold, color=IMPOSTOR_COLOUR, linewidth=1.2, linestyle=(0, (4, 2)))
-        axes.annotate(
-            f"suspects {result.threshold:.2f}".replace("-", "−"),
-            (result.threshold, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(-4, -3),
-            textcoords="offset points",
-            ha="right",
-            va="top",
-            fontsize=8,
-            color=IMPOSTOR_COLOUR,
-        )
+        axes.axvline(result.threshold, color=IMPOSTOR_COLOUR, linewidth=1.2, linestyle=DASHED)
+        word = f"suspects {result.threshold:.2f}".replace("-", "−")
+        note_at(axes, result.threshold, word, IMPOSTOR_COLOUR, left=True)
     # Few wrong labels among very many right ones: on a plain axis they would not be seen.
     axes.set_yscale("symlog", linthresh=10)
     axes.set_ylim(0, 1.5 * max(*counts, 10))

@@ -1,9 +1,8 @@
-"""Figures of a sweep: the ladder of principles, methods side by side, curves over label noise.
+"""Figures of many runs: rows of a sweep, curves over a setting, and heads over ranks.
 
 A mean over seeds stands with its sample deviation; the paper's numbers are hollow diamonds.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
@@ -13,27 +12,31 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from sphereface2.evaluation.experiment_results import SweepResult, SweepRow
-from sphereface2.reporting.figures.verification import (
+from sphereface2.evaluation.experiment_results import ParallelResult, SweepResult, SweepRow
+from sphereface2.reporting.style import (
+    BLUE,
+    GREY,
     INK,
     METHOD_COLOURS,
-    axes_of,
+    ROUND,
+    NamedFigure,
     distinct_colours,
+    legend_below,
     method_colour,
+    prepare_axes,
     show_legend,
+    wide_axes,
+    wide_figure,
 )
 
-WIDTH = 6.4  # inches: a README shows it some 800 pixels wide, text then has its page's size
-PAPER_COLOUR = "#828a96"
-ROUND = (1, 2, 2.5, 5, 10)  # what ticks are multiples of
-PAPER_STYLE: Mapping[str, Any] = {
+_PAPER: Mapping[str, Any] = {
     "marker": "D",
     "markersize": 5,
     "markerfacecolor": "none",
     "markeredgewidth": 1.4,
-    "color": PAPER_COLOUR,
+    "color": GREY,
     "linestyle": "none",
     "zorder": 4,
 }
@@ -46,23 +49,37 @@ _LINE: Mapping[str, Any] = {
     "zorder": 3,
 }
 _ABOVE, _BELOW = 0.1, 0.19  # ours above the row, the paper's below: neither hides the other
-_PRINCIPLES = {
-    "none": "none, λ = (K-1)/K",
-    "PN": "+ PN: positives against negatives",
-    "EH": "+ EH: easy against hard",
-    "AM": "+ AM: angular margin",
-    "SA": "+ SA: similarity adjustment",
+_SYMBOLS = {
+    "head.balance": "λ",
+    "head.radius": "r",
+    "head.margin": "m",
+    "head.sharpness": "t",
 }
-_NOISY = re.compile(r"(?P<method>.+), (?P<percent>\d+(?:\.\d+)?) %")
+
+Lines = Mapping[float | None, Mapping[float, SweepRow]]
+"""The rows of a curve by their value on the axis, for each value of what separates the curves."""
+
+
+def sweep_figures(result: SweepResult) -> list[NamedFigure]:
+    """The figure that a sweep names, or none where there is no number to draw."""
+    if not any(row.numbers(result.judged_by) for row in result.rows):
+        return []
+    draw = {"rows": method_bars, "ladder": ladder, "noise": noise_curves, "values": value_curves}
+    figure = draw[result.figure.kind](result)
+    return [NamedFigure(result.name, f"{result.title}, {result.judged_by}", figure)]
+
+
+# -- one row per setting ---------------------------------------------------------------------------
+
+
+def method_bars(result: SweepResult) -> Figure:
+    """One row per setting, in the order of the table: its seeds, their mean and deviation."""
+    return _rows(result, [method_colour(row.method) for row in result.rows])[0]
 
 
 def ladder(result: SweepResult) -> Figure:
-    """What each design principle adds to those before: a step a row."""
-    figure, axes = _dots(
-        result,
-        labels=[_principle(row.label) for row in result.rows],
-        colours=[METHOD_COLOURS["sphereface2"]] * len(result.rows),
-    )
+    """What each row adds to the one before."""
+    figure, axes = _rows(result, [BLUE] * len(result.rows))
     printed = [
         (row.published[result.judged_by], place + _BELOW)
         for place, row in enumerate(result.rows)
@@ -71,7 +88,7 @@ def ladder(result: SweepResult) -> Figure:
     axes.plot(
         [x for x, _ in printed],
         [y for _, y in printed],
-        color=PAPER_COLOUR,
+        color=GREY,
         linewidth=1,
         linestyle=(0, (2, 3)),
     )
@@ -97,68 +114,27 @@ def ladder(result: SweepResult) -> Figure:
     return figure
 
 
-def method_bars(result: SweepResult) -> Figure:
-    """One row a setting, in the order of the table: its seeds, their mean and deviation."""
-    colours = [method_colour(row.method) for row in result.rows]
-    return _dots(result, labels=[row.label for row in result.rows], colours=colours)[0]
-
-
-def noise_curves(result: SweepResult) -> Figure:
-    """Accuracy over the share of wrong labels, a line a method; labels read 'cosface, 40 %'."""
-    column = result.judged_by
-    methods: dict[str, list[tuple[float, SweepRow]]] = {}
-    for row in result.rows:
-        match = _NOISY.fullmatch(row.label)
-        if match is None:
-            raise ValueError(
-                f"the row '{row.label}' of '{result.name}' does not read like 'cosface, 40 %'"
-            )
-        methods.setdefault(match["method"], []).append((float(match["percent"]), row))
-    label = f"{measure_name(column)} (%)"
-    figure, axes = wide_axes(result.title, "wrong labels (%)", label, height=3.2)
-    colours = distinct_colours(list(methods))
-    for method, points in methods.items():
-        known = [(x, row) for x, row in sorted(points, key=lambda p: p[0]) if row.numbers(column)]
-        each = [(x, value) for x, row in known for value in row.numbers(column)]
-        draw_seeds(axes, each, colour=colours[method])
-        axes.errorbar(
-            [x for x, _ in known],
-            [fmean(row.numbers(column)) for _, row in known],
-            yerr=[row.deviation(column) or 0.0 for _, row in known],
-            label=method,
-            color=colours[method],
-            **_LINE,
-        )
-    axes.set_xticks(sorted({x for points in methods.values() for x, _ in points}))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=ROUND))
-    show_legend(axes)
-    return figure
-
-
-def _dots(
-    result: SweepResult, *, labels: Sequence[str], colours: Sequence[str]
-) -> tuple[Figure, Axes]:
+def _rows(result: SweepResult, colours: Sequence[str]) -> tuple[Figure, Axes]:
     """Rows from top to bottom, their numbers in words at the right."""
     if not result.rows:
         raise ValueError(f"'{result.name}' has no rows to draw")
     column = result.judged_by
-    published = [column in row.published for row in result.rows]
+    has_paper = any(column in row.published for row in result.rows)
     figure, axes = wide_axes(
-        result.title, f"{measure_name(column)} (%)", "", height=1.15 + 0.36 * len(result.rows)
+        result.title, f"{_measure(result)} (%)", "", height=1.15 + 0.36 * len(result.rows)
     )
-    above = _ABOVE if any(published) else 0.0
+    above = _ABOVE if has_paper else 0.0
     for place, (row, colour) in enumerate(zip(result.rows, colours, strict=True)):
-        draw_seeds(axes, [(value, place - above) for value in row.numbers(column)], colour=colour)
+        _draw_seeds(axes, [(value, place - above) for value in row.numbers(column)], colour)
         mean, deviation = row.mean(column), row.deviation(column)
         if mean is not None:
             axes.errorbar(mean, place - above, xerr=deviation, color=colour, **_LINE)
         _cell(axes, 8, place, "no run" if mean is None else _number(mean, deviation), INK)
         if column in row.published:
-            axes.plot(row.published[column], place + _BELOW, **PAPER_STYLE)
-            _cell(axes, 80, place, f"{row.published[column]:.2f}", PAPER_COLOUR)
+            axes.plot(row.published[column], place + _BELOW, **_PAPER)
+            _cell(axes, 80, place, f"{row.published[column]:.2f}", GREY)
     _cell(axes, 8, -0.85, "here", INK)
-    if any(published):
-        _cell(axes, 80, -0.85, "paper", PAPER_COLOUR)
+    labels = [row.drawn_as or row.label for row in result.rows]
     axes.set_yticks(range(len(labels)), labels, parse_math=False)
     axes.tick_params(axis="y", labelsize=8.5, labelcolor=INK)
     axes.set_ylim(len(labels) - 0.45, -0.6)
@@ -168,33 +144,12 @@ def _dots(
     ours = colours[0] if len(set(colours)) == 1 else INK
     entries: list[Artist] = [Line2D([], [], color=ours, marker="o", markersize=5, linewidth=1.3)]
     names = [many if len(result.seeds) > 1 else "here, one seed"]
-    if any(published):
-        entries.append(Line2D([], [], **PAPER_STYLE))
+    if has_paper:
+        _cell(axes, 80, -0.85, "paper", GREY)
+        entries.append(Line2D([], [], **_PAPER))
         names.append("the paper")
     legend_below(figure, entries, names)
     return figure, axes
-
-
-def is_accuracy(column: str) -> bool:
-    """Whether a column is the accuracy on a set of pairs: others say at what they were measured."""
-    return "@" not in column and "rank" not in column
-
-
-def measure_name(column: str) -> str:
-    """What an axis shows, for its label: "accuracy, combined", but "TAR@FAR 1e-4"."""
-    return f"accuracy, {column}" if is_accuracy(column) else column
-
-
-def draw_seeds(axes: Axes, points: Sequence[tuple[float, float]], *, colour: str) -> None:
-    """The single seeds behind a mean."""
-    x, y = [x for x, _ in points], [y for _, y in points]
-    axes.scatter(x, y, s=9, color=colour, alpha=0.45, linewidths=0, zorder=2.5)
-
-
-def _principle(label: str) -> str:
-    """A row of the ablation by the principle that it adds: the last one of its label."""
-    words = re.findall(r"\w+", label)
-    return _PRINCIPLES.get(words[-1], label) if words else label
 
 
 def _number(mean: float, deviation: float | None) -> str:
@@ -216,29 +171,190 @@ def _cell(axes: Axes, offset: float, place: float, text: str, colour: str) -> No
     )
 
 
-def legend_below(figure: Figure, handles: Sequence[Artist], names: Sequence[str]) -> None:
-    """One legend for the whole figure, under its plots."""
-    figure.legend(
-        handles,
-        names,
-        loc="outside lower center",
-        ncols=len(names),
-        fontsize=7.5,
-        frameon=False,
-        labelcolor=INK,
+# -- curves over a setting -------------------------------------------------------------------------
+
+
+def noise_curves(result: SweepResult) -> Figure:
+    """Accuracy over the share of wrong labels, one line per method."""
+    column = result.judged_by
+    methods: dict[str, list[tuple[float, SweepRow]]] = {}
+    for row in result.rows:
+        # A run without label noise has no such setting.
+        percent = 100 * (row.number("label_noise.rate") or 0.0)
+        methods.setdefault(row.method, []).append((percent, row))
+    label = f"{_measure(result)} (%)"
+    figure, axes = wide_axes(result.title, "wrong labels (%)", label, height=3.2)
+    colours = distinct_colours(list(methods))
+    for method, points in methods.items():
+        known = [(x, row) for x, row in sorted(points, key=lambda p: p[0]) if row.numbers(column)]
+        each = [(x, value) for x, row in known for value in row.numbers(column)]
+        _draw_seeds(axes, each, colours[method])
+        axes.errorbar(
+            [x for x, _ in known],
+            [fmean(row.numbers(column)) for _, row in known],
+            yerr=[row.deviation(column) or 0.0 for _, row in known],
+            label=method,
+            color=colours[method],
+            **_LINE,
+        )
+    axes.set_xticks(sorted({x for points in methods.values() for x, _ in points}))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=ROUND))
+    show_legend(axes)
+    return figure
+
+
+def value_curves(result: SweepResult) -> Figure:
+    """Accuracy, or what else is judged by, over settings; the paper's has its own axes.
+
+    Several settings get a column each, and into each go the rows in which the others have their
+    commonest value.
+    """
+    names, by = result.figure.over, result.figure.by
+    grid = {name: _lines(result.rows, name, others=names, by=by) for name in names}
+    for name, lines in grid.items():
+        if not lines:
+            raise ValueError(f"no row of '{result.name}' says what its {name} is")
+    column = result.judged_by
+    rows = [row for lines in grid.values() for points in lines.values() for row in points.values()]
+    measure = result.measure or column
+    sides = ["here", "in the paper"] if any(column in row.published for row in rows) else ["here"]
+    # One setting: the two side by side; several: the paper's below ours.
+    is_single = len(names) == 1
+    shape = (1, len(sides)) if is_single else (len(sides), len(names))
+    figure = wide_figure(result.title, height=2.9 if is_single or len(sides) == 1 else 4.4)
+    panels = figure.subplots(*shape, squeeze=False, sharey=False if is_single else "row")
+    for place, (name, lines) in enumerate(grid.items()):
+        for number, side in enumerate(sides):
+            at = (0, number) if is_single else (number, place)
+            axes: Axes = panels[at]
+            is_named = at[1] == 0 or is_single
+            prepare_axes(axes, _axis_name(name), f"{measure} {side} (%)" if is_named else "")
+            _draw_lines(axes, lines, column, by=by, is_ours=side == "here")
+    if by:
+        show_legend(panels[0, 0])
+    return figure
+
+
+def _draw_lines(axes: Axes, lines: Lines, column: str, *, by: str, is_ours: bool) -> None:
+    names = [f"{_SYMBOLS.get(by, by)} = {v:g}" if by and v is not None else "" for v in lines]
+    colours = distinct_colours(names) if by else dict.fromkeys(names, BLUE)
+    for name, points in zip(names, lines.values(), strict=True):
+        known = sorted(points.items())
+        if is_ours:
+            _draw_ours(axes, known, column, name=name, colour=colours[name])
+            continue
+        shown = [(x, row.published[column]) for x, row in known if column in row.published]
+        style = {**_PAPER, "color": colours[name] if by else GREY, "linestyle": "--"}
+        axes.plot([x for x, _ in shown], [y for _, y in shown], linewidth=1.3, **style)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=ROUND))
+    places = sorted({x for points in lines.values() for x in points})
+    gaps = [high - low for low, high in pairwise(places)]
+    if gaps and min(gaps) > 0.1 * sum(gaps):
+        axes.set_xticks(places, [f"{x:g}" for x in places])
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=ROUND))
+    axes.margins(x=0.06, y=0.1)
+
+
+def _draw_ours(
+    axes: Axes, known: Sequence[tuple[float, SweepRow]], column: str, *, name: str, colour: str
+) -> None:
+    means = [(x, row.mean(column), row.deviation(column) or 0.0) for x, row in known]
+    ours = [(x, mean, wide) for x, mean, wide in means if mean is not None]
+    places = [x for x, _, _ in ours]
+    low = [mean - wide for _, mean, wide in ours]
+    high = [mean + wide for _, mean, wide in ours]
+    axes.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(
+        places,
+        [mean for _, mean, _ in ours],
+        color=colour,
+        label=name or None,
+        marker="o",
+        markersize=4.5,
+        linewidth=2,
+        zorder=3,
     )
+    _draw_seeds(axes, [(x, value) for x, row in known for value in row.numbers(column)], colour)
 
 
-def wide_axes(title: str, x_label: str, y_label: str, *, height: float) -> tuple[Figure, Axes]:
-    """A figure of one plot, as wide as a page."""
-    figure, axes = axes_of(title, x_label, y_label)
-    figure.set_size_inches(WIDTH, height)
-    figure.texts[0].set_text(title)  # there is room for all of it
-    return figure, axes
+def _lines(rows: Sequence[SweepRow], name: str, *, others: Sequence[str], by: str) -> Lines:
+    """For each value of `by` the rows by their value of `name`; the first of equals counts."""
+    fixed: dict[str, float | None] = {}
+    for other in others:
+        if other != name:
+            values = [row.number(other) for row in rows]
+            fixed[other] = max(values, key=values.count) if values else None
+    lines: dict[float | None, dict[float, SweepRow]] = {}
+    for row in rows:
+        value = row.number(name)
+        if value is not None and all(row.number(other) == fixed[other] for other in fixed):
+            lines.setdefault(row.number(by) if by else None, {}).setdefault(value, row)
+    return lines
 
 
-def wide_figure(title: str, *, height: float) -> Figure:
-    """A wide figure with a title and no plot yet."""
-    figure, axes = wide_axes(title, "", "", height=height)
-    axes.remove()
+def _axis_name(setting: str) -> str:
+    word = setting.rpartition(".")[2]
+    return f"{_SYMBOLS[setting]} ({word})" if setting in _SYMBOLS else word
+
+
+def _measure(result: SweepResult) -> str:
+    """What an axis shows: "accuracy, combined", but "TAR@FAR 1e-4", which names itself."""
+    return ", ".join(word for word in (result.measure, result.judged_by) if word)
+
+
+def _draw_seeds(axes: Axes, points: Sequence[tuple[float, float]], colour: str) -> None:
+    """The single seeds behind a mean."""
+    x, y = [x for x, _ in points], [y for _, y in points]
+    axes.scatter(x, y, s=9, color=colour, alpha=0.45, linewidths=0, zorder=2.5)
+
+
+# -- heads over ranks ------------------------------------------------------------------------------
+
+
+def images_per_second(
+    result: ParallelResult, *, title: str = "The head alone, its classes over ranks"
+) -> Figure:
+    """Images a second over ranks; dots are single steps, dashed is the first point times ranks."""
+    threads = "one thread" if result.threads == 1 else f"{result.threads} threads"
+    each = "a GPU" if result.device == "cuda" else f"a process of {threads}"
+    figure, axes = wide_axes(
+        title, f"ranks ({each} each)", f"images/s, {result.identities:,} people", height=3.4
+    )
+    ideal: Mapping[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 3))}
+    colours = distinct_colours(result.methods)
+    for method in result.methods:
+        runs = result.of(method)
+        ranks = [run.ranks for run in runs]
+        rates = [result.images_per_second(run) for run in runs]
+        colour = colours[method]
+        linear = [rates[0] * count / ranks[0] for count in ranks]
+        axes.plot(ranks, linear, color=colour, alpha=0.7, **ideal)
+        axes.scatter(
+            [run.ranks for run in runs for _ in run.seconds],
+            [rate for run in runs for rate in result.every_rate(run)],
+            s=9,
+            color=colour,
+            alpha=0.4,
+            linewidths=0,
+        )
+        last = runs[-1]
+        sent = f"{last.exchanges:.0f} exchanges, {last.bytes_sent / 1e6:.2f} MB a step and rank"
+        label = f"{method}: {result.speed_up(last):.2f}× on {last.ranks}"
+        axes.plot(
+            ranks,
+            rates,
+            color=colour,
+            linewidth=2,
+            marker="o",
+            markersize=5,
+            label=f"{label}; {sent}" if last.exchanges else label,
+            zorder=3,
+        )
+    axes.plot([], [], color=INK, label="ideal", **ideal)
+    axes.set_xticks(result.ranks)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=ROUND))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
+    show_legend(axes, loc="upper left")
     return figure

@@ -1,6 +1,5 @@
 """A calibration to read: its tables for the terminal, and one picture."""
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +8,15 @@ from matplotlib.figure import Figure
 
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.thresholds import RateAtTarget
-from sphereface2.files import write_atomically
-from sphereface2.reporting.figures.verification import (
-    GENUINE_COLOUR,
-    IMPOSTOR_COLOUR,
+from sphereface2.reporting.figures.verification import draw_scores
+from sphereface2.reporting.style import (
+    BLUE,
+    DASHED,
     INK,
     METHOD_COLOURS,
     prepare_axes,
     show_legend,
+    write_figure,
 )
 from sphereface2.reporting.tables import UNRESOLVED, Cell, TableContent, interval_text, percent
 
@@ -88,24 +88,15 @@ def calibration_figure(calibration: Calibration) -> Figure:
 
 def write_calibration_picture(path: Path, calibration: Calibration) -> None:
     """Write the figure as a PNG, whole or not at all."""
-    buffer = io.BytesIO()
-    calibration_figure(calibration).savefig(buffer, format="png", dpi=160)
-    write_atomically(path, buffer.getvalue())
+    write_figure(path, calibration_figure(calibration), kind="png", dpi=160)
 
 
 def _draw_scores(axes: Axes, calibration: Calibration) -> None:
     prepare_axes(axes, "cosine", "pairs")
     axes.set_title(f"Scores on {calibration.set_name}", loc="left", fontsize=9.5, color=INK,
                    fontweight="bold", parse_math=False)  # fmt: skip
-    histogram = calibration.histogram
-    for counts, colour, label in (
-        (histogram.impostor, IMPOSTOR_COLOUR, "different people"),
-        (histogram.genuine, GENUINE_COLOUR, "same person"),
-    ):
-        axes.stairs(counts, histogram.edges, color=colour, alpha=0.3, fill=True)
-        axes.stairs(counts, histogram.edges, color=colour, linewidth=1.4, label=label)
-    top = max(*histogram.genuine, *histogram.impostor, 1)
-    axes.set_ylim(0, 1.5 * top)
+    impostor, genuine = draw_scores(axes, calibration.histogram)
+    axes.set_ylim(0, 1.5 * max(*impostor, *genuine, 1))
     shown = [each for each in calibration.thresholds if each.resolved]
     for each in shown:
         if each.threshold_interval is not None:
@@ -121,7 +112,7 @@ def _draw_scores(axes: Axes, calibration: Calibration) -> None:
 
 
 def _mark(axes: Axes, score: float, label: str, colour: str, *, height: float) -> None:
-    axes.axvline(score, ymax=height - 0.02, color=colour, linewidth=1.1, linestyle=(0, (4, 2)))
+    axes.axvline(score, ymax=height - 0.02, color=colour, linewidth=1.1, linestyle=DASHED)
     axes.annotate(
         label,
         (score, height),
@@ -139,7 +130,7 @@ def _draw_reliability(axes: Axes, calibration: Calibration) -> None:
     error = percent(calibration.calibration_error)
     axes.set_title(f"Reliability, mean gap {error} points", loc="left", fontsize=9.5, color=INK,
                    fontweight="bold", parse_math=False)  # fmt: skip
-    axes.plot([0, 100], [0, 100], color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
+    axes.plot([0, 100], [0, 100], color=INK, linewidth=0.9, linestyle=DASHED)
     bins = calibration.reliability
     shares = np.array([each.share for each in bins])
     low = np.array([each.interval.low for each in bins])
@@ -152,7 +143,7 @@ def _draw_reliability(axes: Axes, calibration: Calibration) -> None:
         fmt="o",
         markersize=4,
         linewidth=1.3,
-        color=METHOD_COLOURS["sphereface2"],
+        color=BLUE,
     )
     axes.set_xlim(-3, 103)
     axes.set_ylim(-3, 103)

@@ -1,27 +1,19 @@
 """Several runs compared: tables for the terminal, and one HTML page."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from sphereface2.evaluation.comparison import Comparison, Difference, SetComparison
 from sphereface2.evaluation.results import EvaluationResult, installed_versions
-from sphereface2.files import write_atomically
-from sphereface2.reporting.figures import verification as plots
-from sphereface2.reporting.pages.page import render_page
-from sphereface2.reporting.pages.verification import (
-    BAND_NOTE,
-    DEFINITIONS,
-    curve_figures,
-    legend_entry,
-)
+from sphereface2.reporting.figures.verification import det_figure, roc_figure
+from sphereface2.reporting.pages.page import LegendEntry, Page, Section, blocks, definitions
+from sphereface2.reporting.pages.verification import DEFINITIONS, ROC_NOTE, curve_section
+from sphereface2.reporting.style import BLUE, distinct_colours
 from sphereface2.reporting.tables import Cell, TableContent, accuracy_content, percent
 
-SECTIONS = (
-    ("accuracy", "Accuracy"),
-    ("differences", "Differences"),
-    ("roc", "ROC"),
-    ("det", "DET"),
-    ("definitions", "Definitions"),
+_DET_NOTE = (
+    "The two errors against each other, both on logarithmic axes. Down and to the left is better. "
+    "Bands of single runs may overlap though the difference of the runs is resolved: they stumble "
+    "over the same pairs."
 )
 _OWN_DEFINITIONS = (
     (
@@ -33,7 +25,7 @@ _OWN_DEFINITIONS = (
     (
         "McNemar",
         "The exact test on the pairs that only one of two runs decides right, each at its own "
-        "fold thresholds: would a fair coin part them this unevenly? It takes pairs as "
+        "fold thresholds: would a fair coin split them this unevenly? It takes pairs as "
         "independent. The p value of the accuracy is the larger of the two tests.",
     ),
     (
@@ -79,50 +71,48 @@ def comparison_tables(comparison: Comparison) -> list[TableContent]:
     ]
 
 
-def write_comparison(
-    path: Path,
-    comparison: Comparison,
-    *,
-    title: str,
-    steps: Sequence[str] = (),
-    notes: Sequence[str] = (),
-) -> None:
-    """Write the page to `path`, all of it or nothing."""
-    page = render_comparison(comparison, title=title, steps=steps, notes=notes)
-    write_atomically(path, page)
-
-
-def render_comparison(
+def comparison_page(
     comparison: Comparison, *, title: str, steps: Sequence[str] = (), notes: Sequence[str] = ()
-) -> str:
-    """The page as a string.
+) -> Page:
+    """The comparison as a page.
 
     steps: of each run, which step of its training was judged
     notes: what is odd about the comparison
     """
-    evaluation = _as_evaluation(comparison)
-    colours = plots.distinct_colours(comparison.models)
+    block, evaluation = blocks(), _as_evaluation(comparison)
+    colours = distinct_colours(comparison.models)
+    legend = [LegendEntry(model, colour) for model, colour in colours.items()]
     accuracy, *differences = comparison_tables(comparison)
-    return render_page(
-        "comparison.html.jinja",
+    between = (
+        f"Each run less {comparison.models[0]}, on the same pairs. Not resolved means: these pairs "
+        "cannot tell the difference from chance; it does not mean that there is none."
+    )
+    return Page(
+        kind="comparison",
+        kicker="Comparison of runs on the same pairs",
         title=title,
-        baseline=comparison.models[0],
-        accent=plots.METHOD_COLOURS["sphereface2"],
-        sections=SECTIONS,
-        verdicts=[
-            {"text": each.sentence, "resolved": each.accuracy.is_resolved}
-            for each in comparison.comparisons
+        accent=BLUE,
+        head=[block.verdicts(comparison.comparisons)],
+        sections=[
+            Section(
+                "accuracy",
+                "Accuracy",
+                [
+                    block.table(accuracy),
+                    *(block.note(f"{note}.", "Note:") for note in notes),
+                    *(block.note(f"Checkpoint of {step}.") for step in steps),
+                ],
+            ),
+            Section(
+                "differences",
+                "Differences",
+                [block.note(between), *(block.table(each, heading=True) for each in differences)],
+            ),
+            curve_section("ROC", roc_figure, evaluation, ROC_NOTE, legend, colours=colours),
+            curve_section("DET", det_figure, evaluation, _DET_NOTE, legend, colours=colours),
+            definitions((*DEFINITIONS[:-1], *_OWN_DEFINITIONS)),
         ],
-        accuracy=accuracy,
-        steps=steps,
-        notes=notes,
-        differences=differences,
-        roc_legend=[legend_entry(model, colour) for model, colour in colours.items()],
-        roc=curve_figures(evaluation, plots.roc_figure, "ROC", colours=colours),
-        det=curve_figures(evaluation, plots.det_figure, "DET", colours=colours),
-        band_note=BAND_NOTE if any(row.roc_band for row in comparison.results) else "",
-        definitions=(*DEFINITIONS[:-1], *_OWN_DEFINITIONS),
-        versions=list(installed_versions().items()),
+        versions=installed_versions(),
     )
 
 

@@ -1,9 +1,10 @@
 """The report of an inspection: tables for the terminal and one HTML page that loads nothing."""
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
+from matplotlib.figure import Figure
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,34 +12,31 @@ from rich.text import Text
 
 from sphereface2.datatools.inspect.faces import MAX_DISPLACEMENT, MIN_AGREEMENT
 from sphereface2.datatools.inspect.findings import ERROR, GOOD, NOTE, SUSPICION, Finding, findings
-from sphereface2.datatools.inspect.inspection import Inspected
-from sphereface2.evaluation.mislabelled import BELONGS, Suspect
-from sphereface2.files import write_atomically
-from sphereface2.reporting.figures import inspection as inspection_plots
-from sphereface2.reporting.figures import verification as plots
-from sphereface2.reporting.inspection_pictures import (
+from sphereface2.datatools.inspect.inspection import Inspected, Inspection
+from sphereface2.evaluation.mislabelled import BELONGS, MislabelledResult, Suspect
+from sphereface2.reporting.figures.inspection import margins_figure, people_figure, sizes_figure
+from sphereface2.reporting.pages.page import (
+    Definitions,
+    Page,
+    Section,
+    Tile,
+    blocks,
+    definitions,
+)
+from sphereface2.reporting.pictures import (
     InspectionPictures,
     PictureRow,
+    groups_of_copies,
     jpeg_data_uri,
+    png_data_uri,
     with_template,
 )
-from sphereface2.reporting.pages.page import render_page
-from sphereface2.reporting.pictures import png_data_uri
+from sphereface2.reporting.style import BLUE, to_svg
 
 _MARKS = {GOOD: ("ok", "green"), NOTE: ("note", ""), SUSPICION: ("suspicious", "yellow")}
 _MARKS[ERROR] = ("wrong", "red")
 _LISTED = 10
 _TOO_CONFUSED = 0.25  # nearer to another person than to their own: the model is too weak
-
-SECTIONS = (
-    ("findings", "Findings"),
-    ("average", "Average face"),
-    ("people", "People"),
-    ("copies", "Copies"),
-    ("labels", "Labels"),
-    ("unreadable", "Unreadable"),
-    ("definitions", "Definitions"),
-)
 
 DEFINITIONS = (
     (
@@ -163,80 +161,198 @@ def all_findings(inspected: Inspected) -> tuple[Finding, ...]:
     return found
 
 
-def write_inspection(path: Path, inspected: Inspected, pictures: InspectionPictures) -> None:
-    """Write the page to `path`, all of it or nothing."""
-    write_atomically(path, render_inspection(inspected, pictures))
-
-
-def render_inspection(inspected: Inspected, pictures: InspectionPictures) -> str:
-    """The page as a string."""
-    data, result = inspected.data, inspected.labels
-    sections = [section for section in SECTIONS if section[0] != "labels" or result]
-    return render_page(
-        "inspection.html.jinja",
+def inspection_page(inspected: Inspected, pictures: InspectionPictures) -> Page:
+    """The page of an inspection."""
+    block, data, result = blocks(), inspected.data, inspected.labels
+    judged = f" · labels judged with {inspected.model}" if inspected.model else ""
+    average = block.note(
+        "The mean of all images. Aligned faces give a clear face whose eyes, nose and corners of "
+        "the mouth lie in the rings."
+    )
+    picture = png_data_uri(with_template(pictures.average))
+    sections = [
+        Section("findings", "Findings", [block.findings(all_findings(inspected), _MARKS)]),
+        Section("average", "Average face", [average, block.average(picture, _alignment(data))]),
+        Section("people", "People", _people(data, pictures)),
+        Section("copies", "Copies", _copies(data, pictures)),
+        *([Section("labels", "Labels", _labels(result, pictures))] if result else []),
+        Section("unreadable", "Unreadable", _unreadable(data)),
+        definitions(DEFINITIONS),
+    ]
+    return Page(
+        kind="inspection",
+        kicker="Inspection of training data",
         title=inspected.title,
-        accent=plots.method_colour("sphereface2"),
+        accent=BLUE,
+        head=[block.note(f"{data.path}{judged}"), block.tiles(_tiles(inspected))],
         sections=sections,
-        path=data.path,
-        model=inspected.model,
-        data=data,
-        result=result,
-        marks={level: word for level, (word, _) in _MARKS.items()},
-        tiles=_tiles(inspected),
-        findings=all_findings(inspected),
-        people_figure=_svg(inspection_plots.people_figure(data.people), "people"),
-        sizes_figure=_svg(inspection_plots.sizes_figure(data.sizes), "sizes"),
-        margins_figure=(
-            _svg(inspection_plots.margins_figure(result), "margins") if result else None
-        ),
-        average=png_data_uri(with_template(pictures.average)),
-        samples=[_row(row) for row in pictures.samples],
-        copies=[_row(row) for row in pictures.copies],
-        groups=sorted(
-            (group for count in data.duplicates for group in count.named),
-            key=lambda group: not group.across_people,
-        ),
-        suspects=[_row(row) for row in pictures.suspects],
-        alike=[_row(row) for row in pictures.alike],
-        split=[_row(row) for row in pictures.split],
-        definitions=DEFINITIONS,
-        versions=list(inspected.versions.items()),
+        versions=inspected.versions,
     )
 
 
-def _tiles(inspected: Inspected) -> list[dict[str, str]]:
-    data = inspected.data
+def _tiles(inspected: Inspected) -> list[Tile]:
+    data, people, labels = inspected.data, inspected.data.people, inspected.labels
     copies = sum(count.surplus_images for count in data.duplicates)
+    across = sum(count.across_people for count in data.duplicates)
+    span = f"median; {people.fewest:,} to {people.most:,}"
     tiles = [
-        _tile("Images", f"{data.images:,}", f"{len(data.unreadable):,} unreadable", "main"),
-        _tile("People", f"{data.people.people:,}", f"{data.people.single:,} with one image"),
-        _tile("Images per person", f"{data.people.median:g}", _span(inspected)),
-        _tile("Copies", f"{copies:,}", f"{_across(inspected):,} groups across people"),
+        Tile("Images", f"{data.images:,}", f"{len(data.unreadable):,} unreadable", "main"),
+        Tile("People", f"{people.people:,}", f"{people.single:,} with one image"),
+        Tile("Images per person", f"{people.median:g}", span),
+        Tile("Copies", f"{copies:,}", f"{across:,} groups across people"),
     ]
-    if inspected.labels is not None:
-        share = len(inspected.labels.suspects) / inspected.labels.judged
-        tiles.append(
-            _tile("Likely mislabelled", f"{len(inspected.labels.suspects):,}", f"{share:.1%}")
-        )
+    if labels is not None:
+        suspects = len(labels.suspects)
+        share = f"{suspects / labels.judged:.1%}"
+        tiles.append(Tile("Likely mislabelled", f"{suspects:,}", share))
     return tiles
 
 
-def _tile(label: str, value: str, note: str, style: str = "") -> dict[str, str]:
-    return {"label": label, "value": value, "note": note, "style": style}
+def _alignment(data: Inspection) -> Definitions:
+    """What stands beside the average face."""
+    found, colour = data.alignment, data.colour
+    # Plus 0: a value that rounds to nothing has no sign.
+    right, down, turn = round(found.right, 1) + 0, round(found.down, 1) + 0, round(found.turn) + 0
+    return (
+        ("Agreement", f"{found.agreement:.2f} (aligned faces: about 0.3)"),
+        ("Match", f"{found.match:.2f} (aligned faces: about 0.9)"),
+        ("Displacement", f"{found.displacement:.1f} pixels of 112"),
+        (
+            "Found at",
+            f"{right:+.1f} right, {down:+.1f} down, scale {found.scale:.2f}, turned {turn}°",
+        ),
+        (
+            "Colour",
+            f"{100 * colour.blue_share:.1f} % of the colour images are bluer than red in the "
+            f"middle; {colour.grey_images:,} images are grey",
+        ),
+    )
 
 
-def _span(inspected: Inspected) -> str:
-    return f"median; {inspected.data.people.fewest:,} to {inspected.data.people.most:,}"
+def _people(data: Inspection, pictures: InspectionPictures) -> list[Markup]:
+    block, people = blocks(), data.people
+    drawn = [_svg(people_figure(people), "people"), _svg(sizes_figure(data.sizes), "sizes")]
+    content = [
+        block.figures(drawn),
+        block.heading("Samples"),
+        block.rows([_row(row) for row in pictures.samples]),
+    ]
+    if people.single:
+        first = "; the first 40" if people.single > 40 else ""
+        content += [
+            block.heading("People with one image"),
+            block.note(f"{people.single:,} in all{first}."),
+            block.names(people.single_names[:40]),
+        ]
+    return content
 
 
-def _across(inspected: Inspected) -> int:
-    return sum(count.across_people for count in inspected.data.duplicates)
+def _copies(data: Inspection, pictures: InspectionPictures) -> list[Markup]:
+    block = blocks()
+    if not pictures.copies:
+        return [block.empty("No image is there twice.")]
+    groups, shown = groups_of_copies(data), pictures.copies
+    first = f"; the first {len(shown)} groups" if len(groups) > len(shown) else ""
+    rows = [
+        _row(row, f"{group.kind}, {group.copies} images")
+        | {"mark": "across people" if group.across_people else ""}
+        for row, group in zip(shown, groups, strict=False)
+    ]
+    note = f"Groups across people first{first}. All are in duplicates.csv."
+    return [block.note(note), block.rows(rows, "narrow")]
 
 
-def _row(row: PictureRow) -> dict[str, Any]:
+def _labels(result: MislabelledResult, pictures: InspectionPictures) -> list[Markup]:
+    block = blocks()
+    judged = (
+        f"{result.judged:,} of {result.images:,} images were judged: those of people with three "
+        "images or more. Suspects lie to the left of the line. The count axis is logarithmic above "
+        "ten."
+    )
+    content = [
+        block.figures([_svg(margins_figure(result), "margins")], judged),
+        block.heading("Suspects"),
+    ]
+    suspects = [
+        _row(
+            row,
+            row.caption,
+            f"own {each.own:.2f}, other {each.other:.2f}",
+            name=str(number),
+            titles=(
+                "image",
+                f"labelled {each.person}",
+                f"{'looks like' if each.kind == BELONGS else 'nearest, but far:'} "
+                f"{each.other_person}",
+            ),
+        )
+        for number, (row, each) in enumerate(
+            zip(pictures.suspects, result.suspects, strict=False), start=1
+        )
+    ]
+    if suspects:
+        all_of = f"; {len(suspects)} of {len(result.suspects):,}, all are in suspects.csv"
+        more = all_of if len(result.suspects) > len(suspects) else ""
+        note = (
+            f"The most suspicious first{more}. Left the image, then three of its label, then three "
+            "of the nearest other person."
+        )
+        content += [block.note(note), block.rows(suspects, "wide")]
+    else:
+        content.append(block.empty("No label stands out."))
+    alike = [
+        _row(
+            row,
+            f"centres {pair.similarity:.2f}",
+            titles=(pair.first_person, pair.second_person),
+        )
+        for row, pair in zip(pictures.alike, result.alike, strict=False)
+    ]
+    split = [
+        _row(
+            row,
+            f"{len(each.part)} of {each.images} images in the smaller part, unity {each.unity:.2f}",
+            titles=("larger part", "smaller part"),
+        )
+        for row, each in zip(pictures.split, result.split, strict=False)
+    ]
+    for title, note, rows in (
+        (
+            "Two labels, one person?",
+            "Labels whose centres are nearer than those of two people are by chance.",
+            alike,
+        ),
+        (
+            "One label, two people?",
+            "Labels whose images fall into two parts with little in common; it may also be front "
+            "and side of one person.",
+            split,
+        ),
+    ):
+        if rows:
+            content += [block.heading(title), block.note(note), block.rows(rows, "wide")]
+    return content
+
+
+def _unreadable(data: Inspection) -> list[Markup]:
+    block, bad = blocks(), data.unreadable
+    if not bad:
+        return [block.empty("Every image can be read.")]
+    first = "; the first 100" if len(bad) > 100 else ""
+    note = f"{len(bad):,} in all{first}. All are in unreadable.txt."
+    return [block.note(note), block.unreadable(bad[:100])]
+
+
+def _row(
+    row: PictureRow, *notes: str, name: str | None = None, titles: Sequence[str] = ()
+) -> dict[str, Any]:
+    """A row of pictures; each part may have a title."""
+    parts = zip(titles or [""] * len(row.parts), row.parts, strict=True)
     return {
-        "caption": row.caption,
-        "parts": [[jpeg_data_uri(image) for image in part] for part in row.parts],
+        "name": row.caption if name is None else name,
+        "notes": notes,
+        "mark": "",
+        "parts": [(title, [jpeg_data_uri(image) for image in part]) for title, part in parts],
     }
 
 
@@ -257,6 +373,5 @@ def _suspects_table(suspects: tuple[Suspect, ...]) -> Table:
     return table
 
 
-def _svg(figure: Any, name: str) -> Markup:
-    # matplotlib escapes the text inside a figure, `to_svg` its description.
-    return Markup(plots.to_svg(figure, name=name, description=name))
+def _svg(figure: Figure, name: str) -> Markup:
+    return to_svg(figure, name=name, description=name)

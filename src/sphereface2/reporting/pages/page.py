@@ -1,26 +1,91 @@
-"""Pages: one HTML file each, that holds everything it shows and loads nothing."""
+"""The skeleton of every page: one HTML file that holds everything it shows and loads nothing."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from sphereface2.files import write_atomically
+
+Definitions = Sequence[tuple[str, str]]
 
 
-def render_page(template: str, **values: Any) -> str:
-    """One of the templates, filled in; every value is escaped unless it is Markup."""
-    environment = Environment(
+class Section(NamedTuple):
+    """A part of a page that its list of contents leads to."""
+
+    anchor: str
+    title: str
+    content: Sequence[Markup]
+
+
+class Tile(NamedTuple):
+    """A number to be seen first; `small` stands beside it, `style` is "main", "base" or nothing."""
+
+    label: str
+    value: str
+    note: str
+    style: str = ""
+    small: str = ""
+
+
+class LegendEntry(NamedTuple):
+    """A line of a legend; `style` is "dashed", "filled" or nothing."""
+
+    label: str
+    colour: str
+    style: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page shows; every text is escaped, and `blocks` give the markup between.
+
+    kind: what the style sheet knows the page by; kicker: what kind of page it is, in words
+    head: what stands above the list of contents
+    versions: what it was made with
+    """
+
+    kind: str
+    kicker: str
+    title: str
+    accent: str
+    sections: Sequence[Section]
+    head: Sequence[Markup] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def render(self) -> str:
+        return _environment().get_template("page.html.jinja").render(**vars(self))
+
+    def write(self, path: Path) -> None:
+        """Write the page, all of it or nothing."""
+        write_atomically(path, self.render())
+
+
+def blocks() -> Any:
+    """The macros of blocks.html.jinja: each gives the markup of one kind of content."""
+    return _environment().get_template("blocks.html.jinja").module
+
+
+def definitions(terms: Definitions) -> Section:
+    return Section("definitions", "Definitions", [blocks().definitions(terms)])
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
         loader=FunctionLoader(_source),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template(template).render(**values)
 
 
 def _source(name: str) -> str:
-    return (
-        resources.files("sphereface2.reporting")
-        .joinpath("templates", name)
-        .read_text(encoding="utf-8")
-    )
+    place = resources.files("sphereface2.reporting").joinpath("templates", name)
+    return place.read_text(encoding="utf-8")

@@ -1,25 +1,24 @@
 """The report of a protocol: one HTML page with its numbers, curves and conventions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from sphereface2.evaluation.results import installed_versions
 from sphereface2.evaluation.views import Part, ProtocolResult
-from sphereface2.files import write_atomically
-from sphereface2.reporting.figures import protocols as draw
+from sphereface2.reporting.figures.protocols import compared_figure, rate_figure
 from sphereface2.reporting.figures.verification import (
-    GENUINE_COLOUR,
-    IMPOSTOR_COLOUR,
-    method_colour,
-    to_svg,
+    AcceptCurve,
+    det_figure,
+    histogram_figure,
+    roc_figure,
 )
-from sphereface2.reporting.pages.page import render_page
-from sphereface2.reporting.pages.verification import legend_entry
+from sphereface2.reporting.pages.page import LegendEntry, Page, Section, Tile, blocks
+from sphereface2.reporting.pages.verification import SCORE_LEGEND
 from sphereface2.reporting.protocol_tables import measures_content, table_content
+from sphereface2.reporting.style import GREY, method_colour, to_svg
 from sphereface2.reporting.tables import TableContent, interval_text, percent
 
 _TILES = 4
@@ -33,15 +32,30 @@ class _Figures:
     title: str
     note: str
     drawn: Callable[[Part, str], Sequence[tuple[str, Figure]]]
-    legend: Sequence[Mapping[str, str]] = ()
+    legend: Sequence[LegendEntry] = ()
 
 
-def _rocs(part: Part, colour: str) -> list[tuple[str, Figure]]:
-    return [
-        (f"{name}, {part.title}", figure(part.title, roc, colour=colour))
-        for roc in part.rocs
-        for name, figure in (("ROC", draw.roc_figure), ("DET", draw.det_figure))
-    ]
+def roc_figures(part: Part, colour: str) -> list[tuple[str, Figure]]:
+    found = []
+    for roc in part.rocs:
+        at = [(each.at.target, each.rate) for each in roc.measures if each.at and each.resolved]
+        curve = AcceptCurve(part.title, roc.points, roc.impostors, roc.genuine, marks=at)
+        for name, draw in (("ROC", roc_figure), ("DET", det_figure)):
+            title = f"{name}, {part.title}"
+            figure = draw(title, [curve], legend=False, colours={part.title: colour})
+            found.append((title, figure))
+    return found
+
+
+def _histograms(part: Part, colour: str) -> list[tuple[str, Figure]]:
+    found = []
+    for each in part.histograms:
+        marks = [m.at.threshold for m in each.measures if m.at is not None and m.at.resolved]
+        figure = histogram_figure(
+            part.title, each.counts, per="share", thresholds=marks, legend=False
+        )
+        found.append((f"Score histogram, {part.title}", figure))
+    return found
 
 
 _BARS = "Dots are the rates of the table, bars their 95 % intervals."
@@ -53,7 +67,7 @@ _FIGURES = (
         "with them; up and to the left is better. DET: the two errors against each other on "
         "logarithmic axes; down and to the left is better. Each axis starts at one trial. Dots are "
         "the rates of the table at their targets, bars their 95 % intervals.",
-        _rocs,
+        roc_figures,
     ),
     _Figures(
         "ranks",
@@ -61,7 +75,7 @@ _FIGURES = (
         "How often the right person is among the first k of the gallery, over k. Someone else with "
         f"the same score stands before the right person. {_BARS}",
         lambda part, colour: [
-            ("Rates over ranks", draw.rate_figure(curve, colour=colour)) for curve in part.curves
+            ("Rates over ranks", rate_figure(curve, colour=colour)) for curve in part.curves
         ],
     ),
     _Figures(
@@ -70,7 +84,7 @@ _FIGURES = (
         "The rate of each group at the one threshold of all, and that of all as a dashed line. "
         f"{_BARS}",
         lambda part, colour: [
-            (each.title, draw.compared_figure(each, colour=colour)) for each in part.compared
+            (each.title, compared_figure(each, colour=colour)) for each in part.compared
         ],
     ),
     _Figures(
@@ -78,86 +92,66 @@ _FIGURES = (
         "Scores",
         "The cosines of genuine and of impostor pairs, each as a share of its own kind, however "
         "many there are of the other. The less the two overlap, the better.",
-        lambda part, _: [
-            (f"Score histogram, {part.title}", draw.scores_figure(part.title, each))
-            for each in part.histograms
-        ],
-        legend=(
-            legend_entry("same person", GENUINE_COLOUR, "filled"),
-            legend_entry("different people", IMPOSTOR_COLOUR, "filled"),
-            legend_entry("thresholds of the table", "#828a96", "dashed"),
-        ),
+        _histograms,
+        legend=(*SCORE_LEGEND, LegendEntry("thresholds of the table", GREY, "dashed")),
     ),
 )
 
 
-def write_protocol_report(
-    path: Path,
+def protocol_page(
     result: ProtocolResult,
     *,
     title: str,
     label: str,
     published: Sequence[TableContent] = (),
-) -> None:
-    """Write the page to `path`, all of it or nothing; the options are those of the rendering."""
-    page = render_protocol_report(result, title=title, label=label, published=published)
-    write_atomically(path, page)
-
-
-def render_protocol_report(
-    result: ProtocolResult,
-    *,
-    title: str,
-    label: str,
-    published: Sequence[TableContent] = (),
-    versions: Mapping[str, str] | None = None,
-) -> str:
-    """The page as a string.
+) -> Page:
+    """The report of a protocol's result.
 
     label: what was judged, by which its colour is found
     published: numbers of others on the same images, beside ours
     """
-    colour = method_colour(label)
-    view = result.view()
-    figures = [(section, _drawn(section, view.parts, colour)) for section in _FIGURES]
-    figures = [(section, drawn) for section, drawn in figures if drawn]
+    block, colour, view = blocks(), method_colour(label), result.view()
+    tables = [
+        *(measures_content(part.title, part.measures) for part in view.parts if part.measures),
+        *(table_content(table) for part in view.parts for table in part.tables),
+    ]
+    sections = [Section("numbers", "Numbers", [block.table(each, heading=True) for each in tables])]
+    for each in _FIGURES:
+        drawn = _drawn(each, view.parts, colour)
+        if drawn:
+            content = [block.figures(drawn, each.note, each.legend)]
+            sections.append(Section(each.key, each.title, content))
+    if published:
+        beside = [block.table(each, heading=True) for each in published]
+        sections.append(Section("published", "The paper", beside))
     own = [(part.title, part.conventions) for part in view.parts if part.conventions]
-    return render_page(
-        "protocol_report.html.jinja",
+    conventions = [(result.protocol, result.conventions), *own]
+    counted = block.note("What was counted how; numbers of other conventions are other numbers.")
+    said = [(name, Markup("<br>").join(lines)) for name, lines in conventions]
+    sections.append(Section("conventions", "Conventions", [counted, block.definitions(said)]))
+    return Page(
+        kind="protocol",
+        kicker=f"Protocol report · {result.protocol} · {label}",
         title=title,
-        label=label,
-        protocol=result.protocol,
         accent=colour,
-        sections=[
-            ("numbers", "Numbers"),
-            *((section.key, section.title) for section, _ in figures),
-            *([("published", "The paper")] if published else []),
-            ("conventions", "Conventions"),
-        ],
-        summary=view.summary,
-        tiles=_tiles(view.parts),
-        tables=[
-            *(measures_content(part.title, part.measures) for part in view.parts if part.measures),
-            *(table_content(table) for part in view.parts for table in part.tables),
-        ],
-        figures_of=figures,
-        published=published,
-        conventions=[(result.protocol, result.conventions), *own],
-        versions=list((versions or installed_versions()).items()),
+        head=[block.note(view.summary), block.tiles(_tiles(view.parts))],
+        sections=sections,
+        versions=installed_versions(),
     )
 
 
-def _tiles(parts: Sequence[Part]) -> list[dict[str, str]]:
+def _tiles(parts: Sequence[Part]) -> list[Tile]:
     """The numbers that are quoted first."""
     chosen = [(part.title, measure) for part in parts for measure in part.headline]
     return [
-        {
-            "label": measure.name,
-            "value": percent(measure.rate.value),
-            "interval": interval_text(measure.rate.interval),
-            "note": f"{name} · {measure.rate.trials:,} trials",
-            "style": "" if number else "main",
-        }
+        Tile(
+            measure.name,
+            percent(measure.rate.value),
+            f"{interval_text(measure.rate.interval)}\N{THIN SPACE}% · {name} · "
+            f"{measure.rate.trials:,} trials",
+            "" if number else "main",
+            small="\N{THIN SPACE}%",
+        )
         for number, (name, measure) in enumerate(chosen[:_TILES])
     ]
 
@@ -165,7 +159,6 @@ def _tiles(parts: Sequence[Part]) -> list[dict[str, str]]:
 def _drawn(section: _Figures, parts: Sequence[Part], colour: str) -> list[Markup]:
     figures = [each for part in parts for each in section.drawn(part, colour)]
     return [
-        # matplotlib escapes the text inside a figure, `to_svg` its description.
-        Markup(to_svg(figure, name=f"{section.key}{number}", description=description))
+        to_svg(figure, name=f"{section.key}{number}", description=description)
         for number, (description, figure) in enumerate(figures)
     ]

@@ -4,15 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-from matplotlib.figure import Figure
-
 from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
 from sphereface2.evaluation.results import installed_versions
 from sphereface2.files import write_atomically
 from sphereface2.progress import in_words
-from sphereface2.reporting.figures import verification as plots
-from sphereface2.reporting.pages.page import render_page
+from sphereface2.reporting.pages.page import Page, Section, Tile, blocks, definitions
+from sphereface2.reporting.style import BLUE, NamedFigure, method_colour, to_svg
 from sphereface2.reporting.sweep_tables import (
     ABSENT,
     csv_table,
@@ -44,7 +41,7 @@ DEFINITIONS = (
         "Not distinguishable",
         "The mean differs from the best of its column by less than two standard errors of the "
         "difference, the root of the sum of the two squared standard errors. Few seeds know their "
-        "deviation badly, so a difference a little above this is no proof either.",
+        "deviation badly, so a difference a little above this proves nothing either.",
     ),
     (
         "Place",
@@ -56,7 +53,7 @@ DEFINITIONS = (
 
 
 def write_sweep_files(
-    folder: Path, result: SweepResult, *, figures: Sequence[tuple[str, Figure]] = ()
+    folder: Path, result: SweepResult, *, figures: Sequence[NamedFigure] = ()
 ) -> list[Path]:
     """Write the result as a page, JSON, Markdown and CSV; the paths, the page first."""
     names = (PAGE, RESULT, "table.md", "table.csv")
@@ -64,47 +61,41 @@ def write_sweep_files(
     result.save(data)
     write_atomically(markdown, markdown_table(result))
     write_atomically(table, csv_table(result))
-    write_sweep_report(page, result, figures=figures)
+    sweep_page(result, figures=figures).write(page)
     return [page, data, markdown, table]
 
 
-def write_sweep_report(
-    path: Path, result: SweepResult, *, figures: Sequence[tuple[str, Figure]] = ()
-) -> None:
-    """Write the page to `path`, all of it or nothing; `figures` are (caption, figure)."""
-    write_atomically(path, render_sweep_report(result, figures=figures))
-
-
-def render_sweep_report(result: SweepResult, *, figures: Sequence[tuple[str, Figure]] = ()) -> str:
-    """The page as a string."""
-    beside = differences_content(result)
-    sections = [
-        ("figures", "Figures", bool(figures)),
-        ("table", "Table", True),
-        ("paper", "The paper", beside is not None),
-        ("settings", "Settings", True),
-        ("definitions", "Definitions", True),
-    ]
-    return render_page(
-        "sweep.html.jinja",
+def sweep_page(result: SweepResult, *, figures: Sequence[NamedFigure] = ()) -> Page:
+    """The page of a sweep."""
+    block, beside = blocks(), differences_content(result)
+    scale = result.scale and f"{result.scale} scale"
+    sections = []
+    if figures:
+        drawn = [_figure(number, each) for number, each in enumerate(figures)]
+        sections.append(Section("figures", "Figures", [block.drawn(drawn)]))
+    failed = failures(result)
+    table = [block.table(sweep_content(result)), *([block.failures(failed)] if failed else [])]
+    sections.append(Section("table", "Table", table))
+    if beside is not None:
+        title = block.note(f"{beside.title}, in points.")
+        sections.append(Section("paper", "The paper", [title, block.table(beside)]))
+    note = (
+        "What made each row: its command, its seeds and its config. A click on a command or a "
+        f"config selects all of it. Numbers are of {result.judged_by}."
+    )
+    settings = [block.note(note), *(_setting(result, row) for row in result.rows)]
+    sections += [Section("settings", "Settings", settings), definitions(DEFINITIONS)]
+    return Page(
+        kind="sweep",
+        kicker=" · ".join(part for part in ("Sweep", result.where, scale) if part),
         title=result.title,
-        kicker=" · ".join(
-            part
-            for part in ("Sweep", result.where, result.scale and f"{result.scale} scale")
-            if part
-        ),
-        accent=plots.METHOD_COLOURS["sphereface2"],
-        sections=[(anchor, name) for anchor, name, there in sections if there],
-        command=result.command,
-        tiles=_tiles(result),
-        figures=[_figure(number, *each) for number, each in enumerate(figures)],
-        content=sweep_content(result),
-        failures=failures(result),
-        differences=beside,
-        judged_by=result.judged_by,
-        settings=[_setting(result, row) for row in result.rows],
-        definitions=DEFINITIONS,
-        versions=list((result.versions or installed_versions()).items()),
+        accent=BLUE,
+        head=[
+            *([block.text(result.command, "block asked")] if result.command else []),
+            block.tiles(_tiles(result)),
+        ],
+        sections=sections,
+        versions=result.versions or installed_versions(),
     )
 
 
@@ -166,64 +157,53 @@ def differences_content(result: SweepResult) -> TableContent | None:
     )
 
 
-def _tiles(result: SweepResult) -> list[dict[str, str]]:
+def _tiles(result: SweepResult) -> list[Tile]:
     column = result.judged_by
     runs = [run for row in result.rows for run in row.runs]
     ended = sum(bool(run.values) for run in runs)
     failed = sum(bool(run.error) for run in runs)
-    tiles = [
-        {
-            "label": "Settings × seeds",
-            "value": f"{len(result.rows)} × {len(result.seeds)}",
-            "note": f"{ended} of {len(result.rows) * len(result.seeds)} runs done"
-            + (f", {failed} failed" if failed else ""),
-            "style": "",
-        },
-        {
-            "label": "Training, all runs",
-            "value": in_words(run_seconds(result.rows)),
-            "note": f"recipe {result.recipe}",
-            "style": "",
-        },
-    ]
+    asked = len(result.rows) * len(result.seeds)
+    tiles = []
     means = [(mean, row) for row in result.rows if (mean := row.mean(column)) is not None]
     if means:
         _, best = max(means, key=lambda each: each[0])
-        tile = {"label": f"Best, {column}", "value": number_text(result, best, column)}
-        tiles.insert(0, {**tile, "note": best.label, "style": "main"})
+        value = number_text(result, best, column)
+        tiles.append(Tile(f"Best, {column}", value, best.label, "main"))
     theirs = [(row.published[column], row) for row in result.rows if column in row.published]
     if theirs:
         number, row = max(theirs, key=lambda each: each[0])
-        name = published_name(result, column)
-        tile = {"label": f"The paper's best, {name}", "value": f"{number:.2f}"}
-        tiles.insert(1, {**tile, "note": row.label, "style": "base"})
-    return tiles
+        name = f"The paper's best, {published_name(result, column)}"
+        tiles.append(Tile(name, f"{number:.2f}", row.label, "base"))
+    note = f"{ended} of {asked} runs done" + (f", {failed} failed" if failed else "")
+    return [
+        *tiles,
+        Tile("Settings × seeds", f"{len(result.rows)} × {len(result.seeds)}", note),
+        Tile("Training, all runs", in_words(run_seconds(result.rows)), f"recipe {result.recipe}"),
+    ]
 
 
-def _figure(number: int, caption: str, figure: Figure) -> dict[str, Any]:
-    svg = plots.to_svg(figure, name=f"sweep-figure-{number}", description=caption)
+def _figure(number: int, named: NamedFigure) -> dict[str, Any]:
+    svg = to_svg(named.figure, name=f"sweep-figure-{number}", description=named.caption)
     # As wide as it was drawn, so that the text of all figures has about one size.
-    return {"svg": Markup(svg), "caption": caption, "width": round(98 * figure.get_figwidth())}
+    width = round(98 * named.figure.get_figwidth())
+    return {"svg": svg, "caption": named.caption, "width": width}
 
 
-def _setting(result: SweepResult, row: SweepRow) -> dict[str, Any]:
+def _setting(result: SweepResult, row: SweepRow) -> Any:
     """What stands in the fold of one row."""
-    column = result.judged_by
-    return {
-        "label": setting_text(result, row),
-        "number": number_text(result, row, column) if done(row) else "",
-        "time": in_words(run_seconds([row])),
-        "colour": plots.method_colour(row.method),
-        "failed": any(run.error for run in row.runs),
-        "overrides": row.overrides,
-        "command": row.command,
-        "config": row.config,
-        "seeds": TableContent(
+    return blocks().setting(
+        row,
+        label=setting_text(result, row),
+        number=number_text(result, row, result.judged_by) if done(row) else "",
+        time=in_words(run_seconds([row])),
+        colour=method_colour(row.method),
+        failed=any(run.error for run in row.runs),
+        seeds=TableContent(
             title="",
             columns=("seed", *result.columns, "time", "run folder"),
             rows=tuple(_seed_row(result, run) for run in row.runs),
         ),
-    }
+    )
 
 
 def _seed_row(result: SweepResult, run: SeedRun) -> tuple[Cell, ...]:

@@ -1,7 +1,6 @@
-"""The report: one HTML file that holds everything it shows and loads nothing."""
+"""The report of a verification: accuracy, curves, scores, training, hardest pairs, data, config."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -14,12 +13,18 @@ from sphereface2.evaluation.results import (
     EvaluationResult,
     VerificationResult,
 )
-from sphereface2.files import write_atomically
-from sphereface2.reporting.figures import verification as plots
-from sphereface2.reporting.history import Curve, training_curves
-from sphereface2.reporting.pages.page import render_page
+from sphereface2.reporting.figures.training import curve_figure, training_curves
+from sphereface2.reporting.figures.verification import (
+    AcceptCurve,
+    det_figure,
+    histogram_figure,
+    roc_figure,
+)
+from sphereface2.reporting.pages.page import LegendEntry, Page, Section, Tile, blocks, definitions
 from sphereface2.reporting.pictures import PairPicture, ReportPictures, png_data_uri
+from sphereface2.reporting.style import GENUINE_COLOUR, IMPOSTOR_COLOUR, method_colour, to_svg
 from sphereface2.reporting.tables import (
+    PublishedTable,
     accuracy_content,
     decimals,
     detail_content,
@@ -27,18 +32,6 @@ from sphereface2.reporting.tables import (
     percent,
     published_content,
     slices_content,
-)
-
-SECTIONS = (
-    ("accuracy", "Accuracy"),
-    ("roc", "ROC"),
-    ("det", "DET"),
-    ("scores", "Scores"),
-    ("training", "Training"),
-    ("hardest", "Hardest pairs"),
-    ("data", "Data"),
-    ("definitions", "Definitions"),
-    ("configuration", "Configuration"),
 )
 
 DEFINITIONS = (
@@ -59,11 +52,11 @@ DEFINITIONS = (
         "Where the number would lie for other people of the same kind, with 95 % confidence. "
         "Where the set says who its images show, people are drawn with replacement 1,000 times: a "
         "genuine pair counts as often as its person was drawn, an impostor pair as often as the "
-        "product of its two; thresholds for a FAR are chosen anew each time. Pairs that share "
-        "people are no independent trials, and an interval that takes them so is too narrow. "
+        "product of its two; thresholds for a FAR are chosen again each time. Pairs that share "
+        "people are not independent trials, and an interval that takes them so is too narrow. "
         "Where the people are not known, it is Wilson's interval for the pairs; for TAR at FAR "
         "the uncertainty of the threshold is added to it. An interval over people is never "
-        "narrower than that. The deviation over the folds after ± is no interval.",
+        "narrower than that. The deviation over the folds after ± is not an interval.",
     ),
     (
         "Best-threshold accuracy",
@@ -101,87 +94,132 @@ DEFINITIONS = (
     ),
 )
 
-
 CHANGED = "changed"
 """The topic of notices that say what a resumed run was changed in."""
 
-BAND_NOTE = " The band is the 95 % interval, from where four impostor pairs stand behind it."
+ROC_NOTE = (
+    "How many pairs of one person are accepted, over how many pairs of two people are accepted "
+    "with them. Up and to the left is better. Each axis starts at one impostor pair: the set says "
+    "nothing about rarer errors."
+)
+_DET_NOTE = (
+    "The two errors against each other, both on logarithmic axes: how many pairs of two people are "
+    "accepted, and how many pairs of one person are rejected. Down and to the left is better; on "
+    "such axes the differences of good models can be seen."
+)
+_BAND_NOTE = " The band is the 95 % interval, from where four impostor pairs stand behind it."
+SCORE_LEGEND = (
+    LegendEntry("same person", GENUINE_COLOUR, "filled"),
+    LegendEntry("different people", IMPOSTOR_COLOUR, "filled"),
+)
 
 
-def write_report(
-    path: Path,
-    *,
+def verification_page(
     evaluation: EvaluationResult,
+    *,
     history: Sequence[Mapping[str, Any]],
     config_yaml: str,
     pictures: ReportPictures,
-) -> None:
-    """Write the report to `path`, all of it or nothing.
+    published: PublishedTable | None = None,
+) -> Page:
+    """The report of an evaluation.
 
-    `history` are the parsed lines of metrics.jsonl; whatever is missing from them is left out.
+    history: the parsed lines of metrics.jsonl; whatever is missing from them is left out
+    published: what others printed, to stand beside ours for sets of the same names
     """
-    write_atomically(
-        path,
-        render_report(
-            evaluation=evaluation, history=history, config_yaml=config_yaml, pictures=pictures
-        ),
+    block = blocks()
+    legend = [
+        LegendEntry(model, method_colour(model), "dashed" if model == UNTRAINED else "")
+        for model in evaluation.models
+    ]
+    scores = (
+        f"The cosines that {evaluation.model} gives to pairs of one person and to pairs of two "
+        "people. The less the two overlap, the better. The threshold is the mean of the folds' "
+        "thresholds."
+    )
+    hardest = [
+        block.gallery(
+            title,
+            f"The worst of each set. A pair that is {decision} at the threshold is a {error}.",
+            [_card(evaluation, pair) for pair in pictures.hardest if pair.same == same],
+        )
+        for same, title, decision, error in (
+            (True, "One person, lowest scores", "rejected", "false non-match"),
+            (False, "Two people, highest scores", "accepted", "false match"),
+        )
+    ]
+    return Page(
+        kind="verification",
+        kicker="Verification report",
+        title=evaluation.title,
+        accent=method_colour(evaluation.model),
+        head=[block.tiles(_tiles(evaluation))],
+        sections=[
+            Section("accuracy", "Accuracy", _accuracy(evaluation, history, published)),
+            curve_section("ROC", roc_figure, evaluation, ROC_NOTE, legend),
+            curve_section("DET", det_figure, evaluation, _DET_NOTE, legend),
+            Section(
+                "scores",
+                "Scores",
+                [
+                    block.figures(
+                        _histograms(evaluation),
+                        scores,
+                        (*SCORE_LEGEND, LegendEntry("threshold", "var(--ink)", "dashed")),
+                    )
+                ],
+            ),
+            Section("training", "Training", _training(history)),
+            Section("hardest", "Hardest pairs", hardest),
+            Section("data", "Data", [_data(pictures)]),
+            definitions(DEFINITIONS),
+            Section("configuration", "Configuration", _configuration(history, config_yaml)),
+        ],
+        versions=evaluation.versions,
     )
 
 
-def render_report(
-    *,
+def _accuracy(
     evaluation: EvaluationResult,
     history: Sequence[Mapping[str, Any]],
-    config_yaml: str,
-    pictures: ReportPictures,
-) -> str:
-    """The report as a string."""
-    curves = training_curves(history)
-    sheet = pictures.contact_sheet
+    published: PublishedTable | None,
+) -> list[Markup]:
+    block = blocks()
+    accuracy, slices = accuracy_content(evaluation), slices_content(evaluation)
     noticed = [line["text"] for line in history if line.get("topic") == "data"]
-    return render_page(
-        "report.html.jinja",
-        title=evaluation.title,
-        model=evaluation.model,
-        accent=plots.method_colour(evaluation.model),
-        sections=SECTIONS,
-        tiles=_tiles(evaluation),
-        notes=list(dict.fromkeys([*noticed, *evaluation.notes])),
-        accuracy=accuracy_content(evaluation),
-        step=evaluation.step_in_words,
-        detail=detail_content(evaluation),
-        slices=slices_content(evaluation),
-        published=published_content(evaluation),
-        roc_legend=[
-            legend_entry(m, plots.method_colour(m), "dashed" if m == UNTRAINED else "")
-            for m in evaluation.models
-        ],
-        roc=curve_figures(evaluation, plots.roc_figure, "ROC"),
-        det=curve_figures(evaluation, plots.det_figure, "DET"),
-        band_note=BAND_NOTE if any(row.roc_band for row in evaluation.rows) else "",
-        score_legend=[
-            legend_entry("same person", plots.GENUINE_COLOUR, "filled"),
-            legend_entry("different people", plots.IMPOSTOR_COLOUR, "filled"),
-            legend_entry("threshold", "var(--ink)", "dashed"),
-        ],
-        histograms=_histograms(evaluation),
-        curves=_curve_figures(curves),
-        missed=[_card(evaluation, pair) for pair in pictures.hardest if pair.same],
-        confused=[_card(evaluation, pair) for pair in pictures.hardest if not pair.same],
-        contact_sheet=png_data_uri(sheet, max_size=2200) if sheet is not None else None,
-        contact_sheet_caption=pictures.contact_sheet_caption,
-        no_contact_sheet=pictures.no_contact_sheet,
-        definitions=DEFINITIONS,
-        config_yaml=config_yaml,
-        changes=list(
-            dict.fromkeys(
-                f"at step {line.get('step')}, {line.get('text')}"
-                for line in history
-                if line.get("topic") == CHANGED
-            )
-        ),
-        versions=list(evaluation.versions.items()),
-    )
+    content = [block.note(f"{accuracy.title}: is it the same person, or are they two?")]
+    notes = dict.fromkeys([*noticed, *evaluation.notes])
+    content += [block.note(f"{text}.", "Note:") for text in notes]
+    content.append(block.table(accuracy))
+    if evaluation.step_in_words:
+        content.append(block.note(f"Checkpoint: {evaluation.step_in_words}."))
+    content.append(block.table(detail_content(evaluation), heading=True))
+    if slices is not None:
+        content.append(block.fold(slices.title, block.table(slices)))
+    beside = None if published is None else published_content(evaluation, published)
+    if beside is not None:
+        content.append(block.table(beside, heading=True))
+    return content
+
+
+def curve_section(
+    name: str,
+    draw: Callable[..., Figure],
+    evaluation: EvaluationResult,
+    note: str,
+    legend: Sequence[LegendEntry],
+    **options: Any,
+) -> Section:
+    """ROC or DET: one figure per set, with the curves of all models on it."""
+    drawn = []
+    for number, set_name in enumerate(evaluation.sets):
+        curves = [AcceptCurve.of(row) for row in evaluation.rows if row.set_name == set_name]
+        figure = draw(set_name, curves, legend=False, **options)
+        label = f"{name.lower()}{number}"
+        drawn.append(to_svg(figure, name=label, description=f"{name}, {set_name}"))
+    if any(row.roc_band for row in evaluation.rows):
+        note += _BAND_NOTE
+    return Section(name.lower(), name, [blocks().figures(drawn, note, legend)])
 
 
 def _subject_results(evaluation: EvaluationResult) -> list[VerificationResult]:
@@ -189,7 +227,7 @@ def _subject_results(evaluation: EvaluationResult) -> list[VerificationResult]:
     return [result for result in found if result is not None]
 
 
-def _tiles(evaluation: EvaluationResult) -> list[dict[str, str]]:
+def _tiles(evaluation: EvaluationResult) -> list[Tile]:
     """The model on the first set and on all of them, then the baselines on the first set."""
     results = _subject_results(evaluation)
     first = next((r for r in results if r.set_name == "plain"), results[0])
@@ -199,35 +237,21 @@ def _tiles(evaluation: EvaluationResult) -> list[dict[str, str]]:
         result = evaluation.find(baseline, first.set_name)
         if result is not None and baseline != evaluation.model:
             shown.append((result, "base"))
-    return [
-        {
-            "label": result.model,
-            "value": percent(result.accuracy, digits=decimals(result.pairs)),
-            "deviation": f" ± {percent(result.accuracy_std, digits=decimals(result.pairs))}",
-            "interval": interval_text(result.accuracy_interval, digits=decimals(result.pairs)),
-            "note": f"{result.set_name} · {result.pairs:,} pairs",
-            "style": style,
-        }
-        for result, style in shown
-    ]
-
-
-def legend_entry(label: str, colour: str, style: str = "") -> dict[str, str]:
-    """A line of a legend: its text, its colour, and whether it is dashed or filled."""
-    return {"label": label, "colour": colour, "style": style}
-
-
-def curve_figures(
-    evaluation: EvaluationResult, draw: Callable[..., Figure], name: str, **options: Any
-) -> list[Markup]:
-    """One figure a set, with the curves of all models on it."""
-    figures = []
-    for number, set_name in enumerate(evaluation.sets):
-        rows = [row for row in evaluation.rows if row.set_name == set_name]
-        figure = draw(rows, legend=False, **options)
-        label = f"{name.lower()}{number}"
-        figures.append(_inline(plots.to_svg(figure, name=label, description=f"{name}, {set_name}")))
-    return figures
+    tiles = []
+    for result, style in shown:
+        digits = decimals(result.pairs)
+        ends = interval_text(result.accuracy_interval, digits=digits)
+        note = f"{result.set_name} · {result.pairs:,} pairs"
+        tiles.append(
+            Tile(
+                result.model,
+                percent(result.accuracy, digits=digits),
+                f"{ends}\N{THIN SPACE}% · {note}" if ends else note,
+                style,
+                small=f" ± {percent(result.accuracy_std, digits=digits)}\N{THIN SPACE}%",
+            )
+        )
+    return tiles
 
 
 def _histograms(evaluation: EvaluationResult) -> list[Markup]:
@@ -238,28 +262,58 @@ def _histograms(evaluation: EvaluationResult) -> list[Markup]:
         max(result.histogram.edges[-1] for result in results),
     )
     return [
-        _inline(
-            plots.to_svg(
-                plots.histogram_figure(result, limits=limits, legend=False),
-                name=f"scores{number}",
-                description=f"Score histogram, {result.set_name}",
-            )
+        to_svg(
+            histogram_figure(
+                result.set_name,
+                result.histogram,
+                threshold=result.threshold,
+                limits=limits,
+                legend=False,
+            ),
+            name=f"scores{number}",
+            description=f"Score histogram, {result.set_name}",
         )
         for number, result in enumerate(results)
     ]
 
 
-def _curve_figures(curves: Sequence[Curve]) -> list[Markup]:
-    return [
-        _inline(
-            plots.to_svg(
-                plots.curve_figure(curve),
-                name=f"curve{number}",
-                description=f"{curve.title} over the steps of training",
-            )
+def _training(history: Sequence[Mapping[str, Any]]) -> list[Markup]:
+    drawn = [
+        to_svg(
+            curve_figure(curve),
+            name=f"curve{number}",
+            description=f"{curve.title} over the steps of training",
         )
-        for number, curve in enumerate(curves)
+        for number, curve in enumerate(training_curves(history))
     ]
+    if not drawn:
+        return [blocks().empty("No training history was given.")]
+    note = (
+        "What the run logged. Active negatives are the comparisons with other people that still "
+        "fall on the wrong side."
+    )
+    return [blocks().note(note), blocks().figures(drawn)]
+
+
+def _data(pictures: ReportPictures) -> Markup:
+    if pictures.contact_sheet is None:
+        return Markup(blocks().empty(pictures.no_contact_sheet))
+    sheet = png_data_uri(pictures.contact_sheet, max_size=2200)
+    return Markup(blocks().sheet(sheet, pictures.contact_sheet_caption))
+
+
+def _configuration(history: Sequence[Mapping[str, Any]], config_yaml: str) -> list[Markup]:
+    block = blocks()
+    changes = dict.fromkeys(
+        f"at step {line.get('step')}, {line.get('text')}"
+        for line in history
+        if line.get("topic") == CHANGED
+    )
+    content = [block.note("Saved as a file, this starts the same run again.")]
+    if changes:
+        text = "The run was resumed with changes, so that this alone does not repeat it:"
+        content = [block.note(text), block.plain_list(changes)]
+    return [*content, block.fold("Resolved configuration", block.text(config_yaml))]
 
 
 def _card(evaluation: EvaluationResult, pair: PairPicture) -> dict[str, Any]:
@@ -276,8 +330,3 @@ def _card(evaluation: EvaluationResult, pair: PairPicture) -> dict[str, Any]:
         accepted = pair.score >= result.threshold
         card |= {"verdict": "accepted" if accepted else "rejected", "wrong": accepted != pair.same}
     return card
-
-
-def _inline(svg: str) -> Markup:
-    # matplotlib escapes the text inside a figure, `to_svg` its description.
-    return Markup(svg)

@@ -5,6 +5,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from sphereface2.reporting.style import (
+    BLUE,
+    GENUINE_COLOUR,
+    IMPOSTOR_COLOUR,
+    axes_of,
+    set_colour,
+    short_name,
+    show_legend,
+)
+
 MAX_POINTS = 300
 
 
@@ -74,6 +87,36 @@ def training_curves(history: Sequence[Mapping[str, Any]]) -> tuple[Curve, ...]:
             words = name.replace("_", " ")
             curves.append(_curve(words.capitalize(), words, training, [(words, "head", name)]))
     return tuple(curve for curve in curves if curve.series)
+
+
+def curve_figure(curve: Curve) -> Figure:
+    """One training curve over the steps of the run."""
+    figure, axes = axes_of(curve.title, "step", curve.axis)
+    for series in curve.series:
+        values = [100 * value for value in series.values] if curve.percent else series.values
+        axes.plot(
+            series.steps,
+            values,
+            label=short_name(series.label),
+            color=series_colour(series.label),
+            linewidth=1.7,
+            # Few points, as evaluations are, should be seen as such; a single one has no line.
+            marker="o" if len(series.steps) <= 25 else None,
+            markersize=3.2,
+        )
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.margins(x=0.02, y=0.08)
+    if len(curve.series) > 1:
+        show_legend(axes)
+    return figure
+
+
+def series_colour(label: str) -> str:
+    """The colour of a training series: sets have their own, other quantities are blue."""
+    fixed = {"same person": GENUINE_COLOUR, "other people": IMPOSTOR_COLOUR}
+    fixed |= dict.fromkeys(("loss", "learning rate", "bias", "active negatives"), BLUE)
+    return fixed.get(label) or set_colour(label)
 
 
 def _curve(

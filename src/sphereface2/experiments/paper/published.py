@@ -1,31 +1,15 @@
 """The numbers that the SphereFace2 paper printed, to stand beside ours for the same protocol."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-
-@dataclass(frozen=True)
-class PublishedTable:
-    """One table: in percent as printed; None where the paper has a dash.
-
-    label: the table's \\label in the paper's source; protocol: what was measured
-    network: what was trained on what
-    """
-
-    label: str
-    protocol: str
-    network: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[float | None, ...]], ...]
-
-    def value(self, method: str, column: str) -> float | None:
-        return dict(self.rows)[method][self.columns.index(column)]
-
+from sphereface2.reporting.tables import PublishedTable
 
 PAIR_SETS = ("LFW", "AgeDB-30", "CA-LFW", "CP-LFW", "Combined")
 _TEMPLATES = ("TAR@FAR 1e-5", "TAR@FAR 1e-4", "TAR@FAR 1e-3", "rank-1", "TPIR@FPIR 1e-2",
               "TPIR@FPIR 1e-1")  # fmt: skip
 _SMALL = "SFNet-20 without batch normalisation on VGGFace2"
 _LARGE = "64-layer CNN on VGGFace2"
+_LEGACY = "its 1:N is presumably the legacy one"
 
 LOSSES = PublishedTable(
     label="combined_margin_type",
@@ -118,6 +102,7 @@ IJB_B = PublishedTable(
     protocol="IJB-B, 1:1 and 1:N",
     network=_LARGE,
     columns=_TEMPLATES,
+    remark=_LEGACY,
     rows=(
         ("VGGFace2 (SENet)", (67.1, 80.0, 88.8, 90.1, 70.6, 83.9)),
         ("MN-vc", (None, 83.1, 90.9, None, None, None)),
@@ -134,6 +119,7 @@ IJB_C = PublishedTable(
     protocol="IJB-C, 1:1 and 1:N",
     network=_LARGE,
     columns=_TEMPLATES,
+    remark=_LEGACY,
     rows=(
         ("VGGFace2 (SENet)", (74.7, 84.0, 91.0, 91.2, 74.6, 84.2)),
         ("MN-vc", (None, 86.2, 92.7, None, None, None)),
@@ -150,6 +136,7 @@ IJB_B_ADJUSTED = PublishedTable(
     protocol="IJB-B, 1:1 and 1:N",
     network=_SMALL,
     columns=_TEMPLATES,
+    remark=_LEGACY,
     rows=(
         ("CosFace w/o SA", (79.35, 88.05, 93.71, 92.54, 72.20, 86.40)),
         ("CosFace w/ SA", (75.72, 86.57, 93.07, 92.59, 68.48, 84.38)),
@@ -163,6 +150,7 @@ IJB_C_ADJUSTED = PublishedTable(
     protocol="IJB-C, 1:1 and 1:N",
     network=_SMALL,
     columns=_TEMPLATES,
+    remark=_LEGACY,
     rows=(
         ("CosFace w/o SA", (84.20, 90.53, 95.12, 93.73, 80.04, 87.46)),
         ("CosFace w/ SA", (82.92, 89.83, 94.54, 93.77, 78.46, 86.26)),
@@ -176,6 +164,7 @@ IJB_B_MARGINS = PublishedTable(
     protocol="IJB-B, 1:1 and 1:N",
     network=_SMALL,
     columns=_TEMPLATES,
+    remark=_LEGACY,
     rows=(
         ("CosFace", (79.35, 88.05, 93.71, 92.54, 72.20, 86.40)),
         ("ArcFace", (78.12, 87.11, 93.29, 92.18, 69.86, 84.88)),
@@ -189,6 +178,7 @@ IJB_C_MARGINS = PublishedTable(
     protocol="IJB-C, 1:1 and 1:N",
     network=_SMALL,
     columns=_TEMPLATES,
+    remark=_LEGACY,
     rows=(
         ("CosFace", (84.20, 90.53, 95.12, 93.73, 80.04, 87.46)),
         ("ArcFace", (82.54, 89.53, 94.79, 93.20, 78.35, 86.09)),
@@ -225,15 +215,9 @@ TABLES = (
     MEGAFACE,
 )
 
-# How the files of these sets are called, without signs and case: our set to the paper's column.
-_SET_NAMES = {
-    "lfw": "LFW",
-    "agedb30": "AgeDB-30",
-    "calfw": "CA-LFW",
-    "cplfw": "CP-LFW",
+BESIDE: Mapping[str, tuple[PublishedTable, ...]] = {
+    "ijb-b": (IJB_B, IJB_B_ADJUSTED, IJB_B_MARGINS),
+    "ijb-c": (IJB_C, IJB_C_ADJUSTED, IJB_C_MARGINS),
+    "megaface": (MEGAFACE,),
 }
-
-
-def published_column(set_name: str) -> str | None:
-    """The column of the paper's tables that holds the same set, or None."""
-    return _SET_NAMES.get("".join(sign for sign in set_name.lower() if sign.isalnum()))
+"""What the report of a protocol shows beside our numbers."""

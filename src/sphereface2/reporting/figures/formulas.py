@@ -1,17 +1,134 @@
-"""The paper's picture of the angular margin: between two classifiers, and around one threshold."""
+"""The paper's figures that need no data: loss over the cosine, adjustment g, angular margins."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Circle, Polygon, Wedge
 
-from sphereface2.reporting.figures.verification import INK, MUTED, PERSON_COLOURS
+from sphereface2.heads.cosine import adjust
+from sphereface2.heads.proxy import ProxyHead
+from sphereface2.heads.softmax import NormFace
+from sphereface2.heads.sphereface2 import SphereFace2
+from sphereface2.reporting.style import (
+    INK,
+    MUTED,
+    PERSON_COLOURS,
+    method_colour,
+    prepare_axes,
+    shades,
+)
 
-_SIZE = (7.2, 3.5)  # inches
+Curve = npt.NDArray[np.float64]
+WIDTH = 7.2  # inches: two cards of a page side by side
+_OTHERS = 0.2  # the cosine of every class but the target, as the paper fixes it
+_FOUND = (-0.2, 1.0)  # where the paper finds most cosines of pairs
+
+
+def loss_against_cosine(
+    *, scales: Sequence[float] = (1, 3, 10, 30), radii: Sequence[float] = (1, 3, 10, 30)
+) -> Figure:
+    """What a sample costs over its target's cosine: softmax for several s, L_e for several r."""
+    figure = Figure(figsize=(WIDTH, 2.9), layout=ConstrainedLayoutEngine(wspace=0.06))
+    softmax, binary = figure.subplots(1, 2)
+    cosines = np.linspace(-1, 1, 81)
+    _prepare(softmax, f"(a) softmax, three other classes at cos θ = {_OTHERS:g}", "loss")
+    for scale, colour in zip(scales, shades(method_colour("normface"), len(scales)), strict=True):
+        _draw(softmax, cosines, softmax_loss(cosines, scale), f"s = {scale:g}", colour)
+    _prepare(binary, "(b) SphereFace2, the positive term (λ = 1)", "loss")
+    for radius, colour in zip(radii, shades(method_colour("sphereface2"), len(radii)), strict=True):
+        _draw(binary, cosines, binary_loss(cosines, radius), f"r = {radius:g}", colour)
+    for axes in (softmax, binary):
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("cos θ of the target class", fontsize=8.5, color=MUTED)
+        _legend(axes, loc="upper right")
+    return figure
+
+
+def similarity_adjustment(*, sharpness: Sequence[float] = (1, 2, 3, 4, 5)) -> Figure:
+    """g(z) for several t, and what it makes of the range where cosines are found."""
+    figure = Figure(figsize=(4.2, 3.6), layout="constrained")
+    axes: Axes = figure.add_subplot()
+    _prepare(axes, "g(z) = 2 ((z + 1) / 2)ᵗ − 1", "g(cos θ)")
+    axes.set_xlabel("cos θ", fontsize=8.5, color=MUTED)
+    cosines = np.linspace(-1, 1, 201)
+    colours = shades(method_colour("sphereface2"), len(sharpness))
+    axes.axvspan(*_FOUND, color=method_colour("sphereface2"), alpha=0.07, linewidth=0)
+    low, high = _FOUND
+    for t, colour in zip(sharpness, colours, strict=True):
+        _draw(axes, cosines, _adjusted(cosines, t), f"t = {t:g}", colour)
+        reached = float(_adjusted(np.array([low]), t)[0])
+        axes.plot(low, reached, "o", markersize=5, color=colour, markeredgecolor="white")
+    axes.set_ylim(-1.03, 1.03)
+    axes.set_yticks([-1, -0.5, 0, 0.5, 1], ["−1", "−0.5", "0", "0.5", "1"])
+    axes.text(
+        low + 0.04,
+        0.97,
+        f"[{low:g}, {high:g}]: where cosines lie".replace("-", "−"),
+        va="top",
+        fontsize=8,
+        color=MUTED,
+    )
+    _legend(axes, loc="upper left")
+    return figure
+
+
+def softmax_loss(cosines: Curve, scale: float) -> Curve:
+    """The s-normalised softmax loss of four classes over the cosine of the target."""
+    return _losses(NormFace(2, 4, scale=scale), cosines)
+
+
+def binary_loss(cosines: Curve, radius: float) -> Curve:
+    """L_e with λ = 1 over the cosine of the target: the positive term alone."""
+    head = SphereFace2(2, 2, balance=1.0, radius=radius, margin=0.0, sharpness=1.0, bias="none")
+    return _losses(head, cosines)
+
+
+def _losses(head: ProxyHead, cosines: Curve) -> Curve:
+    """What the head itself charges for one sample whose cosine to its class takes these values."""
+    sample, target = torch.tensor([[1.0, 0.0]]), torch.tensor([0])
+    losses = []
+    with torch.no_grad():
+        # The sample stands still; the classifiers are put around it at the angles that are asked.
+        head.weight[:] = _direction(_OTHERS)
+        for cosine in cosines:
+            head.weight[0] = _direction(float(cosine))
+            losses.append(float(head(sample, target)))
+    return np.asarray(losses)
+
+
+def _direction(cosine: float) -> torch.Tensor:
+    return torch.tensor([cosine, math.sqrt(max(0.0, 1 - cosine**2))])
+
+
+def _adjusted(cosines: Curve, sharpness: float) -> Curve:
+    return np.asarray(adjust(torch.from_numpy(cosines), sharpness).numpy())
+
+
+def _prepare(axes: Axes, title: str, y_label: str) -> None:
+    prepare_axes(axes, "", y_label)
+    axes.set_title(title, loc="left", fontsize=8.5, fontweight="bold", color=INK)
+    axes.set_xlim(-1, 1)
+    axes.set_xticks([-1, -0.5, 0, 0.5, 1], ["−1", "−0.5", "0", "0.5", "1"])
+
+
+def _draw(axes: Axes, x: Curve, y: Curve, label: str, colour: str) -> None:
+    axes.plot(x, y, color=colour, linewidth=2.0, label=label, solid_capstyle="round")
+
+
+def _legend(axes: Axes, *, loc: Literal["upper left", "upper right"]) -> None:
+    axes.legend(fontsize=8, frameon=False, labelcolor=MUTED, loc=loc, handlelength=1.6)
+
+
+# -- angular margins: between two classifiers, and around one threshold ----------------------------
+
+_MARGIN_SIZE = (7.2, 3.5)  # inches
 _EDGE = "#b9c0ca"
 _DASHES = (0, (4, 2.5))
 _ARROW = {"arrowstyle": "-|>", "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 12}
@@ -30,7 +147,7 @@ def margin_picture(
     On the left three classifiers at `directions` (degrees) with CosFace's `margin`; on the right
     one binary classifier with the cosine `threshold` -b/r and its two `margins`, m_p and m_n.
     """
-    figure = Figure(figsize=_SIZE)
+    figure = Figure(figsize=_MARGIN_SIZE)
     left: Axes = figure.add_axes((0.0, 0.0, 0.43, 0.88))
     right: Axes = figure.add_axes((0.45, 0.0, 0.55, 0.88))
     _softmax_side(left, directions, margin)
@@ -198,3 +315,11 @@ def _band(low: float, high: float) -> npt.NDArray[np.float64]:
     """The part of the unit disc between two heights."""
     turn = np.linspace(math.degrees(math.asin(low)), math.degrees(math.asin(high)), 40)
     return np.array([_at(angle) for angle in (*turn, *(180 - turn[::-1]))])
+
+
+DRAWINGS: Mapping[str, tuple[str, Callable[[], Figure]]] = {
+    "loss": ("Loss over the cosine with the own class", loss_against_cosine),
+    "margin": ("Angular margins", margin_picture),
+    "adjustment": ("The similarity adjustment g", similarity_adjustment),
+}
+"""By name: what stands below the figure, and what draws it."""

@@ -2,17 +2,16 @@
 
 import pytest
 
-from sphereface2.reporting.published import (
+from sphereface2.experiments.paper.published import (
+    BESIDE,
     IJB_B,
     IJB_C,
     LOSSES,
     MEGAFACE,
-    PAIR_SETS,
     PRINCIPLES,
     TABLES,
-    PublishedTable,
-    published_column,
 )
+from sphereface2.reporting.tables import PublishedTable
 
 ROWS = {
     "combined_margin_type": 10,
@@ -86,10 +85,8 @@ def test_single_numbers() -> None:
         LOSSES.value("AdaFace", "LFW")
 
 
-def test_sets_are_known_by_the_names_of_their_files() -> None:
-    for name, column in zip(("lfw", "agedb_30", "calfw", "cplfw"), PAIR_SETS, strict=False):
-        assert published_column(name) == column
-    assert published_column("CA-LFW") == "CA-LFW"
-    assert published_column("AgeDB-30") == "AgeDB-30"
-    for other in ("plain", "age-30", "cfp_fp", "combined", "lfw2"):
-        assert published_column(other) is None
+def test_every_table_of_a_protocol_stands_beside_it() -> None:
+    beside = [table for tables in BESIDE.values() for table in tables]
+    assert {table.label for table in beside} == {
+        table.label for table in TABLES if table.protocol != LOSSES.protocol
+    }
