@@ -10,6 +10,7 @@ keeps to a stated FMR over all impostor pairs, and the spread of both between gr
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -337,7 +338,7 @@ def _open(sources: Mapping[Path, Path], root: Path) -> ImageFiles:
         (found,) = sets_of_word(str(path), root=str(folder), missing="skip")
         assert isinstance(found.images, ImageFiles)
         paths += found.images.paths
-    return ListedFiles(root, [path.relative_to(root).as_posix() for path in paths])
+    return ListedFiles(root, [os.path.relpath(path, root) for path in paths])
 
 
 def _groups_of_csv(path: Path, images: Sequence[str]) -> npt.NDArray[np.str_]:
