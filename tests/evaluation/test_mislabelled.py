@@ -16,8 +16,7 @@ from sphereface2.evaluation.class_centres import (
     unit_rows,
     within_false_alarms,
 )
-from sphereface2.evaluation.doubtful_people import two_parts, unity
-from sphereface2.evaluation.mislabelled import BELONGS, OUTLIER, find_mislabelled
+from sphereface2.evaluation.mislabelled import BELONGS, OUTLIER, find_mislabelled, two_parts, unity
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]

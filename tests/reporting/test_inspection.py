@@ -20,8 +20,14 @@ from sphereface2.datatools.inspect.inspection import (
     PeopleCount,
     SizeCount,
 )
-from sphereface2.evaluation.doubtful_people import AlikePeople, SplitPerson
-from sphereface2.evaluation.mislabelled import BELONGS, MarginHistogram, MislabelledResult, Suspect
+from sphereface2.evaluation.mislabelled import (
+    BELONGS,
+    AlikePeople,
+    MarginHistogram,
+    MislabelledResult,
+    SplitPerson,
+    Suspect,
+)
 from sphereface2.reporting.pages.inspection import (
     all_findings,
     inspection_page,

@@ -161,11 +161,8 @@ def mean_rate(
         interval = replace(plain.interval, method=WILSON_OVER_PEOPLE)
         return Rate(value, successes, trials, interval)
     drawn = np.mean([_resampled(table, resamples, rng) for table in tables], axis=0)
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(drawn, [tail, 1.0 - tail])
-    return Rate(
-        value, successes, trials, Interval(float(low), float(high), confidence, OVER_PEOPLE)
-    )
+    interval = percentiles(drawn, method=OVER_PEOPLE, confidence=confidence)
+    return Rate(value, successes, trials, interval)
 
 
 def _by_person(hits: Hits, people: People) -> npt.NDArray[np.float64]:

@@ -20,7 +20,7 @@ from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray
 from sphereface2.evaluation.results import COMBINED
 from sphereface2.evaluation.slices import Attributes
 from sphereface2.files import write_atomically
-from sphereface2.models.unit_rows import absent_rows
+from sphereface2.models.unit_rows import absent_rows, first_of
 
 SCORES = "scores.npz"
 _FORMAT = "sphereface2-scores-1"
@@ -266,7 +266,7 @@ def _check_pairs(name: str, pairs: IntArray, same: BoolArray, folds: IntArray) -
     if one_kind:
         raise ValueError(
             f"set '{name}': {len(one_kind)} of {names.size} folds hold genuine or impostor pairs "
-            f"only ({_first(one_kind)}); spread both kinds over the folds"
+            f"only ({first_of(one_kind)}); spread both kinds over the folds"
         )
 
 
@@ -302,10 +302,5 @@ def _refuse(name: str, things: str, faulty: BoolArray, fault: str) -> None:
     if numbers.size:
         raise ValueError(
             f"set '{name}': {numbers.size} of {faulty.size} {things} {fault} "
-            f"(number {_first(numbers.tolist())})"
+            f"(number {first_of(numbers.tolist())})"
         )
-
-
-def _first(numbers: Sequence[int], *, shown: int = 5) -> str:
-    listing = ", ".join(str(number) for number in numbers[:shown])
-    return listing + (", ..." if len(numbers) > shown else "")

@@ -173,7 +173,7 @@ def resume(
         with team.together():
             if team.is_first:
                 change_config(folder, config, changes, step=step)
-        notices = _told(changes)
+        notices = _notices_of(changes)
         if checkpoint is None and read_history(folder):
             text = f"there is no checkpoint in {folder / CHECKPOINTS}: the run starts again"
             notices.append(Notice("restart", text))
@@ -212,7 +212,7 @@ def _left_as_it_is(
     with team.together():
         if team.is_first:
             change_config(folder, config, changes, step=checkpoint.step)
-            for notice in _told(changes):
+            for notice in _notices_of(changes):
                 (events or Events()).noticed(notice)
     best, last = (folder / CHECKPOINTS / name for name in ("best", "last"))
     step = ModelStep("last", checkpoint.step, checkpoint.step)
@@ -230,7 +230,7 @@ def _left_as_it_is(
     )
 
 
-def _told(changes: Sequence[Change]) -> list[Notice]:
+def _notices_of(changes: Sequence[Change]) -> list[Notice]:
     return [Notice(CHANGED, f"changed: {change}") for change in changes]
 
 
@@ -417,13 +417,17 @@ def _run(
                 keep_manifest(folder, noisy)
             list_bad_images(folder, bad_images(source))
     try:
-        told = [*notices, *_notices(trainer, noisy, folder)]
-        result = trainer.run(resume=resume, notices=told)
+        known = [*notices, *_notices(trainer, noisy, folder)]
+        result = trainer.run(resume=resume, notices=known)
     finally:
         # Images may turn out to be unreadable only when they are decoded.
         if team.is_first:
             list_bad_images(folder, bad_images(source))
-    return _finish(trainer, config, folder, result)
+    if not result.interrupted:
+        with team.together():
+            if team.is_first:
+                _export(trainer, config, folder, result)
+    return result
 
 
 def _notices(trainer: Trainer, noisy: NoisyLabels | None, folder: Path) -> list[Notice]:
@@ -461,18 +465,6 @@ def _notices(trainer: Trainer, noisy: NoisyLabels | None, folder: Path) -> list[
         text = f"{what} passed over, listed in {folder / BAD_IMAGES}"
         found.append(Notice("bad_images", text, {"bad_images": float(bad)}))
     return found
-
-
-def _finish(
-    trainer: Trainer, config: RunConfig, folder: Path, result: TrainingResult
-) -> TrainingResult:
-    """Export the network of a training that came to its end."""
-    if result.interrupted:
-        return result
-    with trainer.team.together():
-        if trainer.team.is_first:
-            _export(trainer, config, folder, result)
-    return result
 
 
 def _export(trainer: Trainer, config: RunConfig, folder: Path, result: TrainingResult) -> None:
