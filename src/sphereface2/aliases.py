@@ -24,7 +24,7 @@ OPTION_ALIASES: dict[str, tuple[str, ...]] = {
     "lambda_g": ("norm_weight",),
 }
 
-# Words that are not understood, and what those who write them mean.
+# Words that are not understood, and what is meant by them.
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "gpu": ("cuda",),
     "nvidia": ("cuda",),

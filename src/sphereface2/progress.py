@@ -52,7 +52,7 @@ def counted(count: int, one: str, more: str | None = None) -> str:
 
 
 class Pace:
-    """The pace of a long piece of work, for those who print a line about it now and then."""
+    """The pace of a long piece of work, for whatever prints a line about it now and then."""
 
     def __init__(
         self, *, seconds_between_lines: float = 20.0, clock: Callable[[], float] = time.monotonic

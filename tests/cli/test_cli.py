@@ -66,8 +66,8 @@ MISTAKES = [
         "alone has images of one person only; training needs at least two people, each "
         "in a folder of their own",
     ),
-    (["resume", "nowhere"], "nowhere is no run folder"),
-    (["evaluate", "nowhere"], "nowhere is no run folder"),
+    (["resume", "nowhere"], "nowhere is not a run folder"),
+    (["evaluate", "nowhere"], "nowhere is not a run folder"),
 ]
 
 

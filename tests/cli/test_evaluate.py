@@ -236,7 +236,7 @@ def test_a_small_benchmark_is_evaluated_as_its_last_line_says(place: Path) -> No
 MISTAKES = [
     (["evaluate"], "there is nothing to judge: give a run folder, a MODEL"),
     (["evaluate", "other"], "other is a model folder, which has no sets of its own"),
-    (["evaluate", "nowhere"], "nowhere is no run folder"),
+    (["evaluate", "nowhere"], "nowhere is not a run folder"),
     (["evaluate", "--on", "mine.txt"], "there is nothing to judge: give a MODEL or --embeddings"),
     (["evaluate", "nowhere", "--on", "mine.txt"], "there is no run or model folder nowhere"),
     (["evaluate", "run", "--on", "mine.txt"], "mine.txt are missing"),

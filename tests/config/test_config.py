@@ -90,7 +90,7 @@ def test_a_recipes_name_wins_over_a_folder_of_that_name(
     (tmp_path / "quickstart").mkdir()
     monkeypatch.chdir(tmp_path)
     assert load_config("quickstart").head.name == "sphereface2-c"
-    assert "quickstart is no run folder: it holds no config.yaml" in sentence("./quickstart")
+    assert "quickstart is not a run folder: it holds no config.yaml" in sentence("./quickstart")
 
 
 # Bases
@@ -373,7 +373,7 @@ def test_other_files_that_cannot_be_read(tmp_path: Path) -> None:
     path.write_bytes("head: gesichtsgröße".encode("latin-1"))
     assert sentence(path) == f"{path} is not a text file in UTF-8 (byte 16); save it as UTF-8"
     assert sentence(tmp_path / "none.yaml") == f"there is no file {tmp_path / 'none.yaml'}"
-    assert sentence(tmp_path) == f"{tmp_path} is no run folder: it holds no config.yaml"
+    assert sentence(tmp_path) == f"{tmp_path} is not a run folder: it holds no config.yaml"
 
 
 def test_a_byte_order_mark_is_no_mistake(file: Path) -> None:

@@ -29,7 +29,7 @@ TABLE = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 def test_embeddings_whose_names_do_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "e.npy"
     np.save(path, TABLE)
-    with pytest.raises(ValueError, match=r"e\.npy has no names; put one a line into a \.txt"):
+    with pytest.raises(ValueError, match=r"e\.npy has no names; put one per line into a \.txt"):
         in_order(read_embeddings(path), ["a"])
     (tmp_path / "e.txt").write_text("a\nb\nc\n")
     with pytest.raises(ValueError, match=r"e\.txt has 3 names for 4 embeddings"):
@@ -125,7 +125,7 @@ def test_lists_and_features_of_megaface_that_are_damaged(tmp_path: Path) -> None
     assert whole[:16] == struct.pack("<4i", 3, 1, 4, 5)
     for length in (0, 15):
         path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match=f"is no MegaFace feature file: it has {length} bytes"):
+        with pytest.raises(ValueError, match=f"not a MegaFace feature file: it has {length} bytes"):
             read_feature(path)
     for content in (whole[:-1], whole + b"\0"):
         path.write_bytes(content)

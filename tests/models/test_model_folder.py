@@ -184,7 +184,7 @@ def test_what_does_not_fit_together_is_not_saved(tmp_path: Path) -> None:
         save(tmp_path / "a", extra={"loss": float("nan")})
     backbone = build_backbone("sfnet4", **OPTIONS)
     for name, options in (("sfnet10", OPTIONS), ("sfnet4", {**OPTIONS, "width": 5})):
-        with pytest.raises(ValueError, match=f"the network to save is no {name} with the given"):
+        with pytest.raises(ValueError, match=f"the network to save is not a {name} with the given"):
             save_model(
                 tmp_path / "a",
                 backbone,
@@ -415,7 +415,7 @@ class TestCalibration:
 
     def test_a_folder_that_is_none_is_named(self, folder: Path, tmp_path: Path) -> None:
         for function in (stored_calibration, weights_digest):
-            with pytest.raises(FileNotFoundError, match="nowhere is no model folder"):
+            with pytest.raises(FileNotFoundError, match="nowhere is not a model folder"):
                 function(tmp_path / "nowhere")
         edit(folder, lambda config: config.update(calibration=[1]))
         with pytest.raises(ValueError, match="its calibration has the wrong form"):

@@ -668,7 +668,7 @@ class TestFolders:
 
     def test_a_folder_without_a_run_is_named(self, tmp_path: Path) -> None:
         for command in (runs.resume, evaluate):
-            with pytest.raises(FileNotFoundError, match=f"{tmp_path} is no run folder"):
+            with pytest.raises(FileNotFoundError, match=f"{tmp_path} is not a run folder"):
                 command(tmp_path)
 
     def test_evaluation_without_a_set_says_how_to_name_one(self, tmp_path: Path) -> None:

@@ -324,7 +324,7 @@ def _sort_words(
     _refuse_onnx(given)
     chosen = next((word for word in given if is_model(Path(word))), None)
     if chosen is None and embeddings is None:
-        # What is no file may be a misspelt model; saved embeddings need none.
+        # What is not a file may be a misspelt model; saved embeddings need none.
         chosen = next((word for word in given if not Path(word).is_file()), None)
     rest = list(given)
     if chosen is not None:
@@ -336,8 +336,8 @@ def _refuse_onnx(words: Sequence[str]) -> None:
     for word in (word for word in words if word.lower().endswith(".onnx")):
         raise ValueError(
             f"{word} is an ONNX model, which evaluate cannot run; embed the images with it "
-            "elsewhere, save the table as X.npy with a name a line in X.txt, and judge that with "
-            "--embeddings X.npy"
+            "elsewhere, save the table as X.npy with one name per line in X.txt, and judge that "
+            "with --embeddings X.npy"
         )
 
 

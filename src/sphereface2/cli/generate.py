@@ -1,4 +1,4 @@
-"""The command that makes a small benchmark for those who have none: generate."""
+"""The command that makes a small benchmark for users without one: generate."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -105,7 +105,7 @@ def _read_one(source: str, folder: Path) -> tuple[Path | str, dict[str, Any]]:
     if path.is_dir():
         path = path / "config.yaml"
         if not path.is_file():
-            raise FileNotFoundError(f"{path.parent} is no run folder: it holds no config.yaml")
+            raise FileNotFoundError(f"{path.parent} is not a run folder: it holds no config.yaml")
         return path.resolve(), read_yaml_file(path)
     if path.exists() or len(Path(source).parts) != 1 or path.suffix in (".yaml", ".yml"):
         return path.resolve(), read_yaml_file(path)

@@ -3,7 +3,7 @@
 Pairs that share a person are not independent: one face that is hard to recognise spoils all of its
 pairs at once. So people are drawn with replacement, not pairs. A replicate weighs a genuine pair by
 how often its person was drawn, an impostor pair by the product for its two people. The statistics
-are those of `metrics` for pairs repeated as often as their weight says, thresholds chosen anew.
+are those of `metrics` for pairs repeated as often as their weight says, thresholds chosen again.
 """
 
 from collections.abc import Iterator, Sequence

@@ -103,7 +103,7 @@ def in_order(
     With `missing` "skip" it is -1 for a name that has none.
     """
     if saved.names is None:
-        raise ValueError(f"{saved.source} has no names; put one a line into a .txt beside it")
+        raise ValueError(f"{saved.source} has no names; put one per line into a .txt beside it")
     rows: dict[str, int] = {}
     twice: list[str] = []
     for number, name in enumerate(saved.names):
@@ -200,8 +200,8 @@ def _first_key(known: Sequence[str], held: Sequence[str]) -> str | None:
 
 def _read_names(path: Path, *, rows: int) -> tuple[list[str], npt.NDArray[Any] | None]:
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; it should name each embedding, one a line")
-    # Names keep their bytes, as Python's paths do; a tab parts names that have blanks in them.
+        raise FileNotFoundError(f"{path} does not exist; it names each embedding, one per line")
+    # Names keep their bytes, as Python's paths do; a tab separates names that hold blanks.
     text = path.read_bytes().decode("utf-8", "surrogateescape")
     said = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
     lines = [line.split("\t") if "\t" in line else line.split() for line in said]

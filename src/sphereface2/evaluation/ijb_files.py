@@ -245,7 +245,7 @@ def _integers(path: Path, *, columns: int) -> npt.NDArray[np.int32]:
 
 
 def _numbers(text: bytes) -> npt.NDArray[np.int32] | None:
-    # numpy warns of what it cannot read and goes on; bytes outside of these are looked for first.
+    # numpy warns of what it cannot read and continues; bytes outside of these are looked for first.
     if text.translate(None, b"0123456789 \t\r\n"):
         return None
     if not text.strip():

@@ -59,7 +59,7 @@ def read_megaface(
 
 
 def read_noises(path: Path | None) -> frozenset[str]:
-    """The names in a noise list: one a line, `#` starts a comment; with tabs the second column."""
+    """The names in a noise list, one per line; `#` starts a comment; with tabs the second column."""
     if path is None:
         return frozenset()
     if not path.is_file():
@@ -83,11 +83,11 @@ def read_feature(path: Path) -> Float32:
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} does not exist; extract its features first") from None
     if len(content) < HEADER.size:
-        raise ValueError(f"{path} is no MegaFace feature file: it has {len(content)} bytes")
+        raise ValueError(f"{path} is not a MegaFace feature file: it has {len(content)} bytes")
     rows, columns, width, kind = HEADER.unpack_from(content)
     if (columns, width, kind) != (1, 4, 5) or rows < 1:
         raise ValueError(
-            f"{path} is no MegaFace feature file: its header is {(rows, columns, width, kind)}, "
+            f"{path} is not a MegaFace feature file: its header is {(rows, columns, width, kind)}, "
             "not (dimensions, 1, 4, 5)"
         )
     if len(content) != HEADER.size + 4 * rows:

@@ -123,7 +123,7 @@ class MarginHistogram:
 
 @dataclass(frozen=True)
 class MislabelledResult:
-    """Suspects, the most suspicious first, and how they were told from the rest.
+    """Suspects, the most suspicious first, and how they stand out from the rest.
 
     threshold: the largest margin of a suspect, or that which was asked for
     false_alarms: the share of the suspects whose label may be right after all

@@ -203,6 +203,6 @@ def _people(
     people = [of_name.get(name, "") for name in names]
     numbers = np.unique(people, return_inverse=True)[1].astype(np.int64)
     # An image without an embedding has nobody's name here, and its pairs are not scored.
-    told = np.array([name in of_name for name in names])[pairs].all(axis=1)
-    agree = np.array_equal((numbers[pairs[:, 0]] == numbers[pairs[:, 1]])[told], same[told])
+    named = np.array([name in of_name for name in names])[pairs].all(axis=1)
+    agree = np.array_equal((numbers[pairs[:, 0]] == numbers[pairs[:, 1]])[named], same[named])
     return numbers if agree else None

@@ -76,11 +76,11 @@ class ClassRows:
         return own if own.ndim == 3 else own[:, None]
 
     def pick(self, per_class: Tensor) -> Tensor:
-        """Of something with an entry a class, the entries of the rows that take part."""
+        """Of something with an entry per class, the entries of the rows that take part."""
         return per_class if self.index is None else per_class[self.index]
 
     def put(self, per_class: Tensor, start: int, stop: int, values: Tensor) -> None:
-        """Write the entries of a block into something with an entry a class."""
+        """Write the entries of a block into something with an entry per class."""
         if self.index is None:
             per_class[start:stop] = values
         else:

@@ -215,7 +215,7 @@ class _Evaluation:
         self._differentiate_target(-(positive / self.unit) * here * (-self.target_logit).sigmoid())
         for start, stop in self._blocks():
             block = self._block(start, stop)
-            # The target is no negative: softplus(-inf) and its gradient are zero.
+            # The target is not a negative: softplus(-inf) and its gradient are zero.
             block.logit_cb[block.targets] = -torch.inf
             if self.statistics:
                 self.statistics.add(block, active=block.logit_cb > 0)

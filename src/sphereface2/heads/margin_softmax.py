@@ -188,7 +188,7 @@ class Circle(MarginHead, NormFace):
         return logit, self.scale if self.gradient == "straight-through" else bracket
 
 
-# CurricularFace: ArcFace whose hard negatives grow harder as training goes on (CVPR 2020).
+# CurricularFace: ArcFace whose hard negatives grow harder during training (CVPR 2020).
 
 
 class CurricularFace(MarginHead, NormFace):

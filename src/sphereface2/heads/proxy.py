@@ -196,7 +196,7 @@ class _ProxyLoss(torch.autograd.Function):
 def _start_weights(
     start: int, stop: int, shape: tuple[int, ...], num_classes: int, *, unit: bool
 ) -> Tensor:
-    """Random rows for the classes start..stop-1, the same whoever else holds the others.
+    """Random rows for the classes start..stop-1, the same whichever rank holds the others.
 
     Every group of classes is drawn from a seed of its own, so a class starts alike on any number
     of ranks. Rows of length one (`unit`): their length sets how far one step turns them.

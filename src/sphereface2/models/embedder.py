@@ -44,7 +44,7 @@ class Embedder(ABC):
     """Maps images to embeddings, which need not be unit vectors."""
 
     action: ClassVar[str] = "embedding set"
-    """What it does with the images of a verification set, for those who watch it."""
+    """What it does with the images of a verification set, for its watchers."""
 
     @abstractmethod
     def embed(

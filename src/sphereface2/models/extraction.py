@@ -95,7 +95,7 @@ class ModelEmbedder(NetworkEmbedder):
     ) -> Embeddings:
         """The embeddings in `output`, memory-mapped; `names` and `people` go into a .txt beside it.
 
-        To be called by all ranks. `what` tells these images from others. A file that is there
+        To be called by all ranks. `what` identifies these images. A file that is there
         already is refused or replaced as `overwrite` says; by default it is taken if it is of this
         model and these images, replaced if it is another's extraction, and refused if it is not
         known what it is.
@@ -135,7 +135,7 @@ class ModelEmbedder(NetworkEmbedder):
         kept = "its embeddings are kept"
         with team.together(), on_full_disk(output, kept=kept):
             if team.is_first:
-                # The file gets its name last: whoever finds it, finds all that belongs to it.
+                # The file gets its name last: so that all that belongs to it is there as well.
                 write_atomically(output.with_suffix(".json"), _note(job.what))
                 if names is not None:
                     write_atomically(output.with_suffix(".txt"), _name_lines(names, people))
@@ -331,16 +331,16 @@ class Extraction(WorkFolder):
         marks = np.lib.format.open_memmap(self.path / _MARKS, "r+")
         mine = [number for number in np.flatnonzero(marks == 0) if number % share[1] == share[0]]
         unmarked: list[int] = []
-        told = time.monotonic()
+        marked = time.monotonic()
         try:
             blocks = [self._block(int(number)) for number in mine]
             for block, found in embedder.embed_blocks(images, blocks, missing=missing):
                 _require_finite(found, block, missing)
                 embeddings[block.start : block.stop] = found
                 unmarked.append(block.start // self.block_size)
-                if time.monotonic() - told > _SECONDS_BETWEEN_MARKS:
+                if time.monotonic() - marked > _SECONDS_BETWEEN_MARKS:
                     _mark(embeddings, marks, unmarked)
-                    told = time.monotonic()
+                    marked = time.monotonic()
                 if progress is not None:
                     waiting = sum(len(self._block(number)) for number in unmarked)
                     progress(min(self.count, self.done() + waiting), self.count)
@@ -366,7 +366,7 @@ class Extraction(WorkFolder):
         begun = self.noted() or {}
         wanted = json.loads(json.dumps(self.what))
         if "missing" in wanted:
-            # What was begun with all images serves those who do without some, not the reverse.
+            # What was begun with all images serves one that does without some, not the reverse.
             begun["missing"] = wanted["missing"]
         for key in sorted({*begun, *wanted}):
             if begun.get(key) != wanted.get(key):

@@ -96,7 +96,7 @@ def save_model(
         {key: tuple(value.shape) for key, value in state.items()}, _shapes(name, resolved)
     )
     if difference:
-        raise ValueError(f"the network to save is no {name} with the given options: {difference}")
+        raise ValueError(f"the network to save is not a {name} with these options: {difference}")
     _check_input_size(preprocessing, backbone)
     config = {
         "format": FORMAT,
@@ -204,13 +204,13 @@ def weights_digest(folder: Path | str) -> str:
     """Stands for the weights in a model folder: what was made with them holds for no others."""
     path = Path(folder) / WEIGHTS
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} is no model folder: it holds no {WEIGHTS}")
+        raise FileNotFoundError(f"{folder} is not a model folder: it holds no {WEIGHTS}")
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def store_calibration(folder: Path | str, calibration: Mapping[str, Any]) -> None:
-    """Keep a calibration in config.json, which is written anew, whole or not at all.
+    """Keep a calibration in config.json, which is written again, whole or not at all.
 
     Its key `model` must be the digest of the weights in the folder.
     """
@@ -229,7 +229,7 @@ def stored_calibration(folder: Path | str) -> dict[str, Any] | None:
     """
     path = Path(folder) / CONFIG
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} is no model folder: it holds no {CONFIG}")
+        raise FileNotFoundError(f"{folder} is not a model folder: it holds no {CONFIG}")
     calibration = _read_config(path).get("calibration")
     if calibration is None:
         return None

@@ -13,7 +13,7 @@ Standing = Literal["best", "level", "below", "unknown"]
 
 ABSENT = "–"
 LEVEL_MARK = "†"
-_LEVEL_ERRORS = 2.0  # standard errors of a difference, below which it is not told from chance
+_LEVEL_ERRORS = 2.0  # standard errors of a difference, below which it cannot be told from chance
 _STANDING_WORDS: Mapping[Standing, str] = {
     "best": "best",
     "level": "not distinguishable from the best",

@@ -96,7 +96,7 @@ def estimate(
 ) -> Estimate:
     """What training as `config` says will need; nothing is trained and nothing is written.
 
-    Images that are there are counted. For those that are not, `known_data` tells the numbers.
+    Images that are there are counted. For those that are not, `known_data` has the numbers.
     Without `with_speed` nothing is timed; `threads` are those that the run will have, as many as
     there are if not given.
     """
@@ -180,7 +180,7 @@ def _counts(
         people = known.people - round(aside * known.people)
         published = f"{known.title} as published by {known.counted_by}{without}"
         return round((1 - aside) * known.images), people, published
-    return None, ASSUMED_PEOPLE, f"not known yet; the head is told for {ASSUMED_PEOPLE:,} people"
+    return None, ASSUMED_PEOPLE, f"not known yet; the head is sized for {ASSUMED_PEOPLE:,} people"
 
 
 def _steps_per_epoch(config: RunConfig, source: Source | None, images: int | None) -> int | None:

@@ -78,7 +78,7 @@ def refuse_used_folder(folder: Path) -> None:
     found = [product for product in PRODUCTS if (folder / product).exists()]
     if found:
         raise ValueError(
-            f"{folder} already holds a run ({', '.join(found)}): go on with "
+            f"{folder} already holds a run ({', '.join(found)}): resume it with "
             f"'sphereface2 resume {folder}', choose another --output, or replace it "
             "with --overwrite"
         )
@@ -173,7 +173,7 @@ def require_run(folder: Path) -> Path:
     """The folder itself, if a run is in it."""
     if not (folder / CONFIG).is_file():
         raise FileNotFoundError(
-            f"{folder} is no run folder: it has no {CONFIG}; 'sphereface2 train RECIPE' makes one"
+            f"{folder} is not a run folder: it has no {CONFIG}; 'sphereface2 train' makes one"
         )
     return folder
 
@@ -199,14 +199,14 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def keep_manifest(folder: Path, noisy: NoisyLabels) -> None:
-    """Write down which labels were drawn; those of a run that goes on must be the same."""
+    """Write down which labels were drawn; those of a resumed run must be the same."""
     path, manifest = folder / LABEL_NOISE, _writable(noisy.manifest())
     if not path.exists():
         write_atomically(path, manifest)
     elif path.read_bytes() != manifest.encode("utf-8"):
         raise ValueError(
             f"{path} lists other labels than label_noise gives for these images: the data has "
-            "changed since the run began; restore it or start the training anew"
+            "changed since the run began; restore it or start the training again"
         )
 
 

@@ -31,8 +31,8 @@ def embed_source(
 ) -> npt.NDArray[np.float32]:
     """The embeddings (N, D) of the images with these numbers, as a read-only map of `path`.
 
-    `key` tells model and data (`embedding_key`): embeddings of the same are taken as they are or
-    gone on with, others are replaced.
+    `key` stands for model and data (`embedding_key`): embeddings of the same are taken as they are
+    or resumed, others are replaced.
     """
     extraction = Extraction(
         path, count=len(numbers), dim=model.backbone.embedding_dim, what={"key": key}

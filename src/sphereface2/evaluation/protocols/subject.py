@@ -67,7 +67,7 @@ class Subject:
         listed = read_names(path)
         if listed is None:
             return saved
-        # Our own file parts by tabs: a name may have blanks.
+        # Our own file has tabs: a name may hold blanks.
         names, people = listed
         if len(names) != len(saved.vectors):
             raise ValueError(
@@ -109,7 +109,7 @@ def rows_of(
         if len(saved.vectors) != len(names):
             raise ValueError(
                 f"{saved.source} has {len(saved.vectors):,} embeddings for the {len(names):,} "
-                "images of the list and no names; put one name a line into a .txt beside it"
+                "images of the list and no names; put one name per line into a .txt beside it"
             )
         return saved.vectors, saved.mirror
     if not any(is_image_file(name) for name in names):

@@ -46,7 +46,7 @@ def learn_features(
     """Train SphereFace2-C on rendered people, then embed the images that it was trained on.
 
     The similarity adjustment is off (t = 1), so that decision boundaries are straight. The run has
-    a folder of its own below `workdir`; one that is already there with the same config goes on.
+    a folder of its own below `workdir`; one that is already there with the same config is resumed.
     """
     if dim not in SEEDS:
         raise ValueError(f"dim must be 2 or 3, got {dim}: other features cannot be drawn")

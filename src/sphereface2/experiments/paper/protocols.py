@@ -152,7 +152,7 @@ def run_on_protocol(
         known = _read(kept, model=digest, root=described)
         if known is not None:
             return known  # another process has measured it meanwhile
-        # Named by what it is of: work that was interrupted goes on, that of other weights does not.
+        # Named by what it is of: interrupted work is resumed, that of other weights is not.
         work = run / FOLDER / f".{protocol}-{digest[:8]}-{described[:8]}"
         embedder = open_embedder(run, workers=workers, watch=watch)
         subject = Subject(embedder, None, work, watch=watch)
@@ -215,7 +215,7 @@ def protocol_result(
 def protocol_roc(
     base: SweepResult, protocol: str, *, runs: Path, root: Path, watch: Watch = unwatched
 ) -> tuple[MethodRoc, ...]:
-    """The ROC curves of every row that has runs, one a seed that did not fail."""
+    """The ROC curves of every row that has runs, one per seed that did not fail."""
     curves = []
     for row in base.rows:
         found = [

@@ -107,7 +107,7 @@ class Reproduction:
             return None
         given: tuple[str, ...] = ()
         if self.data is not None:
-            with suppress(FileNotFoundError):  # `missing` tells of it
+            with suppress(FileNotFoundError):  # `missing` reports it
                 given = self.data.overrides(_TRAINING_SET, all_sets=False)
         return self._sweep(experiment, given)
 

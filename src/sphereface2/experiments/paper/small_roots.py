@@ -165,5 +165,5 @@ def _write_crops(folder: Path, images: SyntheticImages, *, per_person: int) -> l
 def _part(progress: Progress | None, before: int, total: int) -> Callable[[int, int], None] | None:
     if progress is None:
         return None
-    told = progress
-    return lambda done, _: told(before + done, total)
+    report = progress
+    return lambda done, _: report(before + done, total)

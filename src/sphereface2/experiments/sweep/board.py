@@ -29,7 +29,7 @@ class RunState:
 
     worked: seconds that it took here, since this sweep was started; 0 if it was done before or
         by another process
-    launched: when its worker was started, as time.time() tells it
+    launched: when its worker was started, by time.time()
     had: the share of the training that an earlier process has done
     """
 

@@ -1,7 +1,7 @@
 """A sweep from its settings to its result: as many runs at once as there is room for.
 
 Runs live in a store, a folder of run folders that sweeps may share. A run that is done is not run
-again, one that was interrupted goes on, and none is trained by two processes at once.
+again, one that was interrupted is resumed, and none is trained by two processes at once.
 """
 
 import time
@@ -44,7 +44,7 @@ _PAUSE = 0.1  # seconds between two looks at the workers
 
 
 class SweepStopped(StoppedError):
-    """A sweep was asked to stop: its runs have their checkpoints, and it can go on."""
+    """A sweep was asked to stop: its runs have their checkpoints, and it can be resumed."""
 
     def __init__(self, *, done: int, total: int, number: int | None = None) -> None:
         super().__init__(f"stopped with {done} of {total} runs done", number=number)
@@ -59,7 +59,7 @@ def run_sweep(
 
     What is wrong with a setting is a ValueError before the first run starts. A run that fails has
     an `error` in the result and does not stop the others. A signal stops the workers with a
-    checkpoint and raises SweepStopped; the same call again goes on.
+    checkpoint and raises SweepStopped; the same call resumes it.
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")

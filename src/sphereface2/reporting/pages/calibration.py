@@ -63,7 +63,7 @@ def bias_sentence(calibration: Calibration) -> str | None:
     if bias.threshold is None:
         what = "accepts" if bias.bias > 0 else "rejects"
         return (
-            f"the learned bias is no pair threshold: −b/r lies outside of g, it {what} every pair"
+            f"the learned bias is not a pair threshold: −b/r is outside of g, it {what} every pair"
         )
     away = ""
     for each in (each for each in calibration.thresholds if each.resolved):
