@@ -74,7 +74,7 @@ def test_names_and_people_stand_in_a_text_file_beside(tmp_path: Path) -> None:
     (tmp_path / "y.txt").write_text("a\nb\n")
     with pytest.raises(ValueError, match=r"y.txt has 2 names for 6 embeddings"):
         read_embeddings(tmp_path / "x.npy", names=tmp_path / "y.txt")
-    with pytest.raises(FileNotFoundError, match="should name each embedding"):
+    with pytest.raises(FileNotFoundError, match="it names each embedding"):
         read_embeddings(tmp_path / "x.npy", names=tmp_path / "z.txt")
 
 
