@@ -59,7 +59,7 @@ def read_megaface(
 
 
 def read_noises(path: Path | None) -> frozenset[str]:
-    """The names in a noise list, one per line; `#` starts a comment; after a tab, if there is one."""
+    """The names in a noise list, one per line (behind its tab, if any); `#` starts a comment."""
     if path is None:
         return frozenset()
     if not path.is_file():
