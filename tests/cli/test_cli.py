@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from sphereface2 import __version__
 from sphereface2.backbones import build_backbone
 from sphereface2.backbones.preprocessing import Preprocessing
-from sphereface2.cli import app
+from sphereface2.cli import app, main
 from sphereface2.models.folder import save_model
 from tests.runs.test_runs import SETS, SMALL, write_crops
 
@@ -73,18 +73,33 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("words", "part"), MISTAKES, ids=lambda value: str(value)[:60])
 def test_a_mistake_gets_one_sentence_and_exit_code_two(
-    words: list[str], part: str, tmp_path: Path
+    words: list[str],
+    part: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "broken.yaml").write_text("head: [unclosed\n")
     (tmp_path / "alone" / "anna").mkdir(parents=True)
     (tmp_path / "alone" / "anna" / "1.png").write_bytes(b"never decoded")
-    done = run(*words, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("sphereface2: ")
-    assert part in done.stderr
-    assert done.stderr.count("\n") == 1
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sphereface2", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    printed, said = capsys.readouterr()
+    assert printed == ""
+    assert said.startswith("sphereface2: ")
+    assert part in said
+    assert said.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_program_itself_ends_with_the_sentence(tmp_path: Path) -> None:
+    done = run("train", "quickstrat", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("sphereface2: unknown recipe 'quickstrat'")
+    assert done.stderr.count("\n") == 1
 
 
 OUTPUTS = [

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import warnings
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@cache
+def loaded(path: Path) -> dict[str, dict[str, Tensor]]:
+    found: dict[str, dict[str, Tensor]] = torch.load(path)
+    return found
+
+
 def whole(folder: Path, world: int, dtype: str, key: str) -> dict[str, Tensor]:
     """The ranks' results put together: rows and weights in order, the rest equal on all."""
-    ranks = [torch.load(folder / f"{world}-{rank}-{dtype}.pt")[key] for rank in range(world)]
+    ranks = [loaded(folder / f"{world}-{rank}-{dtype}.pt")[key] for rank in range(world)]
     joined = {}
     for name in ranks[0]:
         parts = [rank[name] for rank in ranks]

@@ -184,7 +184,7 @@ def test_what_does_not_fit_together_is_not_saved(tmp_path: Path) -> None:
         save(tmp_path / "a", extra={"loss": float("nan")})
     backbone = build_backbone("sfnet4", **OPTIONS)
     for name, options in (("sfnet10", OPTIONS), ("sfnet4", {**OPTIONS, "width": 5})):
-        with pytest.raises(ValueError, match=f"the network to save is not a {name} with the given"):
+        with pytest.raises(ValueError, match=f"the network to save is not a {name} with these"):
             save_model(
                 tmp_path / "a",
                 backbone,
