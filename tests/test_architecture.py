@@ -58,7 +58,7 @@ WITHOUT_TORCH = [
     "sphereface2",
     "sphereface2.cli",
     "sphereface2.config.schema",
-    "sphereface2.data.loader.reading_server",  # else a training starts seconds later
+    "sphereface2.data.loader.batch_reader",  # else a training starts seconds later
     "sphereface2.data.pairs",
     "sphereface2.data.sources",
     "sphereface2.evaluation.protocols",

@@ -206,7 +206,7 @@ def test_closing_does_not_wait_for_whole_batches() -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sphereface2.data.loader.reading_threads.ReadingThreads.take", interrupt)
+        patch.setattr("sphereface2.data.loader.readers.ReadingThreads.take", interrupt)
         with pytest.raises(KeyboardInterrupt):
             next(batches)
     assert not loader_threads()

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from sphereface2.data.loader.batch_plan import Plan, multiples_near
 from sphereface2.data.loader.batch_reader import BatchReader
-from sphereface2.data.loader.reading_processes import (
+from sphereface2.data.loader.readers import (
     CAN_SHARE,
+    BatchMemory,
     ReadingProcesses,
+    ReadingThreads,
     UnsendableSourceError,
 )
-from sphereface2.data.loader.reading_threads import BatchMemory, ReadingThreads
 from sphereface2.data.sources.source import Source, suits_processes
 
 Readers = ReadingProcesses | ReadingThreads
