@@ -280,6 +280,14 @@ def change(*keys: str, to: object) -> Callable[[dict[str, Any]], None]:
         (change("preprocessing", "mean", to=None), "lacks the key 'mean'"),
         (change("preprocessing", "mean", to="x"), "preprocessing.mean has the wrong type, got 'x'"),
         (change("preprocessing", "scale", to=0), "preprocessing.scale must be above 0, got 0"),
+        (
+            change("preprocessing", "mean", to=[1, 2]),
+            "mean must be one number or three, got (1, 2)",
+        ),
+        (change("preprocessing", "mean", to=[1, 2, True]), "preprocessing.mean has the wrong type"),
+        (change("preprocessing", "mean", to=10**400), "mean must be one number or three, got 1"),
+        (change("preprocessing", "scale", to=[1, 1, 0]), "scale must be above 0, got (1, 1, 0)"),
+        (change("preprocessing", "channels", to=["RGB"]), "channels has the wrong type"),
         (change("preprocessing", "channels", to="XYZ"), "channels must be RGB or BGR, got 'XYZ'"),
         (change("preprocessing", "input_size", to=112), "input_size (112) is not the backbone's"),
     ],
@@ -332,6 +340,19 @@ def test_pixels_go_from_minus_one_to_one_channels_first() -> None:
     assert (tensor[1] == -1).all()
     swapped = Preprocessing(input_size=4, channels="BGR").to_tensor(images)
     assert torch.equal(swapped, tensor.flip(1))
+
+
+@pytest.mark.parametrize("channels", ["RGB", "BGR"])
+def test_mean_and_scale_may_differ_from_channel_to_channel(channels: str, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3), np.uint8)
+    mean, scale = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+    preprocessing = Preprocessing(16, channels, mean, scale)
+    seen = images if channels == "RGB" else images[..., ::-1]
+    expected = (seen.astype(np.float64) - mean) / scale
+    found = preprocessing.to_tensor(images)
+    np.testing.assert_allclose(found.numpy(), expected.transpose(0, 3, 1, 2), rtol=1e-5, atol=1e-5)
+    save(tmp_path / "model", preprocessing=preprocessing)
+    assert load_model(tmp_path / "model").preprocessing == preprocessing
 
 
 def test_arrays_and_single_images_are_taken_as_well() -> None:

@@ -8,23 +8,39 @@ import torch
 
 from sphereface2.data.transforms import resize
 
+PerChannel = float | tuple[float, float, float]
+"""A number for all channels, or one for each, in the order in which the network sees them."""
+
+_LARGEST = 1e9  # far beyond any value of a pixel; NaN is not below it either
+
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What a model expects of an image: its size, its channel order and the range of its values."""
+    """What a model expects of an image: its size, its channel order and the range of its values.
+
+    A value v of 0 to 255 enters the network as (v - mean) / scale: 127.5 and 127.5 give [-1, 1].
+    """
 
     input_size: int
     channels: str = "RGB"
-    mean: float = 127.5
-    scale: float = 127.5
+    mean: PerChannel = 127.5
+    scale: PerChannel = 127.5
 
     def __post_init__(self) -> None:
         if self.input_size < 1:
             raise ValueError(f"preprocessing.input_size must be at least 1, got {self.input_size}")
         if self.channels not in ("RGB", "BGR"):
             raise ValueError(f"preprocessing.channels must be RGB or BGR, got {self.channels!r}")
-        if not self.scale > 0:
-            raise ValueError(f"preprocessing.scale must be above 0, got {self.scale}")
+        for name, value in (("mean", self.mean), ("scale", self.scale)):
+            each = value if isinstance(value, tuple) else (value,)
+            if len(each) not in (1, 3) or not all(abs(number) < _LARGEST for number in each):
+                raise ValueError(f"preprocessing.{name} must be one number or three, got {value}")
+            if name == "scale" and min(each) <= 0:
+                raise ValueError(f"preprocessing.scale must be above 0, got {value}")
+
+    def __str__(self) -> str:
+        size = f"{self.input_size}×{self.input_size}"
+        return f"{size} {self.channels}, (value - {_text(self.mean)}) / {_text(self.scale)}"
 
     def to_tensor(self, images: torch.Tensor | npt.NDArray[np.uint8]) -> torch.Tensor:
         """uint8 RGB to (B, 3, S, S) float in the model's range, on the same device.
@@ -48,4 +64,17 @@ class Preprocessing:
             batch = torch.from_numpy(np.stack(scaled)).to(images.device)
         if self.channels == "BGR":
             batch = batch.flip(3)
-        return (batch.permute(0, 3, 1, 2).float() - self.mean) / self.scale
+        mean, scale = (_by_channel(each, batch.device) for each in (self.mean, self.scale))
+        return (batch.permute(0, 3, 1, 2).float() - mean) / scale
+
+
+def _by_channel(value: PerChannel, device: torch.device) -> float | torch.Tensor:
+    if not isinstance(value, tuple):
+        return value
+    return torch.tensor(value, dtype=torch.float32, device=device).view(3, 1, 1)
+
+
+def _text(value: PerChannel) -> str:
+    each = value if isinstance(value, tuple) else (value,)
+    text = ", ".join(f"{number:g}" for number in each)
+    return f"({text})" if len(each) > 1 else text

@@ -259,18 +259,15 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _preprocessing(values: Mapping[str, Any]) -> Preprocessing:
-    number = (int, float)
-    kinds: dict[str, type | tuple[type, ...]] = {
-        "input_size": int,
-        "channels": str,
-        "mean": number,
-        "scale": number,
-    }
+    found: dict[str, Any] = {}
     for field in fields(Preprocessing):
-        value = values[field.name]
-        if not isinstance(value, kinds[field.name]) or isinstance(value, bool):
-            raise ValueError(f"preprocessing.{field.name} has the wrong type, got {value!r}")
-    return Preprocessing(**{field.name: values[field.name] for field in fields(Preprocessing)})
+        value, name = values[field.name], field.name
+        kinds = {"input_size": int, "channels": str}.get(name, int | float)
+        each = value if isinstance(value, list) and name in ("mean", "scale") else [value]
+        if not all(isinstance(one, kinds) and not isinstance(one, bool) for one in each):
+            raise ValueError(f"preprocessing.{name} has the wrong type, got {value!r}")
+        found[name] = tuple(value) if isinstance(value, list) else value
+    return Preprocessing(**found)
 
 
 def _flip(config: Mapping[str, Any]) -> bool:
