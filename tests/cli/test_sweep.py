@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sphereface2.cli.sweep import sweep
 from sphereface2.evaluation.experiment_results import SeedRun, SweepResult
 from sphereface2.experiments.sweep import engine
-from sphereface2.experiments.sweep.grid import settings_of_grid
+from sphereface2.experiments.sweep.plan import settings_of_grid
 from tests.experiments.sweep.tiny import pretend_done, tiny_sweep, write_recipe
 
 GRID = ["head.margin=0.2,0.3", "head.sharpness=1,3"]

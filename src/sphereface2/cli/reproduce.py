@@ -56,9 +56,9 @@ def reproduce(
         raise ValueError("give the name of a table or figure, or --list to see them all")
     from sphereface2.experiments.paper.catalogue import BOTH, EXPERIMENTS
     from sphereface2.experiments.paper.reproduce import Reproduction
-    from sphereface2.experiments.sweep.display import SweepDisplay
+    from sphereface2.experiments.sweep.board import SweepDisplay
     from sphereface2.experiments.sweep.engine import SweepStopped
-    from sphereface2.experiments.sweep.grid import seeds_of_text
+    from sphereface2.experiments.sweep.plan import seeds_of_text
     from sphereface2.registry import look_up
 
     chosen = look_up("--scale", {each: each for each in BOTH}, scale)

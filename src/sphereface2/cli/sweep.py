@@ -12,7 +12,7 @@ from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
     from sphereface2.evaluation.experiment_results import SweepResult
-    from sphereface2.experiments.sweep.grid import Sweep
+    from sphereface2.experiments.sweep.plan import Sweep
 
 
 def sweep(
@@ -47,7 +47,7 @@ def sweep(
 
     After a stop or a crash the same command resumes; finished runs are not run again.
     """
-    from sphereface2.experiments.sweep.grid import Sweep, seeds_of_text, settings_of_grid
+    from sphereface2.experiments.sweep.plan import Sweep, seeds_of_text, settings_of_grid
 
     folder = output or Path("sweeps") / name_of(recipe)
     runs = store or folder / "runs"
@@ -68,7 +68,7 @@ def sweep(
     if dry_run:
         tell_plan(wanted, runs, jobs=jobs)
         return
-    from sphereface2.experiments.sweep.display import SweepDisplay
+    from sphereface2.experiments.sweep.board import SweepDisplay
     from sphereface2.experiments.sweep.engine import SweepStopped, run_sweep
 
     for place in (folder, runs):
@@ -121,9 +121,8 @@ def _refuse_other_result(folder: Path, wanted: "Sweep") -> None:
 def tell_plan(wanted: "Sweep", runs: Path, *, jobs: int | None = None) -> None:
     """How many runs there are, which are done, and what trains each."""
     from sphereface2.experiments.sweep.board import Status
-    from sphereface2.experiments.sweep.checking import check_buildable
     from sphereface2.experiments.sweep.engine import look_up_runs
-    from sphereface2.experiments.sweep.plan import train_command
+    from sphereface2.experiments.sweep.plan import check_buildable, train_command
 
     states = look_up_runs(wanted, runs=runs)
     check_buildable([state.plan for state in states if state.status is not Status.DONE])

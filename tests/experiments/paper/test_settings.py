@@ -7,8 +7,7 @@ import pytest
 from sphereface2.experiments.paper import published, settings
 from sphereface2.experiments.paper.catalogue import EXPERIMENTS
 from sphereface2.experiments.paper.settings import SMALL, Ground
-from sphereface2.experiments.sweep.grid import Setting, Sweep
-from sphereface2.experiments.sweep.plan import PlannedRun, plan_sweep
+from sphereface2.experiments.sweep.plan import PlannedRun, Setting, Sweep, plan_sweep
 from sphereface2.reporting.tables import PublishedTable
 
 PAPER = settings.paper_ground(settings.SMALLER)

@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sphereface2.experiments.sweep.board import Board, RunState, Status
-from sphereface2.experiments.sweep.crew import Crew, gpus_for, usual_jobs
-from sphereface2.experiments.sweep.display import SweepDisplay, board_table
-from sphereface2.experiments.sweep.engine import look_up_runs
-from sphereface2.experiments.sweep.store import Position
+from sphereface2.experiments.sweep.board import (
+    Board,
+    Position,
+    RunState,
+    Status,
+    SweepDisplay,
+    board_table,
+)
+from sphereface2.experiments.sweep.engine import Crew, gpus_for, look_up_runs, usual_jobs
 from sphereface2.workers import usable_cores
 from tests.experiments.sweep.tiny import pretend_done, tiny_sweep, write_recipe
 

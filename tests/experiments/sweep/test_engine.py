@@ -15,17 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from sphereface2.experiments.sweep.board import Board, RunState, Status, SweepEvents
-from sphereface2.experiments.sweep.crew import Crew
-from sphereface2.experiments.sweep.engine import SweepStopped, run_sweep
+from sphereface2.experiments.sweep.board import Board, Position, RunState, Status, SweepEvents
+from sphereface2.experiments.sweep.engine import Crew, SweepStopped, run_sweep
 from sphereface2.experiments.sweep.plan import plan_sweep
-from sphereface2.experiments.sweep.store import (
-    LOG,
-    Position,
-    PositionNote,
-    read_position,
-    write_config,
-)
+from sphereface2.experiments.sweep.store import LOG, PositionNote, read_position, write_config
 from sphereface2.files import LockedError
 from sphereface2.runs.folder import EVALUATION, LOCK, METRICS, run_lock
 from sphereface2.training.checkpoint import has_checkpoint, load_checkpoint

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import yaml
 
-from sphereface2.experiments.sweep.grid import seeds_of_text, settings_of_grid, split_values
+from sphereface2.experiments.sweep.plan import seeds_of_text, settings_of_grid, split_values
 
 WORDS = ["0.2", "cosface", "[1,2]", "[[1, 2], 3]", "{a: 1, b: [2,3]}", "'a,b'", '"c,\\",d"']
 WORDS += ["'it''s, so'", "''", '"]"', "it's", "['x,y', 2]", "{name: 'p,q'}", "a b", "1e-3", "null"]

@@ -10,10 +10,15 @@ import pytest
 from sphereface2.config.schema import dump_config, load_config
 from sphereface2.evaluation.results import EvaluationResult
 from sphereface2.experiments.sweep.board import Status
-from sphereface2.experiments.sweep.checking import check_buildable
 from sphereface2.experiments.sweep.engine import look_up_runs, run_sweep
-from sphereface2.experiments.sweep.grid import Setting, Sweep
-from sphereface2.experiments.sweep.plan import by_hand, plan_sweep, train_command
+from sphereface2.experiments.sweep.plan import (
+    Setting,
+    Sweep,
+    by_hand,
+    check_buildable,
+    plan_sweep,
+    train_command,
+)
 from sphereface2.runs.folder import EVALUATION
 from sphereface2.runs.train import resolve
 from tests.experiments.sweep.tiny import pretend_done, tiny_sweep, write_recipe

@@ -7,8 +7,7 @@ import cv2
 import numpy as np
 
 from sphereface2.config.schema import RunConfig
-from sphereface2.experiments.sweep.grid import Setting, Sweep
-from sphereface2.experiments.sweep.plan import plan_sweep
+from sphereface2.experiments.sweep.plan import Setting, Sweep, plan_sweep
 from sphereface2.experiments.sweep.store import write_config
 from sphereface2.runs.folder import EVALUATION
 from tests.reporting.example import example_evaluation

@@ -16,7 +16,7 @@ from sphereface2.experiments.paper.published import (
     MEGAFACE,
 )
 from sphereface2.experiments.paper.settings import LARGE, SMALLER
-from sphereface2.experiments.sweep.grid import Setting
+from sphereface2.experiments.sweep.plan import Setting
 from sphereface2.reporting.tables import PublishedTable
 
 Scale = Literal["small", "paper"]

@@ -23,7 +23,7 @@ from sphereface2.experiments.paper.settings import SMALL, paper_ground
 from sphereface2.experiments.paper.small_roots import small_root
 from sphereface2.experiments.sweep.board import SweepEvents
 from sphereface2.experiments.sweep.engine import run_sweep
-from sphereface2.experiments.sweep.grid import Sweep
+from sphereface2.experiments.sweep.plan import Sweep
 from sphereface2.files import JsonResult
 from sphereface2.progress import Watch, unwatched
 from sphereface2.registry import look_up

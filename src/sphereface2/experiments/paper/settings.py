@@ -15,7 +15,7 @@ from sphereface2.experiments.paper.published import (
     PRINCIPLES,
     SHARPNESS,
 )
-from sphereface2.experiments.sweep.grid import Setting
+from sphereface2.experiments.sweep.plan import Setting
 from sphereface2.reporting.tables import PublishedTable
 
 SMALL_COLUMNS = {

@@ -1,44 +1,39 @@
-"""A sweep from its settings to its result: as many runs at once as there is room for.
+"""A sweep from its settings to its result: as many processes at once as there is room for.
 
 Runs live in a store, a folder of run folders that sweeps may share. A run that is done is not run
 again, one that was interrupted is resumed, and none is trained by two processes at once.
 """
 
+import os
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import JsonValue
+import torch
 
-from sphereface2.config.schema import RunConfig
-from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
-from sphereface2.evaluation.results import COMBINED
-from sphereface2.experiments.sweep.board import Board, RunState, Status, SweepEvents
-from sphereface2.experiments.sweep.checking import check_buildable
-from sphereface2.experiments.sweep.crew import (
-    Child,
-    Crew,
-    gpus_for,
-    last_words,
-    usual_jobs,
-    was_stopped,
-)
-from sphereface2.experiments.sweep.grid import Sweep
-from sphereface2.experiments.sweep.plan import by_hand, plan_sweep, train_command
+from sphereface2.data.sources.synthetic import FOLDER_VARIABLE
+from sphereface2.evaluation.experiment_results import SweepResult
+from sphereface2.experiments.sweep.board import Board, Position, RunState, Status, SweepEvents
+from sphereface2.experiments.sweep.plan import Sweep, check_buildable, plan_sweep
 from sphereface2.experiments.sweep.store import (
-    Position,
+    LOG,
     finished,
     last_checkpoint,
     read_position,
     require_own_config,
+    sweep_result,
     write_config,
 )
-from sphereface2.experiments.sweep.worker import TAKEN
+from sphereface2.experiments.sweep.worker import STOPPED, TAKEN
 from sphereface2.files import LockedError
 from sphereface2.runs.folder import run_lock
-from sphereface2.training.checkpoint import config_settings
+from sphereface2.training.devices import choose_device
 from sphereface2.training.stopping import StoppedError, stop_signals
+from sphereface2.workers import usable_cores
 
 _PAUSE = 0.1  # seconds between two looks at the workers
 
@@ -76,7 +71,7 @@ def run_sweep(
         _Shift(board, crew, events).work()
     finally:
         events.finished(board)
-    return _result(sweep, states, runs=runs)
+    return sweep_result(sweep, states, runs=runs)
 
 
 def look_up_runs(sweep: Sweep, *, runs: Path) -> list[RunState]:
@@ -89,6 +84,90 @@ def look_up_runs(sweep: Sweep, *, runs: Path) -> list[RunState]:
             state.status = Status.DONE
         states.append(state)
     return states
+
+
+@dataclass
+class Child:
+    """A worker at its run; `log_start` is where its own part of the log begins."""
+
+    state: RunState
+    process: subprocess.Popen[bytes]
+    slot: int
+    log_start: int
+
+    def close_input(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+class Crew:
+    """Starts, stops and collects the workers; at most `jobs` at once.
+
+    The cores are shared out among `jobs`, also when fewer runs are left: sums round differently
+    with another number of threads, and a run is to come out the same whenever it is run.
+    """
+
+    def __init__(self, *, jobs: int, gpus: list[str], runs: Path) -> None:
+        self.jobs = jobs
+        self.gpus = gpus
+        self.runs = runs
+        self.children: list[Child] = []
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.children) < self.jobs
+
+    def start(self, state: RunState) -> None:
+        slot = min(set(range(self.jobs)) - {child.slot for child in self.children})
+        with (state.folder / LOG).open("ab") as log:
+            begin = log.tell()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "sphereface2.experiments.sweep.worker", str(state.folder)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.environment(slot)},
+                # A group of its own: a Ctrl-C in the terminal comes from us, and only once.
+                start_new_session=True,
+            )
+        self.children.append(Child(state, process, slot, begin))
+
+    def environment(self, slot: int) -> Mapping[str, str]:
+        """What the worker in a slot gets besides the environment of this process."""
+        threads = str(max(1, usable_cores() // self.jobs))
+        words = {
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            # Runs over the same people render them once.
+            FOLDER_VARIABLE: str((self.runs / "rendered").resolve()),
+        }
+        if self.gpus:
+            words["CUDA_VISIBLE_DEVICES"] = self.gpus[slot % len(self.gpus)]
+        return words
+
+    def ended(self) -> list[Child]:
+        """The workers that have come to their end, each once."""
+        over = [child for child in self.children if child.process.poll() is not None]
+        for child in over:
+            self.children.remove(child)
+            child.close_input()
+        return over
+
+    def interrupt(self) -> None:
+        """Ask all workers to stop, with a checkpoint where they are in a training."""
+        # Not by a signal from here: it could come before a new worker can handle it. A worker
+        # whose input closes sends itself a SIGINT as soon as that is of use.
+        for child in self.children:
+            child.close_input()
+
+    def kill(self) -> None:
+        """End what is still there; such a run resumes from its last checkpoint."""
+        for child in self.children:
+            if child.process.poll() is None:
+                os.killpg(child.process.pid, signal.SIGKILL)
+            child.process.wait()
+            child.close_input()
+        self.children = []
 
 
 class _Shift:
@@ -200,81 +279,40 @@ def _take_result(state: RunState) -> bool:
     return state.evaluation is not None
 
 
-def _result(sweep: Sweep, states: list[RunState], *, runs: Path) -> SweepResult:
-    rows = []
-    by_setting = [
-        [state for state in states if state.plan.setting is setting] for setting in sweep.settings
-    ]
-    differing = what_differs([own[0].plan.config for own in by_setting])
-    for setting, own, values in zip(sweep.settings, by_setting, differing, strict=True):
-        first = own[0].plan
-        rows.append(
-            SweepRow(
-                label=setting.label,
-                method=first.config.head.name,
-                overrides=setting.overrides,
-                command=train_command(sweep.recipe, first, runs=by_hand(runs)),
-                config=first.config_yaml,
-                runs=tuple(_seed_run(state) for state in own if state.error or state.evaluation),
-                published=setting.published,
-                settings=values,
-                drawn_as=setting.drawn_as,
-            )
-        )
-    columns = dict.fromkeys(column for state in states for column in state.values)
-    return SweepResult(
-        name=sweep.name,
-        title=sweep.title,
-        recipe=sweep.recipe,
-        # Of a sweep whose runs have all failed only the name of the judged column is sure.
-        columns=tuple(sorted(columns or (COMBINED,), key=lambda column: column == COMBINED)),
-        rows=tuple(rows),
-        where=sweep.where,
-        scale=sweep.scale,
-        command=sweep.command,
-        published_columns=sweep.published_columns,
-        versions=_versions(states),
-        judged=sweep.judged,
-        pairs={
-            row.set_name: row.pairs
-            for state in states
-            if state.evaluation is not None
-            for row in state.evaluation.rows
-        },
-        figure=sweep.figure,
-    )
+def was_stopped(code: int) -> bool:
+    """Whether a worker ended because it was asked to."""
+    return code in (STOPPED, -signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP)
 
 
-def what_differs(configs: Sequence[RunConfig]) -> list[dict[str, JsonValue]]:
-    """Of each config the settings in which not all of them agree, by dotted keys."""
-    flat = [config_settings(config) for config in configs]
-    keys = dict.fromkeys(key for each in flat for key in each)
-    varying = [key for key in keys if any(each.get(key) != flat[0].get(key) for each in flat)]
-    return [{key: each[key] for key in varying if key in each} for each in flat]
+def last_words(child: Child) -> str:
+    """The last line of what a failed worker wrote, or what is known of its end."""
+    with (child.state.folder / LOG).open("rb") as log:
+        log.seek(child.log_start)
+        lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines()]
+    said = [line for line in lines if line]
+    code = child.process.returncode
+    if code == -signal.SIGKILL:
+        return "the process was killed (out of memory?)"
+    if code < 0:
+        return f"the process ended by signal {-code} ({signal.Signals(-code).name})"
+    return said[-1] if said else f"the process ended with exit code {code} and without a word"
 
 
-def _versions(states: list[RunState]) -> dict[str, str]:
-    """Package -> the version that measured the runs, or all of them where they differ."""
-    found: dict[str, dict[str, None]] = {}
-    for state in states:
-        if state.evaluation is not None:
-            for package, version in state.evaluation.versions.items():
-                found.setdefault(package, {})[version] = None
-    return {
-        package: " and ".join(versions) + (" (runs differ)" if len(versions) > 1 else "")
-        for package, versions in found.items()
-    }
+def gpus_for(devices: set[str]) -> list[str]:
+    """The GPUs to hand out, as CUDA_VISIBLE_DEVICES names them; none if not all runs want one."""
+    if not devices <= {"auto", "cuda"} or not torch.cuda.is_available():
+        return []
+    numbers = [str(number) for number in range(torch.cuda.device_count())]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return numbers if visible is None else visible.split(",")[: len(numbers)]
 
 
-def _seed_run(state: RunState) -> SeedRun:
-    if state.evaluation is None:
-        return SeedRun(state.plan.seed, state.plan.name, error=state.error)
-    last = last_checkpoint(state.folder)
-    seconds = round(last.seconds, 2) if last is not None else 0.0
-    return SeedRun(
-        state.plan.seed,
-        state.plan.name,
-        values=state.values,
-        seconds=seconds,
-        model_step=state.evaluation.model_step,
-    )
+def usual_jobs(devices: set[str], *, gpus: list[str]) -> int:
+    """Runs at once where nobody says how many: one a GPU, one a core, or one on cuda:0 or mps."""
+    if gpus:
+        return len(gpus)
+    return usable_cores() if all(_is_cpu(device) for device in devices) else 1
+
+
+def _is_cpu(device: str) -> bool:
+    return choose_device(device).type == "cpu" if device == "auto" else device.startswith("cpu")

@@ -1,14 +1,151 @@
-"""The runs of a sweep before any of them starts: each with its config and its folder's name."""
+"""What a sweep runs: settings, which are overrides over one recipe, times seeds; all checked."""
 
 import hashlib
+import itertools
 import shlex
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
+import torch
+
+from sphereface2.backbones import build_backbone
 from sphereface2.config.schema import RunConfig, dump_config, load_config
-from sphereface2.experiments.sweep.grid import Setting, Sweep
+from sphereface2.data.mixing import build_training_source
+from sphereface2.data.pairs.by_word import sets_of_choice
+from sphereface2.evaluation.experiment_results import SweepFigure
+from sphereface2.heads import build_head
 from sphereface2.runs.train import resolve
+from sphereface2.training.devices import choose_device, choose_precision
+from sphereface2.training.trainer import Trainer
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table.
+
+    published: column -> the paper's number; empty if the paper has no such row
+    drawn_as: what a figure calls the row, if not by its label
+    """
+
+    label: str
+    overrides: tuple[str, ...]
+    published: Mapping[str, float] = field(default_factory=dict)
+    drawn_as: str = ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All settings, each to be trained with every seed; the other fields go to the result."""
+
+    name: str
+    title: str
+    recipe: str
+    settings: tuple[Setting, ...]
+    seeds: tuple[int, ...]
+    where: str = ""
+    scale: str = "small"
+    command: str = ""
+    published_columns: Mapping[str, str] = field(default_factory=dict)
+    judged: str = ""
+    figure: SweepFigure = field(default_factory=SweepFigure)
+
+
+def settings_of_grid(assignments: Sequence[str]) -> tuple[Setting, ...]:
+    """Every combination of `head.margin=0.2,0.3 head.sharpness=1,3`, the last key fastest.
+
+    Commas inside [..], {..} or quotes do not split. Labels say what varies. Nothing given is one
+    setting.
+    """
+    if not assignments:
+        return (Setting("the recipe as it is", ()),)
+    axes = dict(_axis(assignment) for assignment in assignments)
+    if len(axes) < len(assignments):
+        counts = Counter(_axis(assignment)[0] for assignment in assignments)
+        key = next(key for key, count in counts.items() if count > 1)
+        raise ValueError(f"{key} is given twice; write its values in one word, as {key}=A,B")
+    varying = [key for key, values in axes.items() if len(values) > 1] or list(axes)
+    words = _words(varying)
+    settings = []
+    for values in itertools.product(*axes.values()):
+        chosen = dict(zip(axes, values, strict=True))
+        label = ", ".join(words[key] + chosen[key] for key in varying)
+        settings.append(Setting(label, tuple(f"{key}={value}" for key, value in chosen.items())))
+    return tuple(settings)
+
+
+def seeds_of_text(text: str) -> tuple[int, ...]:
+    """`3` is the first three seeds, 0, 1 and 2; `0,4,7` are these, and `4,` is one of them."""
+    numbers = [part.strip() for part in text.removesuffix(",").split(",")]
+    if not all(number.isascii() and number.isdecimal() for number in numbers):
+        raise ValueError(f"--seeds is a count, such as 3, or a list, such as 0,4,7; got '{text}'")
+    if "," in text:
+        return tuple(int(number) for number in numbers)
+    if int(text) < 1:
+        raise ValueError(f"--seeds: at least one seed is needed, got {text}")
+    return tuple(range(int(text)))
+
+
+def split_values(text: str) -> list[str]:
+    """The values between commas, as YAML would split them inside brackets."""
+    values, current, depth = [], "", 0
+    quote = closed = ""  # the quote that is open, and the one that the last character closed
+    for character in text:
+        at_start = not current.strip() or (depth > 0 and current.rstrip()[-1] in "[{,:")
+        was_closed, closed = closed, ""
+        if quote:
+            is_escaped = quote == '"' and _trailing_backslashes(current) % 2 == 1
+            if character == quote and not is_escaped:
+                quote, closed = "", quote
+        # A doubled quote inside quotes closes and opens again, which comes to the same.
+        elif character in "'\"" and (at_start or character == was_closed):
+            quote = character
+        elif character in "[{" and (at_start or depth):
+            depth += 1
+        elif character in "]}" and depth:
+            depth -= 1
+        elif character == "," and not depth:
+            values.append(current.strip())
+            current = ""
+            continue
+        current += character
+    return [*values, current.strip()]
+
+
+def _trailing_backslashes(text: str) -> int:
+    return len(text) - len(text.rstrip("\\"))
+
+
+def _axis(assignment: str) -> tuple[str, list[str]]:
+    key, equals, text = assignment.partition("=")
+    key = key.strip()
+    if not equals or not all(key.split(".")):
+        raise ValueError(
+            "a grid is made of section.key=value,value, such as head.margin=0.2,0.3; "
+            f"got '{assignment}'"
+        )
+    values = split_values(text)
+    if not all(values):
+        raise ValueError(f"{key} has an empty value in '{assignment}'; write null for none")
+    twice = [value for value, count in Counter(values).items() if count > 1]
+    if twice:
+        raise ValueError(f"{key} has the value {twice[0]} twice in '{assignment}'")
+    return key, values
+
+
+def _words(keys: Sequence[str]) -> dict[str, str]:
+    """What stands before a value in labels: the last word of its key, or all of it if need be."""
+    last = Counter(key.rpartition(".")[2] for key in keys)
+    words = {}
+    for key in keys:
+        word = key.rpartition(".")[2]
+        words[key] = f"{word if last[word] == 1 else key}="
+    # The name of a head speaks for itself.
+    return words | ({"head.name": ""} if "head.name" in words else {})
 
 
 @dataclass(frozen=True)
@@ -85,3 +222,45 @@ def _refuse_doubles(planned: tuple[PlannedRun, ...]) -> None:
             )
         if labels.setdefault(run.setting.label, run.setting) is not run.setting:
             raise ValueError(f"two settings are called '{run.setting.label}'")
+
+
+def check_buildable(runs: Sequence[PlannedRun]) -> None:
+    """A ValueError, with the setting, for the first run that could not even start.
+
+    Nothing is rendered, trained or written. What settings have in common is built once.
+    """
+    built: dict[str, Any] = {}
+    firsts: dict[str, PlannedRun] = {}  # the other seeds differ in nothing that could be wrong
+    for run in runs:
+        firsts.setdefault(run.setting.label, run)
+    for label, run in firsts.items():
+        try:
+            _build(run.config, built)
+        except ValueError as error:
+            raise ValueError(f"setting '{label}': {error}") from None
+
+
+def _build(config: RunConfig, built: dict[str, Any]) -> None:
+    def once(choice: object, build: Callable[[], _T]) -> _T:
+        if repr(choice) not in built:
+            built[repr(choice)] = build()
+        found: _T = built[repr(choice)]
+        return found
+
+    choose_precision(config.precision, choose_device(config.device))
+    evaluation, network = config.evaluation, config.backbone
+    people = (config.data, config.label_noise, config.open_set, evaluation.set_aside)
+    source = once(people, lambda: build_training_source(config))
+    backbone = once(network, lambda: build_backbone(network.name, seed=0, **network.options))
+    for part in ("sets", "choose_on"):
+        for number, choice in enumerate(getattr(evaluation, part)):
+            if f"set {choice!r}" not in built:
+                sets_of_choice(choice.name, choice.options, key=f"evaluation.{part}.{number}")
+                built[f"set {choice!r}"] = None  # only that it is right: it may be large
+    with torch.random.fork_rng(devices=[]):
+        head = build_head(
+            config.head.name, backbone.embedding_dim, source.num_classes, **config.head.options
+        )
+    # On the CPU: GPUs are the workers'.
+    here = config.model_copy(update={"device": "cpu", "precision": "float32"})
+    Trainer(backbone, head, source, here, run_folder=Path())

@@ -1,18 +1,28 @@
-"""What a run folder of the store holds: a config that fits its name, and whether it is done."""
+"""The store of runs: what the folder of a run holds, and the result of a sweep from all of them."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from sphereface2.config.schema import RunConfig
-from sphereface2.evaluation.results import EvaluationResult
-from sphereface2.experiments.sweep.plan import PlannedRun
+from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
+from sphereface2.evaluation.results import COMBINED, EvaluationResult
+from sphereface2.experiments.sweep.board import Position, RunState
+from sphereface2.experiments.sweep.plan import PlannedRun, Sweep, by_hand, train_command
 from sphereface2.files import Lock, read_note, write_atomically
 from sphereface2.runs.folder import CONFIG, EVALUATION, LOCK
-from sphereface2.training.checkpoint import Checkpoint, has_checkpoint, load_checkpoint
+from sphereface2.training.checkpoint import (
+    Checkpoint,
+    config_settings,
+    has_checkpoint,
+    load_checkpoint,
+)
 from sphereface2.training.events import Events
 
 LOG = "log.txt"
+_NOTE_EVERY = 0.5  # seconds
 
 
 def require_own_config(folder: Path, run: PlannedRun) -> None:
@@ -49,23 +59,11 @@ def last_checkpoint(folder: Path) -> Checkpoint | None:
     return load_checkpoint(last) if has_checkpoint(last) else None
 
 
-# How far a run is that another process trains: kept in the file of the run's lock.
-
-
-@dataclass(frozen=True)
-class Position:
-    """How far a training is; total 0: not known yet."""
-
-    step: int = 0
-    total: int = 0
-
-
 class PositionNote(Events):
-    """Notes in the file of a held lock how far the training is."""
+    """Notes how far a training is in the file of its lock, where other processes can read it."""
 
-    def __init__(self, lock: Lock, *, every: float = 0.5) -> None:
+    def __init__(self, lock: Lock) -> None:
         self._lock = lock
-        self._every = every
         self._total = 0
         self._written = 0.0
 
@@ -74,7 +72,7 @@ class PositionNote(Events):
         self._write(step)
 
     def stepped(self, step: int, *, loss: float, learning_rate: float, rate: float) -> None:
-        if time.monotonic() - self._written >= self._every or step == self._total:
+        if time.monotonic() - self._written >= _NOTE_EVERY or step == self._total:
             self._write(step)
 
     def _write(self, step: int) -> None:
@@ -94,3 +92,84 @@ def read_position(folder: Path, *, since: float = 0.0) -> Position:
         return Position(int(note["step"]), int(note["total"]))
     except (OSError, ValueError, KeyError, TypeError):
         return Position()
+
+
+def sweep_result(sweep: Sweep, states: Sequence[RunState], *, runs: Path) -> SweepResult:
+    """What has come of all runs, in the order of the settings; `runs` is the store."""
+    rows = []
+    by_setting = [
+        [state for state in states if state.plan.setting is setting] for setting in sweep.settings
+    ]
+    differing = what_differs([own[0].plan.config for own in by_setting])
+    for setting, own, values in zip(sweep.settings, by_setting, differing, strict=True):
+        first = own[0].plan
+        rows.append(
+            SweepRow(
+                label=setting.label,
+                method=first.config.head.name,
+                overrides=setting.overrides,
+                command=train_command(sweep.recipe, first, runs=by_hand(runs)),
+                config=first.config_yaml,
+                runs=tuple(_seed_run(state) for state in own if state.error or state.evaluation),
+                published=setting.published,
+                settings=values,
+                drawn_as=setting.drawn_as,
+            )
+        )
+    columns = dict.fromkeys(column for state in states for column in state.values)
+    return SweepResult(
+        name=sweep.name,
+        title=sweep.title,
+        recipe=sweep.recipe,
+        # Of a sweep whose runs have all failed only the name of the judged column is sure.
+        columns=tuple(sorted(columns or (COMBINED,), key=lambda column: column == COMBINED)),
+        rows=tuple(rows),
+        where=sweep.where,
+        scale=sweep.scale,
+        command=sweep.command,
+        published_columns=sweep.published_columns,
+        versions=_versions(states),
+        judged=sweep.judged,
+        pairs={
+            row.set_name: row.pairs
+            for state in states
+            if state.evaluation is not None
+            for row in state.evaluation.rows
+        },
+        figure=sweep.figure,
+    )
+
+
+def what_differs(configs: Sequence[RunConfig]) -> list[dict[str, JsonValue]]:
+    """Of each config the settings in which not all of them agree, by dotted keys."""
+    flat = [config_settings(config) for config in configs]
+    keys = dict.fromkeys(key for each in flat for key in each)
+    varying = [key for key in keys if any(each.get(key) != flat[0].get(key) for each in flat)]
+    return [{key: each[key] for key in varying if key in each} for each in flat]
+
+
+def _versions(states: Sequence[RunState]) -> dict[str, str]:
+    """Package -> the version that measured the runs, or all of them where they differ."""
+    found: dict[str, dict[str, None]] = {}
+    for state in states:
+        if state.evaluation is not None:
+            for package, version in state.evaluation.versions.items():
+                found.setdefault(package, {})[version] = None
+    return {
+        package: " and ".join(versions) + (" (runs differ)" if len(versions) > 1 else "")
+        for package, versions in found.items()
+    }
+
+
+def _seed_run(state: RunState) -> SeedRun:
+    if state.evaluation is None:
+        return SeedRun(state.plan.seed, state.plan.name, error=state.error)
+    last = last_checkpoint(state.folder)
+    seconds = round(last.seconds, 2) if last is not None else 0.0
+    return SeedRun(
+        state.plan.seed,
+        state.plan.name,
+        values=state.values,
+        seconds=seconds,
+        model_step=state.evaluation.model_step,
+    )

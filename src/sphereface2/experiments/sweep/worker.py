@@ -1,7 +1,7 @@
 """One run of a sweep, as a process: `python -m sphereface2.experiments.sweep.worker RUN_FOLDER`.
 
-It trains, or resumes, and measures. A SIGINT ends it with a checkpoint. With --tied it also ends
-so when its standard input closes, as it does when the process that started it is gone.
+It trains, or resumes, and measures. A SIGINT ends it with a checkpoint, and so does the end of its
+standard input, which closes when the process that started it is gone.
 """
 
 import os
@@ -16,22 +16,13 @@ TAKEN = 75  # another process works on this run
 STOPPED = 130
 
 
-def main(words: list[str]) -> int:
+def main(folder: Path) -> int:
     """Train and measure the run in a folder; the exit code."""
-    tied = "--tied" in words
-    folders = [Path(word) for word in words if word != "--tied"]
-    if len(folders) != 1:
-        print(
-            "usage: python -m sphereface2.experiments.sweep.worker RUN_FOLDER [--tied]",
-            file=sys.stderr,
-        )
-        return FAILED
     # A sweep in the background of a script would hand down that Ctrl-C is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        if tied:
-            threading.Thread(target=_stop_when_input_closes, daemon=True).start()
-        return _work(folders[0])
+        threading.Thread(target=_stop_when_input_closes, daemon=True).start()
+        return _work(folder)
     except KeyboardInterrupt:
         return STOPPED
     except (ValueError, OSError) as error:
@@ -68,4 +59,4 @@ def _stop_when_input_closes() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(Path(sys.argv[1])))
