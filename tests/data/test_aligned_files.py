@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from sphereface2.data.sources.aligned_files import AlignedFiles, require_images
+from sphereface2.data.sources.image_list import AlignedFiles, require_images
 from sphereface2.faces.alignment import TEMPLATE
 
 

@@ -10,7 +10,8 @@ import cv2
 import numpy as np
 import pytest
 
-from sphereface2.data.sources.encoded import BadImage, EncodedImages, OnBadImage, file_name
+from sphereface2.data.sources.encoded import EncodedImages, OnBadImage, file_name
+from sphereface2.data.sources.source import BadImage
 
 
 def numbered(index: int) -> bytes:

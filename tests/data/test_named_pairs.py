@@ -6,11 +6,10 @@ import cv2
 import numpy as np
 import pytest
 
-from sphereface2.data.pairs.by_word import named_pairs
+from sphereface2.data.pairs import named_pairs
 from sphereface2.data.pairs.lfw import lfw_pairs
-from sphereface2.data.pairs.lists import ImageFiles, without_ending
 from sphereface2.data.pairs.pair_list import pair_list
-from sphereface2.data.pairs.verification_set import VerificationSet
+from sphereface2.data.pairs.verification_set import ImageFiles, VerificationSet, without_ending
 
 
 def image(path: Path) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from sphereface2.data.sources import SOURCES
-from sphereface2.data.sources.recordio import RecordIO, RecordWriter
+from sphereface2.data.sources.recordio import RecordIO
+from sphereface2.data.sources.recordio_writer import RecordWriter
 from sphereface2.registry import build
 
 MAGIC = struct.pack("<I", 0xCED7230A)

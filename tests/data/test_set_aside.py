@@ -8,9 +8,9 @@ import pytest
 
 from sphereface2.config.schema import load_config
 from sphereface2.data.mixing import NoisyLabels, WithStrangers, build_training_source, set_aside_of
-from sphereface2.data.pairs.set_aside import SetAside
-from sphereface2.data.sources.encoded import BadImage
+from sphereface2.data.pairs.drawn import SetAside
 from sphereface2.data.sources.folder import ImageFolder
+from sphereface2.data.sources.source import BadImage
 from tests.data.numbered_images import Numbers
 
 LABELS = [-1, *np.repeat(np.arange(20), 3).tolist(), -1]

@@ -6,19 +6,20 @@ import cv2
 import numpy as np
 import pytest
 
-from sphereface2.data.pairs import VERIFICATION_SETS
-from sphereface2.data.pairs.by_word import (
+from sphereface2.data.pairs import (
+    VERIFICATION_SETS,
     format_of,
     is_pair_list,
     recognised_format,
     sets_of_choice,
     sets_of_word,
 )
-from sphereface2.data.pairs.lists import first_lines, set_of_list
 from sphereface2.data.pairs.verification_set import (
     NamedPairs,
     PairFormat,
     VerificationSet,
+    first_lines,
+    set_of_list,
     ten_folds,
 )
 from sphereface2.datatools.convert.images import convert

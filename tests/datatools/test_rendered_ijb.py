@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sphereface2.data.sources.aligned_files import AlignedFiles
+from sphereface2.data.sources.image_list import AlignedFiles
 from sphereface2.data.sources.synthetic import render_sample, sample_conditions
 from sphereface2.datatools.rendered_ijb import _FIRST_PERSON, render_ijb
 from sphereface2.evaluation.ijb_files import IjbSet, image_folder, read_ijb

@@ -17,7 +17,7 @@ from sphereface2.backbones import build_backbone
 from sphereface2.backbones.preprocessing import Preprocessing
 from sphereface2.data.pairs.bin_set import write_bin
 from sphereface2.data.pairs.verification_set import VerificationSet
-from sphereface2.data.sources.aligned_files import AlignedFiles
+from sphereface2.data.sources.image_list import AlignedFiles
 from sphereface2.data.sources.source import Images
 from sphereface2.datatools.rendered_ijb import render_ijb
 from sphereface2.evaluation.calibration import calibrate

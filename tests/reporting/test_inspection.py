@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sphereface2.data.sources.encoded import BadImage
+from sphereface2.data.sources.source import BadImage
 from sphereface2.datatools.inspect.duplicates import NEAR_IDENTICAL, SAME_BYTES
 from sphereface2.datatools.inspect.faces import AlignmentCheck, ColourCheck
 from sphereface2.datatools.inspect.inspection import (

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sphereface2.config.schema import RunConfig, load_config
-from sphereface2.data.pairs.set_aside import NAME
+from sphereface2.data.pairs.drawn import SET_ASIDE
 from sphereface2.evaluation.results import EvaluationResult
 from sphereface2.models.folder import load_model
 from sphereface2.runs import folder as run_folder
@@ -183,8 +183,8 @@ class TestSetAside:
         runs.train(config_of("evaluation.set_aside=0.4", *NO_SETS), tmp_path / "run")
         extra = load_model(tmp_path / "run" / "model").config["extra"]
         assert extra["people"] == 7
-        assert extra["model_step"]["sets"] == [NAME]
-        assert all(list(line["choice"]) == [NAME] for line in logged(tmp_path / "run"))
+        assert extra["model_step"]["sets"] == [SET_ASIDE]
+        assert all(list(line["choice"]) == [SET_ASIDE] for line in logged(tmp_path / "run"))
         with pytest.raises(
             ValueError, match=r"evaluation\.set_aside was 0\.4 .* cannot become 0\.5"
         ):

@@ -134,8 +134,12 @@ def _sets(
     missing: "Missing | None",
     folder: Path,
 ) -> "list[VerificationSet]":
-    from sphereface2.data.pairs import VERIFICATION_SETS
-    from sphereface2.data.pairs.by_word import require_lists_for_root, sets_of_choice, sets_of_word
+    from sphereface2.data.pairs import (
+        VERIFICATION_SETS,
+        require_lists_for_root,
+        sets_of_choice,
+        sets_of_word,
+    )
 
     def of_run() -> "list[VerificationSet]":
         choices = config.evaluation.sets if config is not None else []

@@ -6,17 +6,18 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.config.schema import Choice, RunConfig
 from sphereface2.data.loader.batch_plan import BatchPlan, MixedPlan, Plan, require_whole_groups
-from sphereface2.data.pairs.set_aside import SetAside
+from sphereface2.data.pairs.drawn import SetAside
 from sphereface2.data.sources import SOURCES
 from sphereface2.data.sources.folder import LooseImages
 from sphereface2.data.sources.source import (
+    BadImage,
     DerivedSource,
     Source,
     bad_images,
@@ -26,9 +27,6 @@ from sphereface2.data.sources.source import (
 )
 from sphereface2.progress import Progress
 from sphereface2.registry import build, resolve_options
-
-if TYPE_CHECKING:
-    from sphereface2.data.sources.encoded import BadImage
 
 # Label noise: training labels made wrong on purpose, to study how a loss bears it.
 
@@ -86,13 +84,8 @@ class NoisyLabels(DerivedSource):
         writer.writerow(["index", "name", "true_label", "given_label"])
         name = getattr(self.source, "name", lambda index: "")
         writer.writerows(
-            (index, name(index), true, given)
-            for index, true, given in zip(
-                self.drawn.tolist(),
-                self.true_labels[self.drawn].tolist(),
-                self.labels[self.drawn].tolist(),
-                strict=True,
-            )
+            (index, name(index), self.true_labels[index], self.labels[index])
+            for index in self.drawn.tolist()
         )
         return text.getvalue()
 
@@ -186,19 +179,15 @@ class WithStrangers(DerivedSource):
     def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
         """Prepare both, one after the other, under one count."""
         first, second = len(self.source), len(self.strangers)
-        total = first + second
 
-        def behind(done: int, of: int) -> None:
-            if progress is not None:
-                progress(first + done * second // of, total)
+        def part(start: int, size: int) -> Progress | None:
+            if progress is None:
+                return None
+            return lambda done, of: progress(start + done * size // of, first + second)
 
-        def before(done: int, of: int) -> None:
-            if progress is not None:
-                progress(done * first // of, total)
-
-        self.source.prepare(workers=workers, progress=before)
+        self.source.prepare(workers=workers, progress=part(0, first))
         try:
-            self.strangers.prepare(workers=workers, progress=behind)
+            self.strangers.prepare(workers=workers, progress=part(first, second))
         except ValueError as error:
             # A source knows its options by the name that they have for the training images.
             sentence = str(error).replace("data.on_bad_image", "open_set.data.on_bad_image")

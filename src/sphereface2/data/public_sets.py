@@ -51,17 +51,12 @@ _OF_RECIPE: dict[str, tuple[str, ...]] = {
 
 
 def known_data_of(recipe: str) -> tuple[str, ...]:
-    """The keys in `KNOWN_DATA` of the sets for a built-in recipe, the one it is made for first.
-
-    Empty if it is made for none of them.
-    """
+    """The keys in `KNOWN_DATA` for a built-in recipe, the set that it is made for first."""
     return _OF_RECIPE.get(recipe, ())
 
 
 PAIR_SET_TITLES = {"lfw": "LFW", "agedb_30": "AgeDB-30", "calfw": "CA-LFW", "cplfw": "CP-LFW"}
 """The verification sets, a NAME.bin each, and what the paper calls them."""
-
-PROTOCOL_TITLES = {"ijb-b": "IJB-B", "ijb-c": "IJB-C", "megaface": "MegaFace"}
 
 # The names of folders and .rec files, after `_plain`, that a training set goes by.
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -87,7 +82,9 @@ _LOOKED_FOR: dict[str, str] = {
 _TITLES = {
     **{key: data.title for key, data in KNOWN_DATA.items()},
     **PAIR_SET_TITLES,
-    **PROTOCOL_TITLES,
+    "ijb-b": "IJB-B",
+    "ijb-c": "IJB-C",
+    "megaface": "MegaFace",
 }
 
 
@@ -116,13 +113,13 @@ class PaperData:
         """
         self.require(training, *(PAIR_SET_TITLES if all_sets else ()))
         images = self.training[training]
-        found = [_flow("data", name=images.source, path=images.path)]
+        data = f"data={_flow(name=images.source, path=images.path)}"
         sets = ", ".join(
-            _flow("", name="bin", path=self.sets[name], title=title)
+            _flow(name="bin", path=self.sets[name], title=title)
             for name, title in PAIR_SET_TITLES.items()
             if name in self.sets
         )
-        return (*found, f"evaluation.sets=[{sets}]") if sets else tuple(found)
+        return (data, f"evaluation.sets=[{sets}]") if sets else (data,)
 
     def missing(self, *names: str) -> str | None:
         """One sentence on those of `names` that are not there; None if all are."""
@@ -185,8 +182,7 @@ def _key_of(entry: Path) -> str | None:
 def _images_at(entry: Path) -> TrainingData | None:
     """The images of a folder or a .rec file, whatever form they have."""
     if entry.is_file():
-        forms = {".rec": "recordio", ".parquet": "parquet"}
-        form = forms.get(entry.suffix.lower())
+        form = {".rec": "recordio", ".parquet": "parquet"}.get(entry.suffix.lower())
         return None if form is None else TrainingData(form, entry)
     records = sorted(entry.glob("*.rec"))
     if (entry / "train.rec").is_file():
@@ -253,10 +249,8 @@ def _similar(name: str, entries: Iterable[str]) -> str:
     return ""
 
 
-def _flow(key: str, **values: object) -> str:
-    """A mapping in one line of YAML, behind `key=` if there is a key."""
+def _flow(**values: object) -> str:
+    """A mapping in one line of YAML."""
     # JSON's quotes are YAML's: a path may hold colons, hashes and brackets.
-    inner = ", ".join(
-        f"{name}: {json.dumps(str(value), ensure_ascii=False)}" for name, value in values.items()
-    )
-    return f"{key}={{{inner}}}" if key else f"{{{inner}}}"
+    text = {name: json.dumps(str(value), ensure_ascii=False) for name, value in values.items()}
+    return "{" + ", ".join(f"{name}: {value}" for name, value in text.items()) + "}"

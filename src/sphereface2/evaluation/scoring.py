@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from sphereface2.data.pairs.by_word import (
+from sphereface2.data.pairs import (
     is_pair_list,
     named_pairs,
     require_lists_for_root,
     sets_of_word,
 )
 from sphereface2.data.pairs.checks import notes_on_pairs
-from sphereface2.data.pairs.lists import without_ending
-from sphereface2.data.pairs.verification_set import Missing, VerificationSet
+from sphereface2.data.pairs.verification_set import Missing, VerificationSet, without_ending
 from sphereface2.data.sources.image_file import is_image_file
 from sphereface2.data.sources.source import images_digest
 from sphereface2.evaluation.embedding_files import SavedEmbeddings

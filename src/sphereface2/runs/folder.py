@@ -11,7 +11,7 @@ from typing import Any
 
 from sphereface2.config.schema import RunConfig, dump_config, load_config
 from sphereface2.data.mixing import NoisyLabels
-from sphereface2.data.sources.encoded import BadImage
+from sphereface2.data.sources.source import BadImage
 from sphereface2.evaluation.pair_scores import SCORES
 from sphereface2.files import Lock, LockedError, file_lock, read_note, write_atomically
 from sphereface2.models.folder import CONFIG as MODEL_CONFIG

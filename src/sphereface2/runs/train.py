@@ -25,10 +25,9 @@ from sphereface2.data.mixing import (
     build_training_source,
     noise_of,
 )
-from sphereface2.data.pairs import VERIFICATION_SETS
-from sphereface2.data.pairs.by_word import set_choice
+from sphereface2.data.pairs import VERIFICATION_SETS, set_choice
 from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_people
-from sphereface2.data.pairs.set_aside import NAME as SET_ASIDE
+from sphereface2.data.pairs.drawn import SET_ASIDE
 from sphereface2.data.pairs.verification_set import VerificationSet
 from sphereface2.data.sources import SOURCES
 from sphereface2.data.sources.source import bad_images, notes_on

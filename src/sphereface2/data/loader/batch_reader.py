@@ -19,8 +19,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.sources.encoded import BadImage
-from sphereface2.data.sources.source import Source, bad_images
+from sphereface2.data.sources.source import BadImage, Source, bad_images
 from sphereface2.data.transforms import fit_into, mirror_into, mirrored
 
 _BYTES = np.dtype(np.uint8)

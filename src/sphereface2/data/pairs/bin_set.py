@@ -10,16 +10,19 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.pairs.verification_set import PairFormat, VerificationSet, ten_folds
-from sphereface2.data.sources.image_file import decode
+from sphereface2.data.pairs.verification_set import (
+    PairFormat,
+    StoredImages,
+    VerificationSet,
+    ten_folds,
+)
 from sphereface2.files import replacing
-from sphereface2.progress import Progress
 from sphereface2.registry import DataPath
 from sphereface2.safe_pickle import NotPlainError, StrangeNameError, load_plain
 
 
-class BinImages:
-    """The images of a .bin file, held encoded and decoded as they are asked for."""
+class BinImages(StoredImages):
+    """The images of a .bin file, held encoded."""
 
     def __init__(self, path: Path, encoded: Sequence[bytes | NDArray[np.uint8]]) -> None:
         self.path = path
@@ -28,20 +31,12 @@ class BinImages:
     def __len__(self) -> int:
         return len(self._encoded)
 
-    def __getitem__(self, index: int, /) -> NDArray[np.uint8]:
-        return decode(self.encoded(index), self.location(index))
-
     def encoded(self, index: int, /) -> bytes:
-        """The image as it is stored."""
         image = self._encoded[index]
         return image if isinstance(image, bytes) else image.tobytes()
 
     def location(self, index: int, /) -> str:
-        """The image's place, for messages."""
         return f"{self.path}, image {index} (pair {index // 2})"
-
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
-        """Nothing to do: images are decoded as they are asked for."""
 
 
 def bin_set(*, path: DataPath, title: str | None = None) -> list[VerificationSet]:

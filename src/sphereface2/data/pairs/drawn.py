@@ -1,7 +1,8 @@
-"""Verification pairs drawn from labelled images: for users who have people, but no pair list."""
+"""Verification pairs drawn from labelled images, those of people whom a training sets aside too."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -13,7 +14,16 @@ from sphereface2.data.pairs.verification_set import FOLDS, PairFormat, Verificat
 from sphereface2.data.sources import open_images
 from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.recordio import names_of_people
-from sphereface2.data.sources.source import Faces, PreparedImages
+from sphereface2.data.sources.source import (
+    BadImage,
+    DerivedSource,
+    Faces,
+    PreparedImages,
+    Source,
+    bad_images,
+    exclude,
+    notes_on,
+)
 from sphereface2.registry import DataPath
 
 _SUFFIXES = (".rec", ".idx", ".parquet")
@@ -78,21 +88,18 @@ def draw_pairs(
     folds = min(FOLDS, len(several), len(by_person) // 2)
     dealt = sorted(by_person, key=lambda images: len(images) < 2)
     chosen: list[NDArray[np.int64]] = []
-    genuine: list[int] = []
     for fold in range(folds):
         members = dealt[fold::folds]
-        wanted = pairs // (2 * folds)
-        same = _genuine(members, wanted, rng)
-        different = _impostors(members, len(same), rng)
-        chosen += [same[: len(different)], different]
-        genuine.append(len(different))
-    counts = np.array(genuine)
+        genuine = _genuine(members, pairs // (2 * folds), rng)
+        impostors = _impostors(members, len(genuine), rng)
+        chosen += [genuine[: len(impostors)], impostors]
+    counts = [len(each) for each in chosen]
     return VerificationSet(
         name=name,
         images=images,
         pairs=np.concatenate(chosen),
-        same=np.concatenate([np.repeat([True, False], count) for count in genuine]),
-        folds=np.repeat(np.arange(folds, dtype=np.int64), 2 * counts),
+        same=np.repeat(np.tile([True, False], folds), counts),
+        folds=np.repeat(np.arange(2 * folds, dtype=np.int64) // 2, counts),
         people=labels,
     )
 
@@ -138,3 +145,95 @@ def _sniff(path: Path) -> bool:
 
 
 DRAWN = PairFormat(drawn_pairs, sniff=_sniff)
+
+# People set aside: a share of the training people whom the training never sees. Their pairs serve
+# to choose the step to export, without a look at the sets that are reported.
+
+SET_ASIDE = "set aside"
+"""What the set of their pairs is called."""
+
+
+class SetAside(DerivedSource):
+    """A source without a share of its people, drawn by the seed; the others are renumbered.
+
+    Images of no known person (label -1) stay in.
+    """
+
+    def __init__(self, source: Source, *, share: float, seed: int) -> None:
+        people = source.num_classes
+        count = round(share * people)
+        # A third number, so that this choice is unrelated to the noise and to the order of images.
+        drawn = np.random.default_rng([seed, 3]).permutation(people)[:count]
+        images = np.bincount(source.labels[source.labels >= 0], minlength=people)
+        several = int((images[drawn] > 1).sum())
+        if count < 4 or several < 2 or people - count < 2:
+            raise ValueError(
+                f"evaluation.set_aside={share:g} takes {count} of {people} people, {several} of "
+                "them with more than one image; pairs need at least four people, two of them with "
+                "several images, and the training two more: set another share, or 0"
+            )
+        super().__init__(source)
+        self._is_aside = np.zeros(people + 1, bool)  # the last one is nobody known, label -1
+        self._is_aside[drawn] = True
+        self._places = np.flatnonzero(~self._is_aside[source.labels])
+        self._labels = np.full(people + 1, -1, np.int64)
+        self._labels[np.flatnonzero(~self._is_aside[:people])] = np.arange(people - count)
+        self.labels: NDArray[np.int64] = self._labels[source.labels[self._places]]
+        self.num_classes = people - count
+        self.seed = seed
+
+    @property
+    def bad(self) -> tuple[BadImage, ...]:
+        found = bad_images(self.source)
+        places = np.searchsorted(self._places, [each.index for each in found]).tolist()
+        return tuple(
+            replace(each, index=place)
+            for each, place in zip(found, places, strict=True)
+            if place < len(self) and self._places[place] == each.index
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the source has to say about its images, and who is left out."""
+        count = self.source.num_classes - self.num_classes
+        images = len(self.source) - len(self)
+        aside = f"{count:,} people with {images:,} images are set aside, to choose the step by them"
+        return (*notes_on(self.source), aside)
+
+    def exclude(self, bad: Sequence[BadImage]) -> None:
+        exclude(self.source, [replace(each, index=int(self._places[each.index])) for each in bad])
+
+    def name(self, index: int, /) -> str:
+        """The name of an image, where the source has names."""
+        name = getattr(self.source, "name", None)
+        return "" if name is None else str(name(int(self._places[index])))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
+        # Somebody who is set aside may stand in for a person without any readable image: that
+        # image is passed over in its turn.
+        for place in (*range(index, len(self)), *range(index)):
+            image, label = self.source[int(self._places[place])]
+            if not self._is_aside[label]:
+                return image, int(self._labels[label])
+        raise IndexError(f"image {index} of {len(self)}")
+
+    def verification_set(self) -> VerificationSet:
+        """Pairs of the people who are set aside, without images that are known to be bad."""
+        is_used = self._is_aside[self.source.labels]
+        is_used[[each.index for each in bad_images(self.source)]] = False
+        places = np.flatnonzero(is_used)
+        labels = self.source.labels[places]
+        where = "what evaluation.set_aside leaves out"
+        images = Faces(self.source, places)
+        drawn = draw_pairs(images, labels, name=SET_ASIDE, where=where, seed=self.seed)
+        # Images in no pair need not be embedded at every evaluation.
+        used, pairs = np.unique(drawn.pairs, return_inverse=True)
+        return replace(
+            drawn,
+            images=Faces(self.source, places[used]),
+            pairs=pairs.reshape(-1, 2),
+            people=labels[used],
+        )

@@ -7,12 +7,14 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.pairs.lists import first_lines, read_lines, set_of_list
 from sphereface2.data.pairs.verification_set import (
     Missing,
     NamedPairs,
     PairFormat,
     VerificationSet,
+    first_lines,
+    read_lines,
+    set_of_list,
     ten_folds,
 )
 from sphereface2.data.sources.image_file import is_image_file

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.sources.image_file import Encoded, look, to_array, to_pixels, undecodable
+from sphereface2.data.sources.source import BadImage
 from sphereface2.data.transforms import resize
 from sphereface2.files import printable
 from sphereface2.progress import Progress, counted
@@ -29,15 +29,6 @@ _CHUNK = 256
 _SHOWN = 5
 _OF_ONE_SIZE = 0.9
 _LFW_SIZE = (250, 250)
-
-
-@dataclass(frozen=True)
-class BadImage:
-    """An image that cannot be used, and why."""
-
-    index: int
-    location: str
-    reason: str
 
 
 class EncodedImages(ABC):
@@ -165,12 +156,8 @@ class EncodedImages(ABC):
 
     def _check_chunks(self, workers: int) -> Iterator[tuple[int, tuple[list[BadImage], _Sizes]]]:
         starts = range(0, len(self), _CHUNK)
-        if workers < 2:
-            for start in starts:
-                yield min(start + _CHUNK, len(self)), self._check(start)
-            return
         stopped = threading.Event()
-        pool = ThreadPoolExecutor(workers, thread_name_prefix="check")
+        pool = ThreadPoolExecutor(max(workers, 1), thread_name_prefix="check")
 
         def check(start: int) -> tuple[list[BadImage], _Sizes]:
             return ([], Counter()) if stopped.is_set() else self._check(start)

@@ -84,13 +84,7 @@ class ImageFolder(NamedFiles):
     def __init__(
         self, *, path: DataPath, image_size: int | None = None, on_bad_image: OnBadImage = "stop"
     ) -> None:
-        folder = Path(path)
-        if not folder.is_dir():
-            kind = "is not a folder" if folder.exists() else "does not exist"
-            raise FileNotFoundError(
-                f"data.path: {printable(folder)} {kind}; give the folder with a folder for each "
-                "person"
-            )
+        folder = _require_folder(path, "data.path", "the folder with a folder for each person")
         self.root = str(folder)
         found: list[str] = []
         people: list[str] = []
@@ -125,6 +119,15 @@ class ImageFolder(NamedFiles):
 
 
 # The image files below a folder, recognised by their names or else by how they begin.
+
+
+def _require_folder(path: str, key: str, wanted: str) -> Path:
+    folder = Path(path)
+    if not folder.is_dir():
+        kind = "is not a folder" if folder.exists() else "does not exist"
+        raise FileNotFoundError(f"{key}: {printable(folder)} {kind}; give {wanted}")
+    return folder
+
 
 # Endings of photos that are not read, and of files that are never opened to see what they are.
 _OTHER_KINDS = {
@@ -170,11 +173,7 @@ def find_images(folder: Path) -> FoundImages:
         below = os.path.relpath(parent, root).replace(os.sep, "/")
         prefix = "" if below == "." else f"{below}/"
         for name in files:
-            if is_image_file(name):
-                found.names.append(f"{prefix}{name}")
-                continue
-            kind = _kind(parent, name)
-            if kind in READ_KINDS:
+            if is_image_file(name) or (kind := _kind(parent, name)) in READ_KINDS:
                 found.names.append(f"{prefix}{name}")
             elif kind is not None:
                 found.unread[f"{prefix}{name}"] = not_read(kind)
@@ -193,14 +192,13 @@ def leads_back(folder: str) -> bool:
 
 def unread_note(folder: Path, unread: Iterable[str]) -> list[str]:
     """A sentence about the images of other kinds in a folder, if there are any."""
-    names = sorted(unread)
+    names = [printable(name) for name in sorted(unread)]
     if not names:
         return []
     these = f"{counted(len(names), 'image')} of other kinds in {printable(folder)}"
     if len(names) == 1:
-        return [f"{these} is not read: {printable(names[0])}; convert it to JPEG or PNG"]
-    first = printable(names[0])
-    return [f"{these} are not read, such as {first}; convert them to JPEG or PNG"]
+        return [f"{these} is not read: {names[0]}; convert it to JPEG or PNG"]
+    return [f"{these} are not read, such as {names[0]}; convert them to JPEG or PNG"]
 
 
 def _kind(parent: str, name: str) -> str | None:
@@ -223,18 +221,16 @@ class LooseImages(NamedFiles):
     def __init__(
         self, *, path: DataPath, image_size: int | None = None, on_bad_image: OnBadImage = "stop"
     ) -> None:
-        folder = Path(path)
-        if not folder.is_dir():
-            kind = "is not a folder" if folder.exists() else "does not exist"
-            raise FileNotFoundError(f"open_set.data.path: {folder} {kind}; give a folder of images")
+        folder = _require_folder(path, "open_set.data.path", "a folder of images")
         self.root = str(folder)
         found = find_images(folder)
         self.files = PackedNames(found.names)
         notes = unread_note(folder, found.unread)
         if not len(self.files):
             raise ValueError(
-                f"open_set.data.path: no images below {folder}; expected files with one of the "
-                f"endings {', '.join(IMAGE_SUFFIXES)}" + "".join(f"; {note}" for note in notes)
+                f"open_set.data.path: no images below {printable(folder)}; expected files with one "
+                f"of the endings {', '.join(IMAGE_SUFFIXES)}"
+                + "".join(f"; {note}" for note in notes)
             )
         super().__init__(
             labels=np.full(len(self.files), -1, np.int64),

@@ -6,17 +6,20 @@ import json
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.sources.class_labels import classes_of_numbers, classes_of_texts, gaps_note
 from sphereface2.data.sources.encoded import EncodedImages, OnBadImage, file_name
 from sphereface2.data.sources.image_file import Encoded, ending_of
+from sphereface2.data.sources.source import (
+    ImageWriter,
+    classes_of_numbers,
+    classes_of_texts,
+    gaps_note,
+)
 from sphereface2.files import printable
 from sphereface2.registry import DataPath
 from sphereface2.workers import install_command
@@ -41,11 +44,11 @@ def require_pyarrow() -> Any:
     return pyarrow
 
 
-class ParquetWriter:
+class ParquetWriter(ImageWriter):
     """Writes one .parquet file with the columns image {bytes, path}, label and person.
 
-    Leaving the `with` block without an error completes the file. Otherwise nothing is left: a
-    Parquet file without its end cannot be resumed, so write several files where that counts.
+    After an error nothing is left: a Parquet file without its end cannot be resumed, so write
+    several files where that counts.
     """
 
     def __init__(self, path: Path, *, rows_per_group: int = ROWS_PER_GROUP) -> None:
@@ -78,7 +81,6 @@ class ParquetWriter:
             self._write_group()
 
     def finish(self) -> None:
-        """Write the last rows and the footer, and give the file its name."""
         if self._rows:
             self._write_group()
         self._file.close()
@@ -86,7 +88,6 @@ class ParquetWriter:
         self.part.replace(self.path)
 
     def close(self) -> None:
-        """Give up what is not finished; nothing after `finish`."""
         if self._file is None:
             return
         try:
@@ -94,21 +95,6 @@ class ParquetWriter:
         finally:
             self._file = None
             self.part.unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None:
-                self.finish()
-        finally:
-            self.close()
 
     def _write_group(self) -> None:
         self._file.write_table(self._arrow.Table.from_pylist(self._rows, schema=self._schema))
@@ -166,8 +152,9 @@ class ParquetImages(EncodedImages):
         )
 
     def encoded(self, index: int, /) -> Encoded:
-        rows, place = self._find(index)
-        return rows.encoded(place)
+        image = self._image(index)
+        is_struct = isinstance(image, require_pyarrow().StructScalar)
+        return memoryview((image["bytes"] if is_struct else image).as_buffer() or b"")
 
     def location(self, index: int, /) -> str:
         start, number, _ = self._groups[self._group(index)].tolist()
@@ -175,11 +162,12 @@ class ParquetImages(EncodedImages):
         return f"{printable(self._files[number])}, row {index - start + first}"
 
     def name(self, index: int, /) -> str:
-        rows, place = self._find(index)
-        stored = rows.paths[place].as_py() if rows.paths is not None else None
-        if stored and stored.startswith(f"{self.person(index)}/"):
-            return file_name(self.person(index), stored)
-        return file_name(self.person(index), f"{index:08d}{ending_of(rows.encoded(place))}")
+        image = self._image(index)
+        is_struct = isinstance(image, require_pyarrow().StructScalar)
+        stored = image["path"].as_py() if is_struct and "path" in image else None
+        if not (stored and stored.startswith(f"{self.person(index)}/")):
+            stored = f"{index:08d}{ending_of(self.encoded(index))}"
+        return file_name(self.person(index), stored)
 
     def __getstate__(self) -> dict[str, Any]:
         dropped = ("_local", "_lock", "_held", "_held_bytes")
@@ -192,7 +180,7 @@ class ParquetImages(EncodedImages):
     def _reset(self) -> None:
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._held: OrderedDict[int, list[_Rows]] = OrderedDict()
+        self._held: OrderedDict[int, Any] = OrderedDict()
         self._held_bytes = 0
 
     # -- row groups ------------------------------------------------------------------------------
@@ -200,24 +188,24 @@ class ParquetImages(EncodedImages):
     def _group(self, index: int) -> int:
         return bisect_right(self._first_rows, index) - 1
 
-    def _find(self, index: int) -> tuple[_Rows, int]:
-        """The rows that an image is among, and its place there."""
+    def _image(self, index: int) -> Any:
+        """What the column `image` holds for an image: a pyarrow scalar, without a copy."""
         group = self._group(index)
-        place = index - self._first_rows[group]
         with self._lock:
-            pieces = self._held.get(group)
-            if pieces is not None:
+            images = self._held.get(group)
+            if images is not None:
                 self._held.move_to_end(group)
-        if pieces is None:
-            pieces = self._read_group(group)
-            self._hold(group, pieces)
-        for rows in pieces:  # one, unless it is larger than Arrow's arrays can be
-            if place < len(rows):
-                return rows, place
-            place -= len(rows)
-        raise ValueError(f"{self.location(index)}: the row group has fewer rows than it says")
+        if images is None:
+            images = self._read_group(group)
+            self._hold(group, images)
+        try:
+            return images[index - self._first_rows[group]]
+        except IndexError:
+            raise ValueError(
+                f"{self.location(index)}: the row group has fewer rows than it says"
+            ) from None
 
-    def _read_group(self, group: int) -> list[_Rows]:
+    def _read_group(self, group: int) -> Any:
         _, number, within = self._groups[group].tolist()
         try:
             table = self._open(number).read_row_group(within, columns=["image"], use_threads=False)
@@ -226,17 +214,17 @@ class ParquetImages(EncodedImages):
                 f"{printable(self._files[number])}: row group {within} is damaged ({error}); copy "
                 "the file again"
             ) from None
-        return [_rows(chunk) for chunk in table.column(0).chunks]
+        return table.column(0)
 
-    def _hold(self, group: int, pieces: list[_Rows]) -> None:
+    def _hold(self, group: int, images: Any) -> None:
         with self._lock:
             if group in self._held:
                 return
-            self._held[group] = pieces
-            self._held_bytes += sum(rows.size for rows in pieces)
+            self._held[group] = images
+            self._held_bytes += images.nbytes
             while self._held_bytes > self._budget and len(self._held) > 1:
                 _, oldest = self._held.popitem(last=False)
-                self._held_bytes -= sum(rows.size for rows in oldest)
+                self._held_bytes -= oldest.nbytes
 
     def _open(self, number: int) -> Any:
         # One for each thread: pyarrow's readers are not made to be shared.
@@ -287,38 +275,6 @@ class ParquetImages(EncodedImages):
             texts, lambda code: self.location(int(np.flatnonzero(codes == code)[0]))
         )
         return classes[codes], people, []
-
-
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """Images of neighbouring rows: one buffer, and where each begins."""
-
-    buffer: memoryview
-    offsets: NDArray[np.int64]
-    paths: Any
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def size(self) -> int:
-        return len(self.buffer)
-
-    def encoded(self, place: int) -> memoryview:
-        return self.buffer[int(self.offsets[place]) : int(self.offsets[place + 1])]
-
-
-def _rows(images: Any) -> _Rows:
-    arrow = require_pyarrow()
-    paths = None
-    if arrow.types.is_struct(images.type):
-        if images.type.get_field_index("path") >= 0:
-            paths = images.field("path")
-        images = images.field("bytes")
-    _, offsets, content = images.buffers()
-    width = np.int64 if arrow.types.is_large_binary(images.type) else np.int32
-    places = np.frombuffer(offsets, width)[images.offset : images.offset + len(images) + 1]
-    return _Rows(memoryview(content or b""), places.astype(np.int64), paths)
 
 
 def _parquet_files(path: Path) -> list[Path]:

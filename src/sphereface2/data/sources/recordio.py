@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.sources.class_labels import classes_of_numbers, gaps_note
 from sphereface2.data.sources.encoded import EncodedImages, OnBadImage
 from sphereface2.data.sources.image_file import Encoded, ending_of, to_array
 from sphereface2.data.sources.recordio_writer import (
@@ -21,15 +20,13 @@ from sphereface2.data.sources.recordio_writer import (
     MAGIC,
     MAX_LENGTH,
     WHOLE,
-    RecordWriter,
     from_frames,
     record_starts,
 )
+from sphereface2.data.sources.source import classes_of_numbers, gaps_note
 from sphereface2.files import printable
 from sphereface2.progress import Progress
 from sphereface2.registry import DataPath
-
-__all__ = ["RecordIO", "RecordWriter"]
 
 _HEADER_WORDS = HEADER.size // 4
 _AT_ONCE = 1 << 18

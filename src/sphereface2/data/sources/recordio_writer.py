@@ -7,21 +7,21 @@ import os
 import struct
 from array import array
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 from sphereface2.data.sources.image_file import Encoded, look
+from sphereface2.data.sources.source import ImageWriter
 from sphereface2.files import printable, put_in_place, write_atomically
 
 
-class RecordWriter:
+class RecordWriter(ImageWriter):
     """Writes `path` (.rec) with .idx and `property` beside it.
 
     Record 0 says which keys are images and which are identities; an identity is the range of keys
     of its images, so all images of a label must follow one another. Images are stored as they are.
 
-    Leaving the `with` block without an error completes the files. Otherwise what was written
-    stays in `path`.part, from which `resume` continues: `written` images are there already.
+    After an error what was written stays in `path`.part, from which `resume` continues: `written`
+    images are there already.
     """
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
@@ -77,23 +77,7 @@ class RecordWriter:
         put_in_place(self.part, self.path, durable=True)
 
     def close(self) -> None:
-        """Stop and keep what is written for `resume`; nothing after `finish`."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None:
-                self.finish()
-        finally:
-            self.close()
 
     def _append(self, payload: bytes) -> None:
         offset = self._file.tell()

@@ -39,7 +39,7 @@ FOLDER_VARIABLE = "SPHEREFACE2_RENDERED"
 def kept_or_rendered(
     description: object, shape: tuple[int, ...], render: Callable[[], NDArray[np.uint8]]
 ) -> NDArray[np.uint8]:
-    """What `render` gives for a description; from disk if it is there, else kept there."""
+    """What `render` gives for a description; kept on disk where a folder is named for it."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return render()
@@ -218,25 +218,15 @@ class SyntheticFaces:
             seed=seed,
             first_person=first_person,
         )
-        self._labels = np.repeat(np.arange(people, dtype=np.int64), images_per_person)
-
-    @property
-    def num_classes(self) -> int:
-        return self._images.people
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        return self._labels
-
-    @property
-    def image_size(self) -> int:
-        return self._images.image_size
+        self.num_classes = people
+        self.image_size = image_size
+        self.labels = np.repeat(np.arange(people, dtype=np.int64), images_per_person)
 
     def __len__(self) -> int:
         return len(self._images)
 
     def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
-        return self._images[index], int(self._labels[index])
+        return self._images[index], int(self.labels[index])
 
     def conditions(self, index: int) -> Conditions:
         """Under which conditions image `index` is taken."""

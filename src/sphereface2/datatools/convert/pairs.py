@@ -6,16 +6,14 @@ import os
 import struct
 import time
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.pairs import VERIFICATION_SETS
+from sphereface2.data.pairs import VERIFICATION_SETS, format_of, recognised_format
 from sphereface2.data.pairs.bin_set import BinWriter
-from sphereface2.data.pairs.by_word import format_of, recognised_format
-from sphereface2.data.pairs.lists import MissingFilesError
-from sphereface2.data.pairs.verification_set import VerificationSet
+from sphereface2.data.pairs.verification_set import MissingFilesError, StoredImages, VerificationSet
 from sphereface2.data.sources.encoded import OnBadImage
 from sphereface2.data.sources.image_file import look, suffix_of
 from sphereface2.datatools.convert.job import Converted
@@ -23,16 +21,6 @@ from sphereface2.datatools.convert.targets import mark_folder, report
 from sphereface2.datatools.convert.work_folder import Conversion, Written
 from sphereface2.files import printable, put_in_place, write_atomically
 from sphereface2.progress import Progress, Watch, counted
-
-
-class _StoredImages(Protocol):
-    """Images that are kept encoded, as those of every set in files are."""
-
-    def __len__(self) -> int: ...
-
-    def encoded(self, index: int, /) -> bytes: ...
-
-    def location(self, index: int, /) -> str: ...
 
 
 def looks_like_pairs(source: Path) -> bool:
@@ -58,7 +46,8 @@ def convert_pairs(
             f"{printable(target)} would be of the format {form}"
         )
     found = _open(source, root)
-    stored: _StoredImages = found.images  # type: ignore[assignment]  # all kinds in files are
+    stored = found.images
+    assert isinstance(stored, StoredImages)  # as those of all kinds in files are
     state = source.stat()
     work = Conversion(
         source,
@@ -117,7 +106,7 @@ def _open(source: Path, root: Path | None) -> VerificationSet:
 
 
 def _check(
-    stored: _StoredImages,
+    stored: StoredImages,
     pairs: NDArray[np.int64],
     source: Path,
     *,
@@ -148,7 +137,7 @@ def _check(
 
 
 def _write_bin(
-    stored: _StoredImages,
+    stored: StoredImages,
     pairs: NDArray[np.int64],
     same: NDArray[np.bool_],
     work: Conversion,
@@ -197,7 +186,7 @@ def _take_up(file: BinaryIO, most: int) -> int:
 
 
 def _write_folder(
-    stored: _StoredImages,
+    stored: StoredImages,
     pairs: NDArray[np.int64],
     same: NDArray[np.bool_],
     people: NDArray[np.int64] | None,

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from sphereface2.data.sources.class_labels import classes_of_texts
 from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.sources.image_list import ImageList
 from sphereface2.data.sources.parquet import ROWS_PER_GROUP, ParquetWriter, require_pyarrow
 from sphereface2.data.sources.recordio import people_file
 from sphereface2.data.sources.recordio_writer import RecordWriter
+from sphereface2.data.sources.source import classes_of_texts
 from sphereface2.datatools.convert.job import Job, people_text
 from sphereface2.datatools.convert.safe_names import FileNames
 from sphereface2.datatools.convert.work_folder import MARK, Conversion, Written

@@ -13,8 +13,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.sources.encoded import BadImage, EncodedImages
+from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.image_file import decode, look
+from sphereface2.data.sources.source import BadImage
 from sphereface2.datatools.inspect.faces import FaceAverage, redness
 from sphereface2.datatools.inspect.near_duplicates import picture_hash
 from sphereface2.progress import Progress

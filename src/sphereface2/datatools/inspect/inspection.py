@@ -10,8 +10,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.sources.encoded import BadImage, EncodedImages
+from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.image_list import ImageList
+from sphereface2.data.sources.source import BadImage
 from sphereface2.datatools.inspect.duplicates import (
     NEAR_IDENTICAL,
     SAME_BYTES,

@@ -19,9 +19,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.pairs.by_word import is_pair_list, named_pairs, sets_of_word
-from sphereface2.data.pairs.lists import ImageFiles, without_ending
-from sphereface2.data.pairs.verification_set import NamedPairs
+from sphereface2.data.pairs import is_pair_list, named_pairs, sets_of_word
+from sphereface2.data.pairs.verification_set import ImageFiles, NamedPairs, without_ending
 from sphereface2.evaluation.intervals import Rate
 from sphereface2.evaluation.metrics import RocPoints, fold_accuracy
 from sphereface2.evaluation.pair_scores import PairScores, score_pairs

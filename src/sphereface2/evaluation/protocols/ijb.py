@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from sphereface2.data.sources.aligned_files import AlignedFiles
+from sphereface2.data.sources.image_list import AlignedFiles
 from sphereface2.evaluation.ijb_files import IjbSet, image_folder, read_ijb
 from sphereface2.evaluation.ijb_identification import (
     IjbIdentification,

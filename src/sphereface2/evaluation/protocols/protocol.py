@@ -11,8 +11,8 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.pairs.lists import ImageFiles
-from sphereface2.data.sources.aligned_files import require_images
+from sphereface2.data.pairs.verification_set import ImageFiles
+from sphereface2.data.sources.image_list import require_images
 from sphereface2.data.sources.source import PreparedImages
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.views import ProtocolResult

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.pairs.lists import without_ending
-from sphereface2.data.pairs.verification_set import Missing
+from sphereface2.data.pairs.verification_set import Missing, without_ending
 from sphereface2.data.sources.image_file import is_image_file
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.embedding_files import SavedEmbeddings, in_order, read_embeddings

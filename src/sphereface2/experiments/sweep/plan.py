@@ -14,7 +14,7 @@ import torch
 from sphereface2.backbones import build_backbone
 from sphereface2.config.schema import RunConfig, dump_config, load_config
 from sphereface2.data.mixing import build_training_source
-from sphereface2.data.pairs.by_word import sets_of_choice
+from sphereface2.data.pairs import sets_of_choice
 from sphereface2.evaluation.experiment_results import SweepFigure
 from sphereface2.heads import build_head
 from sphereface2.runs.train import resolve
