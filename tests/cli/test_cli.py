@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from sphereface2 import __version__
 from sphereface2.backbones import build_backbone
-from sphereface2.backbones.preprocessing import Preprocessing
 from sphereface2.cli import app, main
+from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.models.folder import save_model
 from tests.runs.test_runs import SETS, SMALL, write_crops
 

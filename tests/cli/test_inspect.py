@@ -12,8 +12,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from sphereface2.backbones import build_backbone
-from sphereface2.backbones.preprocessing import Preprocessing
 from sphereface2.cli import inspect as inspecting
+from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.image_list import ImageList
 from sphereface2.datatools.inspect import embeddings as source_embeddings
 from sphereface2.datatools.inspect.inspection import Inspected

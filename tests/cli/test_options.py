@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 
 from benchmarks.generate.megaface import generate_megaface
 from sphereface2.backbones import build_backbone
-from sphereface2.backbones.preprocessing import Preprocessing
 from sphereface2.cli import app
 from sphereface2.config.schema import dump_config, load_config
+from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.datatools.rendered_ijb import render_ijb
 from sphereface2.evaluation.megaface_files import write_list
 from sphereface2.evaluation.pair_scores import load_scores

@@ -14,9 +14,9 @@ import pytest
 
 from benchmarks.generate.megaface import generate_megaface
 from sphereface2.backbones import build_backbone
-from sphereface2.backbones.preprocessing import Preprocessing
 from sphereface2.data.pairs.bin_set import write_bin
 from sphereface2.data.pairs.verification_set import VerificationSet
+from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.image_list import AlignedFiles
 from sphereface2.data.sources.source import Images
 from sphereface2.datatools.rendered_ijb import render_ijb
@@ -108,7 +108,7 @@ def embedder(place: Path) -> ModelEmbedder:
 
 
 def straight(embedder: ModelEmbedder, images: Images) -> npt.NDArray[np.float32]:
-    return replace(embedder, batch_size=7).embed(images)
+    return embedder.embed(images)
 
 
 # -- extraction ------------------------------------------------------------------------------------
@@ -363,7 +363,9 @@ def test_calibrated_thresholds_are_judged(place: Path, tmp_path: Path) -> None:
     store_calibration(tmp_path / "model", kept.to_mapping())
     subject = Subject(embedder, None, tmp_path / "out")
     assert kept.resolved_thresholds == (kept.thresholds[0].threshold,)
-    plain = Subject(replace(embedder, flip=False), None, tmp_path / "plain")
+    plain = Subject(
+        replace(embedder, batches=embedder.model.embedder(flip=False)), None, tmp_path / "plain"
+    )
     other = identification(plain, place / "search")
     assert other is not None
     assert other.dir == ()

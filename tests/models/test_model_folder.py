@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sphereface2.backbones import BACKBONES, build_backbone
-from sphereface2.backbones.preprocessing import Preprocessing
+from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.transforms import resize
 from sphereface2.files import file_lock
-from sphereface2.models import folder as model_folder
 from sphereface2.models.folder import (
+    TorchModel,
     load_model,
     save_model,
     store_calibration,
@@ -85,6 +85,7 @@ def test_a_model_comes_back_as_it_was(tmp_path: Path, name: str) -> None:
 
     state = torch.get_rng_state()
     model = load_model(str(tmp_path / "a/model"))
+    assert isinstance(model, TorchModel)
     assert torch.equal(torch.get_rng_state(), state)
     assert (model.name, model.preprocessing) == (name, preprocessing)
     assert model.options.items() >= OPTIONS.items()
@@ -141,7 +142,7 @@ def test_a_write_that_fails_leaves_everything_as_it_was(
         path.write_bytes(b"half of it")
         raise OSError("no space left")
 
-    monkeypatch.setattr(model_folder, "save_file", fail)
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
     with pytest.raises(OSError, match="no space left"):
         save(folder, extra={"round": 2})
     assert entries(tmp_path) == (["model"] if existing else [])

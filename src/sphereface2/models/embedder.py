@@ -1,30 +1,36 @@
 """From images to embeddings: the one way there, whatever is behind it.
 
-A network that trains, a model from its folder and the plain pixels are all embedders, so that an
-image is checked, resized, mirrored and left out alike wherever embeddings are made.
+A network that trains, a model from its folder (of torch, ONNX or OpenVINO) and the plain pixels
+are all embedders, so that an image is checked, resized, mirrored and left out alike wherever
+embeddings are made.
 """
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import nn
 
-from sphereface2.backbones.backbone import summed_embeddings
 from sphereface2.data.pairs.verification_set import Missing
 from sphereface2.data.sources.source import Images, PreparedImages
 from sphereface2.data.transforms import resize
 from sphereface2.progress import Progress
 
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
 ImageArray = npt.NDArray[np.uint8]
 Embeddings = npt.NDArray[np.float32]
+RunNetwork = Callable[[ImageArray], Embeddings]
+"""A batch (B, S, S, 3) of the network's size to its (B, D) embeddings, mirror images added."""
 
 
 class MissingImageError(ValueError):
@@ -69,25 +75,30 @@ class Preprocessing(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkEmbedder(Embedder):
-    """A network, in training or in use, and how it embeds.
+class BatchEmbedder(Embedder):
+    """Embeds batch by batch, while threads read the next images; a subclass runs the network.
 
     flip: the embedding of an image is the sum of its own and its mirror image's
     workers: threads that read the next images while the network is at work
-    device: where the backbone is; by default it is asked
     """
 
-    backbone: nn.Module
-    preprocessing: Preprocessing
-    flip: bool = True
-    workers: int = 1
-    batch_size: int = 256
-    device: torch.device | str | None = None
+    flip: bool = field(default=True, kw_only=True)
+    workers: int = field(default=1, kw_only=True)
+    batch_size: int = field(default=256, kw_only=True)
 
     def __post_init__(self) -> None:
         for what in ("batch_size", "workers"):
             if getattr(self, what) < 1:
                 raise ValueError(f"{what} must be at least 1, got {getattr(self, what)}")
+
+    @property
+    @abstractmethod
+    def input_size(self) -> int:
+        """What images are resized to."""
+
+    @abstractmethod
+    def running(self) -> AbstractContextManager[RunNetwork]:
+        """The network ready to run, for as long as the context lasts."""
 
     def embed(
         self, images: Images, *, missing: Missing = "error", progress: Progress | None = None
@@ -107,27 +118,56 @@ class NetworkEmbedder(Embedder):
     def embed_blocks(
         self, images: Images, blocks: Sequence[range], *, missing: Missing = "error"
     ) -> Iterator[tuple[range, Embeddings]]:
-        """Each block of image numbers with its (n, D) embeddings, one after the other.
+        """Each block of image numbers with its (n, D) embeddings, one after the other."""
+        with self.running() as run:
+            for block, batch, unread in _read_ahead(
+                images, blocks, self.input_size, self.workers, missing
+            ):
+                found = run(batch)
+                found[unread] = np.nan
+                yield block, found
 
-        The backbone runs in evaluation mode and gets its modes back afterwards, whatever happens.
-        """
+
+@dataclass(frozen=True, eq=False)
+class NetworkEmbedder(BatchEmbedder):
+    """A torch network, in training or in use.
+
+    device: where the backbone is; by default it is asked
+    """
+
+    backbone: nn.Module
+    preprocessing: Preprocessing
+    device: torch.device | str | None = field(default=None, kw_only=True)
+
+    @property
+    def input_size(self) -> int:
+        return self.preprocessing.input_size
+
+    @contextmanager
+    def running(self) -> Iterator[RunNetwork]:
+        """The backbone in evaluation mode; it gets its modes back afterwards, whatever happens."""
+        import torch
+
+        from sphereface2.backbones.backbone import summed_embeddings
+
         backbone, place = self.backbone, self.device
         if place is None:
             parameter = next(backbone.parameters(), None)
             place = "cpu" if parameter is None else parameter.device
+
+        def run(batch: ImageArray) -> Embeddings:
+            with torch.inference_mode():
+                inputs = self.preprocessing.to_tensor(torch.from_numpy(batch).to(place))
+                found: Embeddings = (
+                    summed_embeddings(backbone, inputs, flip=self.flip).cpu().numpy()
+                )
+            return found
+
         # Each module's own mode: a part may be frozen in evaluation mode while the rest trains.
         modes = [(module, module.training) for module in backbone.modules()]
         backbone.eval()
         try:
-            for block, batch, unread in _read_ahead(
-                images, blocks, self.preprocessing.input_size, self.workers, missing
-            ):
-                with torch.inference_mode():
-                    inputs = self.preprocessing.to_tensor(torch.from_numpy(batch).to(place))
-                    embeddings = summed_embeddings(backbone, inputs, flip=self.flip)
-                    found: Embeddings = embeddings.cpu().numpy()
-                    found[unread] = np.nan
-                yield block, found
+            yield run
         finally:
             for module, mode in modes:
                 module.training = mode

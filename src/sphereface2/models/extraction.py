@@ -31,14 +31,15 @@ from sphereface2.files import (
     write_atomically,
 )
 from sphereface2.models.embedder import (
+    BatchEmbedder,
+    Embedder,
     Embeddings,
-    NetworkEmbedder,
     offering_to_skip,
     prepare,
 )
 from sphereface2.models.folder import (
     IN_RUN,
-    WEIGHTS,
+    NETWORKS,
     LoadedModel,
     find_model,
     load_model,
@@ -57,18 +58,29 @@ _SECONDS_BETWEEN_MARKS = 5.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ModelEmbedder(NetworkEmbedder):
+class ModelEmbedder(Embedder):
     """The model of a folder, alone or as one of the ranks that torchrun started.
 
+    batches: what runs its network
     missing: what becomes of images that cannot be read; None: a mistake, and nothing else is
         offered
     """
 
+    batches: BatchEmbedder
     model: LoadedModel
     folder: Path
     digest: str
     watch: Watch = unwatched
     missing: Missing | None = None
+
+    @property
+    def flip(self) -> bool:
+        return self.batches.flip
+
+    def embed(
+        self, images: Images, *, missing: Missing = "error", progress: Progress | None = None
+    ) -> Embeddings:
+        return self.batches.embed(images, missing=missing, progress=progress)
 
     @property
     def name(self) -> str:
@@ -104,7 +116,7 @@ class ModelEmbedder(NetworkEmbedder):
         job = Extraction(
             output,
             count=len(images),
-            dim=self.model.backbone.embedding_dim,
+            dim=self.model.embedding_dim,
             what={
                 "format": FORMAT,
                 "model": self.digest,
@@ -115,7 +127,7 @@ class ModelEmbedder(NetworkEmbedder):
                 **({"missing": "skip"} if self.missing == "skip" else {}),
                 **(what or {}),
             },
-            block_size=self.batch_size,
+            block_size=self.batches.batch_size,
         )
         job.what["pictures"] = team.from_first(lambda: self._looked_at(job, images, overwrite))
         if overwrite is None and team.from_first(lambda: _is_of_this(output, job.what)):
@@ -126,7 +138,7 @@ class ModelEmbedder(NetworkEmbedder):
                 progress(begun, job.count)
             with team.together(), self._offering_to_skip():
                 job.work(
-                    self,
+                    self.batches,
                     images,
                     share=(team.rank, team.world),
                     missing=self.missing or "error",
@@ -148,7 +160,7 @@ class ModelEmbedder(NetworkEmbedder):
             job.start()  # says that the file is in the way, before the long check
         if not job.target.exists() and not job.path.exists():
             with self.watch("checking the images") as progress, self._offering_to_skip():
-                prepare(images, self.missing, workers=self.workers, progress=progress)
+                prepare(images, self.missing, workers=self.batches.workers, progress=progress)
         return images_digest(images)
 
     def _offering_to_skip(self) -> AbstractContextManager[None]:
@@ -157,7 +169,8 @@ class ModelEmbedder(NetworkEmbedder):
 
 def is_model(path: Path) -> bool:
     """Whether a path is a model folder, or a run folder that holds one."""
-    return any((folder / WEIGHTS).is_file() for folder in (path, path / IN_RUN))
+    folders = (path, path / IN_RUN)
+    return any((folder / name).is_file() for folder in folders for name in NETWORKS)
 
 
 def open_embedder(
@@ -177,14 +190,8 @@ def open_embedder(
     folder = find_model(path)
     model = load_model(folder)
     place = choose_device(current_team().device_name(device))
-    model.backbone.to(place)
     return ModelEmbedder(
-        backbone=model.backbone,
-        preprocessing=model.preprocessing,
-        flip=model.flip if flip is None else flip,
-        workers=workers,
-        batch_size=batch_size,
-        device=place,
+        batches=model.embedder(flip=flip, workers=workers, batch_size=batch_size, device=place),
         model=model,
         folder=folder,
         digest=weights_digest(folder),
@@ -316,7 +323,7 @@ class Extraction(WorkFolder):
 
     def work(
         self,
-        embedder: NetworkEmbedder,
+        embedder: BatchEmbedder,
         images: Images,
         *,
         share: tuple[int, int] = (0, 1),

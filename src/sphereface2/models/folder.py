@@ -1,33 +1,51 @@
-"""A model folder: model.safetensors and config.json, all that is needed to use a trained model.
+"""A model folder: a network and its config.json, all that is needed to use a trained model.
 
-Reading one runs no code from it: the weights are plain tensors and the config is plain JSON.
+The network is model.safetensors (weights of one of our backbones), model.onnx, or model.xml with
+model.bin (OpenVINO). Reading one runs no code from it: weights are plain tensors, graphs are looked
+at first, and the config is plain JSON.
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
-from torch.nn.functional import normalize
 
-from sphereface2.backbones import backbone_options, build_backbone
-from sphereface2.backbones.backbone import Backbone
-from sphereface2.backbones.preprocessing import Preprocessing
+from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.files import is_locked, read_note, replacing, write_atomically
-from sphereface2.models.embedder import MissingImageError, NetworkEmbedder
+from sphereface2.models.embedder import BatchEmbedder, MissingImageError, NetworkEmbedder
+from sphereface2.models.runtimes import (
+    AT_ONCE,
+    GRAPHS,
+    ONNX,
+    OPENVINO,
+    OPENVINO_WEIGHTS,
+    Graph,
+    GraphEmbedder,
+    embedding_width,
+)
+from sphereface2.models.unit_rows import unit_rows
+
+if TYPE_CHECKING:
+    import torch
+
+    from sphereface2.backbones.backbone import Backbone
 
 FORMAT = "sphereface2-model"
 VERSION = 1
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+NETWORKS = (WEIGHTS, ONNX, OPENVINO)
+"""The files of which a model folder has one."""
 IN_RUN = "model"
 """Where a run folder has its model folder."""
 RUN_CONFIG = "config.yaml"
@@ -35,18 +53,36 @@ RUN_LOCK = "run.lock"
 
 
 @dataclass(frozen=True)
-class LoadedModel:
-    """A model from its folder: the backbone in evaluation mode, and all that was said about it.
+class LoadedModel(ABC):
+    """A model from its folder, ready for use, and all that was said about it.
 
     flip: whether an embedding is the sum of an image's and its mirror image's
     """
 
-    backbone: Backbone
     name: str
-    options: dict[str, Any]
     preprocessing: Preprocessing
     config: dict[str, Any]
     flip: bool
+
+    @property
+    @abstractmethod
+    def embedding_dim(self) -> int: ...
+
+    @property
+    def backbone(self) -> Backbone:
+        """The torch network; a ValueError for a model that has none."""
+        raise ValueError(f"this needs a torch model ({WEIGHTS}), and the model is {self.name}")
+
+    @abstractmethod
+    def embedder(
+        self,
+        *,
+        flip: bool | None = None,
+        workers: int = 1,
+        batch_size: int = 256,
+        device: torch.device | str | None = None,
+    ) -> BatchEmbedder:
+        """What embeds many images with this model; `flip` is by default the model's own."""
 
     def embed(
         self, images: Sequence[npt.ArrayLike] | npt.NDArray[np.uint8], *, flip: bool | None = None
@@ -58,17 +94,81 @@ class LoadedModel:
         their rows: `embeddings @ embeddings.T`.
         """
         if not len(images):
-            return np.empty((0, self.backbone.embedding_dim), np.float32)
-        mirror = self.flip if flip is None else flip
-        embedder = NetworkEmbedder(self.backbone, self.preprocessing, flip=mirror)
+            return np.empty((0, self.embedding_dim), np.float32)
         try:
-            summed = embedder.embed([np.asarray(image) for image in images])
+            summed = self.embedder(flip=flip).embed([np.asarray(image) for image in images])
         except MissingImageError as error:
             raise ValueError(
                 f"images must be a list of uint8 RGB images of the shape (height, width, 3): "
                 f"{error}; give a single image as [image]"
             ) from None
-        return normalize(torch.from_numpy(summed)).numpy()
+        return unit_rows(summed, source="the model's output")
+
+
+@dataclass(frozen=True)
+class TorchModel(LoadedModel):
+    """One of our backbones with its weights, in evaluation mode."""
+
+    network: Backbone
+    options: dict[str, Any]
+
+    @property
+    def embedding_dim(self) -> int:
+        return self.network.embedding_dim
+
+    @property
+    def backbone(self) -> Backbone:
+        return self.network
+
+    def embedder(
+        self,
+        *,
+        flip: bool | None = None,
+        workers: int = 1,
+        batch_size: int = 256,
+        device: torch.device | str | None = None,
+    ) -> NetworkEmbedder:
+        return NetworkEmbedder(
+            self.network if device is None else self.network.to(device),
+            self.preprocessing,
+            flip=self.flip if flip is None else flip,
+            workers=workers,
+            batch_size=batch_size,
+            device=device,
+        )
+
+
+@dataclass(frozen=True)
+class GraphModel(LoadedModel):
+    """A network in an ONNX or OpenVINO file: anybody's, and run without torch on the CPU.
+
+    at_once: images that it takes at once
+    """
+
+    graph: Graph
+    width: int
+    at_once: int
+
+    @property
+    def embedding_dim(self) -> int:
+        return self.width
+
+    def embedder(
+        self,
+        *,
+        flip: bool | None = None,
+        workers: int = 1,
+        batch_size: int = 256,
+        device: torch.device | str | None = None,
+    ) -> GraphEmbedder:
+        return GraphEmbedder(
+            self.graph,
+            self.preprocessing,
+            self.at_once,
+            flip=self.flip if flip is None else flip,
+            workers=workers,
+            batch_size=batch_size,
+        )
 
 
 def save_model(
@@ -87,9 +187,10 @@ def save_model(
     image's embedding is added wherever the model is used. `extra` is any more that should be known
     of the model, such as its head and the training; it is kept in config.json.
     """
-    # Not the path itself: replacing a symbolic link would leave the model behind it as it was.
-    folder = Path(folder).resolve()
-    _check_replaceable(folder)
+    from safetensors.torch import save_file
+
+    from sphereface2.backbones import backbone_options
+
     resolved = backbone_options(name, options)
     state = {key: value.detach().cpu().contiguous() for key, value in backbone.state_dict().items()}
     difference = _difference(
@@ -99,33 +200,93 @@ def save_model(
         raise ValueError(f"the network to save is not a {name} with these options: {difference}")
     _check_input_size(preprocessing, backbone)
     config = {
-        "format": FORMAT,
-        "version": VERSION,
         "backbone": {"name": name, "options": resolved},
         "embedding_dim": backbone.embedding_dim,
         "preprocessing": asdict(preprocessing),
         "flip": flip,
         "extra": dict(extra or {}),
     }
-    try:
-        text = json.dumps(config, indent=2, allow_nan=False) + "\n"
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the config of a model must be plain JSON: {error}") from None
 
-    with replacing(folder) as made:
-        made.mkdir()
+    def write(made: Path) -> None:
         save_file(state, made / WEIGHTS)
-        (made / CONFIG).write_text(text, encoding="utf-8")
         # safetensors keeps its files to their owner; a model is as readable as any other file.
         shutil.copymode(made / CONFIG, made / WEIGHTS)
+
+    _write_folder(folder, config, write)
+
+
+def save_graph(
+    folder: Path | str,
+    files: Mapping[str, Path],
+    *,
+    preprocessing: Preprocessing,
+    output: str | None = None,
+    flip: bool = True,
+    calibration: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model folder around the file of a graph, whole or not at all, checked on test images.
+
+    files: the model's files by the names they get: {"model.onnx": PATH}, or "model.xml" and
+        "model.bin"
+    output: which of the graph's outputs is the embedding; the first if not given
+    calibration: one that holds for this network as well; it gets the new folder's digest
+    """
+    main = next(name for name in NETWORKS if name in files)
+    graph = GRAPHS[main](files[main], output=output)
+    at_once = AT_ONCE
+    try:
+        width = embedding_width(graph, preprocessing, at_once=at_once)
+    except ValueError:
+        # Exported for a single image: then it is shown one after the other. An error that has
+        # another reason comes again.
+        at_once = 1
+        width = embedding_width(graph, preprocessing, at_once=1)
+    config = {
+        "graph": {"output": output, "at_once": at_once},
+        "embedding_dim": width,
+        "preprocessing": asdict(preprocessing),
+        "flip": flip,
+        "extra": dict(extra or {}),
+    }
+
+    def write(made: Path) -> None:
+        for name, path in files.items():
+            shutil.copyfile(path, made / name)
+        if calibration is not None:
+            store_calibration(made, {**calibration, "model": weights_digest(made)})
+
+    _write_folder(folder, config, write)
+
+
+def _write_folder(
+    folder: Path | str, config: Mapping[str, Any], write: Callable[[Path], None]
+) -> None:
+    # Not the path itself: replacing a symbolic link would leave the model behind it as it was.
+    folder = Path(folder).resolve()
+    _check_replaceable(folder)
+    try:
+        whole = {"format": FORMAT, "version": VERSION, **config}
+        text = json.dumps(whole, indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the config of a model must be plain JSON: {error}") from None
+    with replacing(folder) as made:
+        made.mkdir()
+        (made / CONFIG).write_text(text, encoding="utf-8")
+        write(made)
 
 
 def find_model(path: Path | str) -> Path:
     """The model folder that a path means: itself, or the one of a finished run."""
     folder = Path(path)
+    if folder.suffix.lower() == ".onnx" and folder.is_file():
+        raise ValueError(
+            f"{folder} says nothing about the pixels that it takes; make a model folder of it: "
+            f"sphereface2 import {folder} FOLDER --size 112 (--help has the rest)"
+        )
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run or model folder {folder}")
-    if not any((folder / file).is_file() for file in (CONFIG, WEIGHTS)):
+    if not any((folder / file).is_file() for file in (CONFIG, *NETWORKS)):
         if not (folder / IN_RUN).is_dir():
             if (folder / RUN_CONFIG).is_file():
                 raise FileNotFoundError(_unfinished(folder))
@@ -134,10 +295,18 @@ def find_model(path: Path | str) -> Path:
                 f"nor {IN_RUN}/, as a finished run does"
             )
         folder = folder / IN_RUN
-    for file in (CONFIG, WEIGHTS):
-        if not (folder / file).is_file():
-            raise FileNotFoundError(f"{folder} is not a model folder: it holds no {file}")
+    if not (folder / CONFIG).is_file():
+        raise FileNotFoundError(f"{folder} is not a model folder: it holds no {CONFIG}")
+    network_file(folder)
     return folder
+
+
+def network_file(folder: Path | str) -> Path:
+    """The file of a model folder that holds the network, or the graph of it."""
+    for name in NETWORKS:
+        if (path := Path(folder) / name).is_file():
+            return path
+    raise FileNotFoundError(f"{folder} is not a model folder: it holds no {WEIGHTS}")
 
 
 def _unfinished(run: Path) -> str:
@@ -155,21 +324,40 @@ def load_model(path: Path | str) -> LoadedModel:
     A ValueError or FileNotFoundError says what is wrong with it.
     """
     folder = find_model(path)
-    path = folder / CONFIG
-    config = _read_config(path)
-    try:
+    config = _read_config(folder / CONFIG)
+    load = _load_weights if network_file(folder).name == WEIGHTS else _load_graph
+    return load(folder, config)
+
+
+def _load_graph(folder: Path, config: dict[str, Any]) -> GraphModel:
+    network = network_file(folder)
+    with _faults_of(folder / CONFIG):
+        preprocessing, flip = _preprocessing(config["preprocessing"]), _flip(config)
+        output, at_once = config["graph"]["output"], int(config["graph"]["at_once"])
+        width = int(config["embedding_dim"])
+    return GraphModel(
+        name=network.name,
+        preprocessing=preprocessing,
+        config=config,
+        flip=flip,
+        graph=GRAPHS[network.name](network, output=output),
+        width=width,
+        at_once=at_once,
+    )
+
+
+def _load_weights(folder: Path, config: dict[str, Any]) -> TorchModel:
+    import torch
+    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import load_file
+
+    from sphereface2.backbones import backbone_options, build_backbone
+
+    with _faults_of(folder / CONFIG):
         name = config["backbone"]["name"]
         options = backbone_options(name, config["backbone"]["options"])
         expected = _shapes(name, options)
-        preprocessing = _preprocessing(config["preprocessing"])
-        flip = _flip(config)
-    except KeyError as error:
-        raise ValueError(f"{path} lacks the key {error}") from None
-    except (TypeError, AttributeError):
-        raise ValueError(f"{path} is damaged: its sections have the wrong form") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
+        preprocessing, flip = _preprocessing(config["preprocessing"]), _flip(config)
     # On meta nothing is allocated, so the file's shapes are checked before any memory is taken.
     weights = folder / WEIGHTS
     try:
@@ -188,11 +376,22 @@ def load_model(path: Path | str) -> LoadedModel:
     backbone.to_empty(device="cpu")
     backbone.load_state_dict(state)
     backbone.eval()
-    try:
+    with _faults_of(folder / CONFIG):
         _check_input_size(preprocessing, backbone)
+    return TorchModel(name, preprocessing, config, flip, backbone, options)
+
+
+@contextmanager
+def _faults_of(config: Path) -> Iterator[None]:
+    """What is wrong with a config, with its path."""
+    try:
+        yield
+    except KeyError as error:
+        raise ValueError(f"{config} lacks the key {error}") from None
+    except (TypeError, AttributeError):
+        raise ValueError(f"{config} is damaged: its sections have the wrong form") from None
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    return LoadedModel(backbone, name, options, preprocessing, config, flip)
+        raise ValueError(f"{config}: {error}") from None
 
 
 def recorded_flip(folder: Path | str) -> bool:
@@ -201,12 +400,23 @@ def recorded_flip(folder: Path | str) -> bool:
 
 
 def weights_digest(folder: Path | str) -> str:
-    """Stands for the weights in a model folder: what was made with them holds for no others."""
-    path = Path(folder) / WEIGHTS
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} is not a model folder: it holds no {WEIGHTS}")
+    """Stands for the network in a model folder: what was made with it holds for no other.
+
+    Of a graph it counts in the preprocessing, which the user stated: other pixels make another
+    model.
+    """
+    path = network_file(folder)
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.file_digest(file, "sha256")
+    if path.name == WEIGHTS:
+        return digest.hexdigest()
+    if path.name == OPENVINO:
+        with (path.parent / OPENVINO_WEIGHTS).open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    config = _read_config(Path(folder) / CONFIG)
+    told = [config.get("preprocessing"), config.get("graph")]
+    digest.update(json.dumps(told, sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def store_calibration(folder: Path | str, calibration: Mapping[str, Any]) -> None:
@@ -237,8 +447,9 @@ def stored_calibration(folder: Path | str) -> dict[str, Any] | None:
         raise ValueError(f"{path} is damaged: its calibration has the wrong form")
     if calibration.get("model") != weights_digest(folder):
         raise ValueError(
-            f"the calibration in {path} was made with another model than the {WEIGHTS} beside it; "
-            f"calibrate again (sphereface2 calibrate {folder})"
+            f"the calibration in {path} was made with another model than the "
+            f"{network_file(folder).name} beside it; calibrate again (sphereface2 calibrate "
+            f"{folder})"
         )
     return calibration
 
@@ -291,7 +502,9 @@ def _check_replaceable(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise ValueError(f"cannot save a model to {folder}: it is a file, not a folder")
-    others = sorted({entry.name for entry in folder.iterdir()} - {WEIGHTS, CONFIG})
+    others = sorted(
+        {entry.name for entry in folder.iterdir()} - {*NETWORKS, OPENVINO_WEIGHTS, CONFIG}
+    )
     if others:
         raise ValueError(
             f"cannot save a model to {folder}: it holds other things ({others[0]}); "
@@ -300,6 +513,10 @@ def _check_replaceable(folder: Path) -> None:
 
 
 def _shapes(name: str, options: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    import torch
+
+    from sphereface2.backbones import build_backbone
+
     with torch.device("meta"):
         backbone = build_backbone(name, **options)
     return {key: tuple(value.shape) for key, value in backbone.state_dict().items()}

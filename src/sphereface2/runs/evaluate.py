@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 
 from sphereface2.backbones import Backbone, build_backbone
-from sphereface2.backbones.preprocessing import Preprocessing
 from sphereface2.config.schema import RunConfig, dump_config, load_config
 from sphereface2.data.mixing import build_people
 from sphereface2.data.pairs.verification_set import Missing, VerificationSet
+from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.evaluation.bootstrap import REPLICATES
 from sphereface2.evaluation.pair_scores import SCORES, PairScores, save_scores
 from sphereface2.evaluation.protocols.subject import Subject
@@ -32,7 +32,7 @@ from sphereface2.evaluation.scoring import (
 from sphereface2.evaluation.verification import measure_all
 from sphereface2.files import require_writable
 from sphereface2.models.embedder import Embedder, NetworkEmbedder, PixelEmbedder, offering_to_skip
-from sphereface2.models.folder import LoadedModel, load_model
+from sphereface2.models.folder import LoadedModel, TorchModel, load_model
 from sphereface2.progress import Watch, unwatched
 from sphereface2.reporting.pages.verification import verification_page
 from sphereface2.reporting.pictures import ReportPictures, hardest_pairs, people_sheet
@@ -174,13 +174,13 @@ def _judged(folder: Path, config: RunConfig, which: Which | None) -> _Judged:
         step = best_step(newer, step=saved.step, steps=newer.step)
     backbone = _untrained(config)
     load_tensors(path, backbone_tensors(backbone), part="backbone.")
-    model = LoadedModel(
-        backbone,
+    model = TorchModel(
         config.backbone.name,
-        config.backbone.options,
         Preprocessing(backbone.input_size),
         config={},
         flip=run_config(folder).evaluation.flip,
+        network=backbone,
+        options=config.backbone.options,
     )
     return _Judged(f"{title}, its {which} checkpoint", model, step)
 

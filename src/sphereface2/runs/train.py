@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from sphereface2.backbones import Backbone, backbone_options, build_backbone
-from sphereface2.backbones.preprocessing import Preprocessing
 from sphereface2.config.schema import Choice, RunConfig, config_from_mapping, dump_config
 from sphereface2.data.mixing import (
     STRANGERS,
@@ -29,6 +28,7 @@ from sphereface2.data.pairs import VERIFICATION_SETS, set_choice
 from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_people
 from sphereface2.data.pairs.drawn import SET_ASIDE
 from sphereface2.data.pairs.verification_set import VerificationSet
+from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources import SOURCES
 from sphereface2.data.sources.source import bad_images, notes_on
 from sphereface2.evaluation.results import (

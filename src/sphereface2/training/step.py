@@ -12,9 +12,9 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sphereface2.backbones.backbone import Backbone
-from sphereface2.backbones.preprocessing import Preprocessing
 from sphereface2.config.schema import RunConfig
 from sphereface2.data.loader.loader import Batch
+from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.heads.head import Head
 from sphereface2.heads.proxy import ProxyHead
 from sphereface2.training.devices import choose_precision, own_random_numbers, seed_random_numbers

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pytest
 
 from sphereface2.backbones import build_backbone
-from sphereface2.backbones.preprocessing import Preprocessing
 from sphereface2.data.pairs.verification_set import ImageFiles
+from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.image_list import AlignedFiles
 from sphereface2.data.sources.source import Images
 from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow

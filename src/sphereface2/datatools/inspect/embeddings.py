@@ -10,7 +10,6 @@ import torch
 from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.image_file import decode
 from sphereface2.files import remove
-from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.extraction import Extraction
 from sphereface2.models.folder import LoadedModel
 from sphereface2.progress import Progress
@@ -34,9 +33,7 @@ def embed_source(
     `key` stands for model and data (`embedding_key`): embeddings of the same are taken as they are
     or resumed, others are replaced.
     """
-    extraction = Extraction(
-        path, count=len(numbers), dim=model.backbone.embedding_dim, what={"key": key}
-    )
+    extraction = Extraction(path, count=len(numbers), dim=model.embedding_dim, what={"key": key})
     keyed = path.with_suffix(".key")
     if not keyed.is_file() or keyed.read_text(encoding="utf-8") != key:
         path.unlink(missing_ok=True)
@@ -45,9 +42,7 @@ def embed_source(
         keyed.write_text(key, encoding="utf-8")
     if not path.is_file():
         extraction.start()
-        embedder = NetworkEmbedder(
-            model.backbone.to(device), model.preprocessing, flip=model.flip, workers=workers
-        )
+        embedder = model.embedder(workers=workers, device=device)
         extraction.work(embedder, _Chosen(source, numbers), progress=progress)
         extraction.finish()
     embeddings: npt.NDArray[np.float32] = np.load(path, mmap_mode="r")

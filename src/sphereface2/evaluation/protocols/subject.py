@@ -55,7 +55,7 @@ class Subject:
 
     def read(self, path: Path) -> SavedEmbeddings:
         """Saved embeddings, which must be the model's where one is given."""
-        dim = None if self.embedder is None else self.embedder.model.backbone.embedding_dim
+        dim = None if self.embedder is None else self.embedder.model.embedding_dim
         saved = read_embeddings(path, dim=dim, mirrored=self.mirrored)
         note = read_note(path)
         if self.embedder is not None and note is not None and note["model"] != self.embedder.digest:

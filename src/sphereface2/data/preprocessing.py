@@ -1,12 +1,17 @@
 """What a network expects of an image: its size, its channel order and the range of its values."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
-import torch
+from numpy.typing import NDArray
 
 from sphereface2.data.transforms import resize
+
+if TYPE_CHECKING:
+    import torch  # takes seconds to load, and models in ONNX run without it
 
 PerChannel = float | tuple[float, float, float]
 """A number for all channels, or one for each, in the order in which the network sees them."""
@@ -42,36 +47,55 @@ class Preprocessing:
         size = f"{self.input_size}×{self.input_size}"
         return f"{size} {self.channels}, (value - {_text(self.mean)}) / {_text(self.scale)}"
 
-    def to_tensor(self, images: torch.Tensor | npt.NDArray[np.uint8]) -> torch.Tensor:
-        """uint8 RGB to (B, 3, S, S) float in the model's range, on the same device.
+    def to_array(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """uint8 RGB to (B, 3, S, S) in the model's range: the very numbers of `to_tensor`.
 
-        An array or a tensor of one image (height, width, 3) or of several (B, height, width, 3);
-        images of another size are scaled to the model's.
+        One image (height, width, 3) or several (B, height, width, 3); images of another size are
+        scaled to the model's.
         """
+        batch = _checked(images)
+        if batch.shape[1:3] != (self.input_size, self.input_size):
+            batch = np.stack([resize(image, self.input_size) for image in batch])
+        if self.channels == "BGR":
+            batch = batch[..., ::-1]
+        mean, scale = (_by_channel(each) for each in (self.mean, self.scale))
+        inputs = np.ascontiguousarray(batch.transpose(0, 3, 1, 2), np.float32)
+        values: NDArray[np.float32] = (inputs - mean) / scale
+        return values
+
+    def to_tensor(self, images: torch.Tensor | NDArray[np.uint8]) -> torch.Tensor:
+        """As `to_array`, for an array or for a tensor, on whose device the result is."""
+        import torch
+
         if isinstance(images, np.ndarray) and images.dtype == np.uint8:
             # torch takes neither negative strides (BGR turned around) nor read-only memory.
             images = torch.from_numpy(np.require(images, requirements=["C", "W"]))
-        shape = tuple(images.shape)
-        if images.dtype != torch.uint8 or len(shape) not in (3, 4) or shape[-1] != 3 or 0 in shape:
-            raise ValueError(
-                "images must be uint8 of the shape (height, width, 3) or (B, height, width, 3), "
-                f"got {str(images.dtype).removeprefix('torch.')} of the shape {shape}"
-            )
-        assert isinstance(images, torch.Tensor)
-        batch = images if images.ndim == 4 else images[None]
+        batch = _checked(images)
         if tuple(batch.shape[1:3]) != (self.input_size, self.input_size):
             scaled = [resize(image, self.input_size) for image in batch.cpu().numpy()]
-            batch = torch.from_numpy(np.stack(scaled)).to(images.device)
+            batch = torch.from_numpy(np.stack(scaled)).to(batch.device)
         if self.channels == "BGR":
             batch = batch.flip(3)
-        mean, scale = (_by_channel(each, batch.device) for each in (self.mean, self.scale))
-        return (batch.permute(0, 3, 1, 2).float() - mean) / scale
+        mean, scale = (
+            torch.from_numpy(_by_channel(each)).to(batch.device) for each in (self.mean, self.scale)
+        )
+        values: torch.Tensor = (batch.permute(0, 3, 1, 2).float() - mean) / scale
+        return values
 
 
-def _by_channel(value: PerChannel, device: torch.device) -> float | torch.Tensor:
-    if not isinstance(value, tuple):
-        return value
-    return torch.tensor(value, dtype=torch.float32, device=device).view(3, 1, 1)
+def _by_channel(value: PerChannel) -> NDArray[np.float32]:
+    return np.asarray(value, np.float32).reshape(-1, 1, 1)
+
+
+def _checked(images: Any) -> Any:
+    """An array or tensor of one image or of several, as several."""
+    shape, kind = tuple(images.shape), str(images.dtype).removeprefix("torch.")
+    if kind != "uint8" or len(shape) not in (3, 4) or shape[-1] != 3 or 0 in shape:
+        raise ValueError(
+            "images must be uint8 of the shape (height, width, 3) or (B, height, width, 3), "
+            f"got {kind} of the shape {shape}"
+        )
+    return images if len(shape) == 4 else images[None]
 
 
 def _text(value: PerChannel) -> str:
