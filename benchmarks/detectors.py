@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from sphereface2.data.sources.image_file import read_image
 from sphereface2.faces import MTCNN, Face, YuNet
-from sphereface2.faces.detector import largest
+from sphereface2.faces.face import largest
 from sphereface2.progress import counted
 
 Image = NDArray[np.uint8]

@@ -15,8 +15,9 @@ from sphereface2.backbones import build_backbone
 from sphereface2.cli import inspect as inspecting
 from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.image_list import ImageList
+from sphereface2.data.sources.source import Faces
+from sphereface2.datatools.inspect import Inspected
 from sphereface2.datatools.inspect import embeddings as source_embeddings
-from sphereface2.datatools.inspect.inspection import Inspected
 from sphereface2.models.extraction import Extraction
 from sphereface2.models.folder import save_model
 from tests.data.drawn_faces import face, save
@@ -141,7 +142,7 @@ def test_an_interrupted_embedding_is_gone_on_with(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("embedded twice")
 
-    monkeypatch.setattr(source_embeddings._Chosen, "__getitem__", never)
+    monkeypatch.setattr(Faces, "__getitem__", never)
     result = run(*arguments)
     assert result.exit_code == 0, result.exception
 

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.faces.alignment import TEMPLATE
+from sphereface2.faces.face import TEMPLATE
 
 Picture = NDArray[np.uint8]
 

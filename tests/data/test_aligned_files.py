@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sphereface2.data.sources.image_list import AlignedFiles, require_images
-from sphereface2.faces.alignment import TEMPLATE
+from sphereface2.faces.face import TEMPLATE
 
 
 def write(path: Path, image: np.ndarray) -> None:

@@ -14,7 +14,7 @@ from sphereface2.data.pairs.pair_list import pair_list
 from sphereface2.data.pairs.synthetic import synthetic_verification_sets
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.sources.recordio import RecordIO
-from sphereface2.datatools.convert.images import convert
+from sphereface2.datatools.convert import convert
 from tests.data.test_folder import write_image
 
 

@@ -22,7 +22,7 @@ from sphereface2.data.pairs.verification_set import (
     set_of_list,
     ten_folds,
 )
-from sphereface2.datatools.convert.images import convert
+from sphereface2.datatools.convert import convert
 from sphereface2.datatools.convert.pairs import looks_like_pairs
 from sphereface2.evaluation.protocols.subject import Subject
 from sphereface2.evaluation.scoring import find_sets, notes_on_saved, score_saved

@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow.parquet  # noqa: F401 - once, and not in every child
 
 from sphereface2.data.pairs.bin_set import BinWriter
+from sphereface2.datatools.convert import convert
 from sphereface2.datatools.convert import targets as convert_targets
-from sphereface2.datatools.convert.images import convert
-from sphereface2.datatools.convert.job import Job
+from sphereface2.datatools.convert.conversion import Job
 from sphereface2.datatools.convert.pairs import looks_like_pairs
 
 PART = 8  # images in a part of a Parquet file

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sphereface2.data.sources.image_file import read_image
 from sphereface2.data.sources.synthetic import SyntheticFaces
-from sphereface2.datatools.align.folder import Aligned, align_folder
+from sphereface2.datatools.align import Aligned, align_folder
 from sphereface2.faces import DETECTORS, MTCNN, TEMPLATE, Face
 
 NO_UTF8 = os.fsdecode(b"caf\xe9")
@@ -399,7 +399,7 @@ def test_a_full_disk_is_one_sentence_and_the_next_run_goes_on(
 
             patch.setattr(Path, "write_bytes", limited)
         else:
-            from sphereface2.datatools.align.journal import AlignJournal
+            from sphereface2.datatools.align import AlignJournal
 
             add = AlignJournal.add
 
@@ -421,7 +421,7 @@ def test_a_killed_run_leaves_whole_crops_and_no_process(
     for index in range(24):
         write(tmp_path / "in" / f"{index}.png", rendered[index % 3])
     script = (
-        "import sys; from pathlib import Path; from sphereface2.datatools.align.folder import *\n"
+        "import sys; from pathlib import Path; from sphereface2.datatools.align import *\n"
         "if __name__ == '__main__': align_folder(Path('in'), Path('out'), workers=2)"
     )
     (tmp_path / "run.py").write_text(script)

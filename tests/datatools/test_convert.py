@@ -26,10 +26,15 @@ from sphereface2.data.sources import open_images
 from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.image_file import Encoded
 from sphereface2.data.sources.recordio import people_file
+from sphereface2.datatools.convert import convert
 from sphereface2.datatools.convert import targets as convert_targets
-from sphereface2.datatools.convert.images import convert
-from sphereface2.datatools.convert.job import Job
-from sphereface2.datatools.convert.safe_names import FileNames, safe_file, safe_part, unique_parts
+from sphereface2.datatools.convert.conversion import (
+    FileNames,
+    Job,
+    safe_file,
+    safe_part,
+    unique_parts,
+)
 from tests.datatools import convert_killer
 from tests.datatools.convert_killer import tree
 

@@ -77,7 +77,7 @@ def test_ctrl_c_says_how_to_go_on(
     def stopped(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sphereface2.datatools.align.folder.align_folder", stopped)
+    monkeypatch.setattr("sphereface2.datatools.align.align_folder", stopped)
     result = CliRunner().invoke(app, [str(photos), str(tmp_path / "crops")])
     assert result.exit_code == 130
     assert "the same command resumes" in result.output

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sphereface2.faces.alignment import TEMPLATE, align_face, similarity_transform
+from sphereface2.faces.face import TEMPLATE, align_face, similarity_transform
 
 Points = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sphereface2.faces import MTCNN, TEMPLATE
-from sphereface2.faces.detector import MOST_PIXELS
+from sphereface2.faces.face import MOST_PIXELS
 from sphereface2.faces.mtcnn import Network, _model_folder, crops, pyramid
 
 Images = NDArray[np.uint8]

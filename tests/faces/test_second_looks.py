@@ -6,7 +6,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sphereface2.faces import MTCNN, Face, find_faces
-from sphereface2.faces.detector import FIRST_LOOK, MOST_PIXELS, SECOND_LOOKS
+from sphereface2.faces.face import FIRST_LOOK, MOST_PIXELS, SECOND_LOOKS
 
 Images = NDArray[np.uint8]
 

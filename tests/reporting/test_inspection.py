@@ -10,9 +10,7 @@ import pytest
 from rich.console import Console
 
 from sphereface2.data.sources.source import BadImage
-from sphereface2.datatools.inspect.duplicates import NEAR_IDENTICAL, SAME_BYTES
-from sphereface2.datatools.inspect.faces import AlignmentCheck, ColourCheck
-from sphereface2.datatools.inspect.inspection import (
+from sphereface2.datatools.inspect import (
     DuplicateCount,
     Inspected,
     Inspection,
@@ -20,6 +18,8 @@ from sphereface2.datatools.inspect.inspection import (
     PeopleCount,
     SizeCount,
 )
+from sphereface2.datatools.inspect.duplicates import NEAR_IDENTICAL, SAME_BYTES
+from sphereface2.datatools.inspect.faces import AlignmentCheck, ColourCheck
 from sphereface2.evaluation.mislabelled import (
     BELONGS,
     AlikePeople,

@@ -12,7 +12,7 @@ from sphereface2.progress import counted
 from sphereface2.workers import usable_cores
 
 if TYPE_CHECKING:
-    from sphereface2.datatools.align.folder import Aligned
+    from sphereface2.datatools.align import Aligned
 
 
 def align(
@@ -52,7 +52,7 @@ def align(
     After an interruption the same command resumes. OUT also gets faces.csv (boxes, landmarks and
     scores of all faces found), no_face.txt and unreadable.txt.
     """
-    from sphereface2.datatools.align.folder import align_folder
+    from sphereface2.datatools.align import align_folder
 
     options: dict[str, Any] = {}
     if min_face is not None:

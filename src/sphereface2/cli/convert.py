@@ -11,7 +11,7 @@ from sphereface2.files import require_writable
 from sphereface2.progress import counted
 
 if TYPE_CHECKING:
-    from sphereface2.datatools.convert.job import Converted
+    from sphereface2.datatools.convert.conversion import Converted
 
 
 def convert(
@@ -49,7 +49,7 @@ def convert(
 
     After an interruption the same command resumes.
     """
-    from sphereface2.datatools.convert.images import convert as convert_images
+    from sphereface2.datatools.convert import convert as convert_images
 
     require_writable(target.parent)  # it is made beside its place
     screen = console()

@@ -15,9 +15,9 @@ from sphereface2.workers import usable_cores
 
 if TYPE_CHECKING:
     from sphereface2.data.sources.encoded import EncodedImages
+    from sphereface2.datatools.inspect import Inspected
     from sphereface2.datatools.inspect.duplicates import DuplicateGroup
     from sphereface2.datatools.inspect.image_facts import ImageFacts
-    from sphereface2.datatools.inspect.inspection import Inspected
     from sphereface2.evaluation.mislabelled import MislabelledResult
     from sphereface2.models.folder import LoadedModel
 
@@ -58,8 +58,8 @@ def inspect(
 ) -> None:
     """Look for what is wrong with training data: sphereface2 inspect faces/ --model runs/first"""
     from sphereface2.data.sources import open_images
+    from sphereface2.datatools.inspect import Inspected, inspect_images
     from sphereface2.datatools.inspect.image_facts import examine
-    from sphereface2.datatools.inspect.inspection import Inspected, inspect_images
     from sphereface2.evaluation.results import installed_versions
 
     if model is None:
@@ -191,7 +191,7 @@ def _write(
     import numpy as np
 
     from sphereface2.data.sources.image_file import decode
-    from sphereface2.datatools.inspect.inspection import clean_list, write_lines
+    from sphereface2.datatools.inspect import clean_list, write_lines
     from sphereface2.files import printable
     from sphereface2.reporting.pages.inspection import inspection_page
     from sphereface2.reporting.pictures import collect_pictures

@@ -5,8 +5,15 @@ Everything here works on arrays; reading and writing photos is the business of `
 
 from collections.abc import Callable
 
-from sphereface2.faces.alignment import TEMPLATE, align_face, similarity_transform
-from sphereface2.faces.detector import CHOICES, Detector, Face, find_faces
+from sphereface2.faces.face import (
+    CHOICES,
+    TEMPLATE,
+    Detector,
+    Face,
+    align_face,
+    find_faces,
+    similarity_transform,
+)
 from sphereface2.faces.mtcnn import MTCNN
 from sphereface2.faces.yunet import YuNet
 

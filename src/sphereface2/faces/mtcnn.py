@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.faces.detector import MOST_PIXELS, Face, check_min_face, large_enough
+from sphereface2.faces.face import MOST_PIXELS, Face, check_min_face, large_enough
 from sphereface2.workers import install_command
 
 CELL, STRIDE = 12, 2  # how much the first network sees at each place, and its step from it

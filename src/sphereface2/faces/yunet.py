@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.faces.detector import MOST_PIXELS, Face, check_min_face, large_enough
+from sphereface2.faces.face import MOST_PIXELS, Face, check_min_face, large_enough
 
 MODEL_NAME = "face_detection_yunet_2023mar.onnx"
 SMALLEST = 10  # pixels: the smallest faces that the network sees

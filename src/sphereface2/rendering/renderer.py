@@ -12,9 +12,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.rendering.canvas import TEXELS, Picture
 from sphereface2.rendering.person import Colour, Conditions, Person
-from sphereface2.rendering.skin import hair_strands
+from sphereface2.rendering.skin import TEXELS, Picture, hair_strands
 from sphereface2.rendering.surface import (
     BOTTOM,
     CELLS,

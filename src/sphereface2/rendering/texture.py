@@ -5,23 +5,27 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from sphereface2.rendering.canvas import (
+from sphereface2.rendering.person import Colour, Conditions, Person
+from sphereface2.rendering.skin import (
+    BEARD_WINDOW,
     FIXED,
+    LINES_WINDOW,
     Curve,
     Picture,
     band,
+    beard_shape,
     blend,
+    eyeball_of,
     fill,
     line,
     mix,
     scaled,
+    skin_of,
     soften,
     to_texel,
     to_texels,
     window,
 )
-from sphereface2.rendering.person import Colour, Conditions, Person
-from sphereface2.rendering.skin import BEARD_WINDOW, LINES_WINDOW, beard_shape, eyeball_of, skin_of
 from sphereface2.rendering.surface import ageing, eye_position, mouth_height, nose_height
 
 _ACROSS = np.linspace(-1, 1, 17)

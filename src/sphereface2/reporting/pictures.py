@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.sources.source import Images, Source
-from sphereface2.datatools.inspect.inspection import Inspected, Inspection, NamedGroup
+from sphereface2.datatools.inspect import Inspected, Inspection, NamedGroup
 from sphereface2.evaluation.results import COMBINED, EvaluationResult, ScoredPair
-from sphereface2.faces.alignment import TEMPLATE
+from sphereface2.faces.face import TEMPLATE
 
 ImageArray = npt.NDArray[np.uint8]
 

@@ -14,7 +14,7 @@ from sphereface2.data.sources.encoded import OnBadImage, file_name
 from sphereface2.data.sources.folder import NamedFiles, PackedNames
 from sphereface2.data.sources.image_file import is_image_file, read_image
 from sphereface2.data.sources.source import classes_of_texts
-from sphereface2.faces.alignment import TEMPLATE_SIZE, align_face
+from sphereface2.faces.face import TEMPLATE_SIZE, align_face
 from sphereface2.files import printable
 from sphereface2.progress import Progress, counted
 from sphereface2.registry import DataPath

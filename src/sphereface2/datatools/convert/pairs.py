@@ -16,9 +16,8 @@ from sphereface2.data.pairs.bin_set import BinWriter
 from sphereface2.data.pairs.verification_set import MissingFilesError, StoredImages, VerificationSet
 from sphereface2.data.sources.encoded import OnBadImage
 from sphereface2.data.sources.image_file import look, suffix_of
-from sphereface2.datatools.convert.job import Converted
+from sphereface2.datatools.convert.conversion import Conversion, Converted, Written
 from sphereface2.datatools.convert.targets import mark_folder, report
-from sphereface2.datatools.convert.work_folder import Conversion, Written
 from sphereface2.files import printable, put_in_place, write_atomically
 from sphereface2.progress import Progress, Watch, counted
 

@@ -10,15 +10,19 @@ from pathlib import Path
 import numpy as np
 
 from sphereface2.data.sources.encoded import EncodedImages
-from sphereface2.data.sources.folder import ImageFolder
-from sphereface2.data.sources.image_list import ImageList
+from sphereface2.data.sources.folder import NamedFiles
 from sphereface2.data.sources.parquet import ROWS_PER_GROUP, ParquetWriter, require_pyarrow
 from sphereface2.data.sources.recordio import people_file
 from sphereface2.data.sources.recordio_writer import RecordWriter
 from sphereface2.data.sources.source import classes_of_texts
-from sphereface2.datatools.convert.job import Job, people_text
-from sphereface2.datatools.convert.safe_names import FileNames
-from sphereface2.datatools.convert.work_folder import MARK, Conversion, Written
+from sphereface2.datatools.convert.conversion import (
+    MARK,
+    Conversion,
+    FileNames,
+    Job,
+    Written,
+    people_text,
+)
 from sphereface2.files import printable, write_atomically
 from sphereface2.progress import Progress
 
@@ -29,25 +33,16 @@ _STEP = 64  # images between two reports of progress
 
 @dataclass(frozen=True)
 class Target:
-    """A form: which places it takes, and how it is written.
+    """A form: which places it takes for these images, and how it is written."""
 
-    The last argument but one of `write` and the last of `places`: whether images stay where
-    they are, and only a list of them is written.
-    """
-
-    places: Callable[[Path, bool], list[Path]]
-    write: Callable[[Job, Conversion, bool, Progress | None], Written]
-
-
-def images_stay(images: EncodedImages) -> bool:
-    """Whether the images are files, which a list can name where they are."""
-    return isinstance(images, ImageFolder | ImageList)
+    places: Callable[[Path, EncodedImages], list[Path]]
+    write: Callable[[Job, Conversion, Progress | None], Written]
 
 
 # -- a folder for each person --------------------------------------------------------------------
 
 
-def _write_folder(job: Job, work: Conversion, stays: bool, progress: Progress | None) -> Written:
+def _write_folder(job: Job, work: Conversion, progress: Progress | None) -> Written:
     made = work.path / "images"
     new, size = copy_images(job, job.file_names(), made, progress)
     notes: tuple[str, ...] = ()
@@ -93,19 +88,22 @@ def _size_of(path: str) -> int:
 # -- a list --------------------------------------------------------------------------------------
 
 
-def _write_list(job: Job, work: Conversion, stays: bool, progress: Progress | None) -> Written:
+def _list_places(target: Path, images: EncodedImages) -> list[Path]:
+    return [target] if isinstance(images, NamedFiles) else [target, _images_of_list(target)]
+
+
+def _write_list(job: Job, work: Conversion, progress: Progress | None) -> Written:
+    """Files are named where they are; other images are copied beside the list."""
     made = work.path / "list.txt"
-    if stays:
+    if isinstance(job.images, NamedFiles):
         files = job.images
-        assert isinstance(files, ImageFolder | ImageList)
         base = work.target.parent.resolve()
 
         def path(index: int) -> str:
             return os.path.relpath(files.image_path(index).resolve(), base)
 
         write_atomically(made, _list_text(job, path, progress), durable=True)
-        size = made.stat().st_size
-        return Written([(made, work.target)], len(job), size)
+        return Written([(made, work.target)], len(job), made.stat().st_size)
     copied = work.path / "images"
     place = _images_of_list(work.target)
     names = job.file_names()
@@ -154,13 +152,13 @@ def _images_of_list(target: Path) -> Path:
 # -- RecordIO ------------------------------------------------------------------------------------
 
 
-def _record_places(target: Path, stays: bool) -> list[Path]:
+def _record_places(target: Path, images: EncodedImages) -> list[Path]:
     if target.suffix != ".rec":
         raise ValueError(f"{printable(target)}: the name of a RecordIO file ends in .rec")
     return [target, target.with_suffix(".idx"), people_file(target)]
 
 
-def _write_records(job: Job, work: Conversion, stays: bool, progress: Progress | None) -> Written:
+def _write_records(job: Job, work: Conversion, progress: Progress | None) -> Written:
     made = work.path / work.target.name
     # The images of a person follow one another in a .rec.
     order = job.indices[np.argsort(job.labels[job.indices], kind="stable")].tolist()
@@ -188,7 +186,7 @@ def _write_records(job: Job, work: Conversion, stays: bool, progress: Progress |
 # -- Parquet -------------------------------------------------------------------------------------
 
 
-def _write_parquet(job: Job, work: Conversion, stays: bool, progress: Progress | None) -> Written:
+def _write_parquet(job: Job, work: Conversion, progress: Progress | None) -> Written:
     parts = work.path / "images"
     parts.mkdir(exist_ok=True)
     mark_folder(parts, len(job))
@@ -240,10 +238,8 @@ def report(progress: Progress | None, done: int, total: int) -> None:
 
 
 TARGETS = {
-    "folder": Target(lambda target, stays: [target], _write_folder),
-    "list": Target(
-        lambda target, stays: [target] if stays else [target, _images_of_list(target)], _write_list
-    ),
+    "folder": Target(lambda target, images: [target], _write_folder),
+    "list": Target(_list_places, _write_list),
     "recordio": Target(_record_places, _write_records),
-    "parquet": Target(lambda target, stays: [target], _write_parquet),
+    "parquet": Target(lambda target, images: [target], _write_parquet),
 }

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.image_file import decode
 from sphereface2.datatools.inspect.faces import detail
-from sphereface2.datatools.inspect.image_facts import ImageFacts
-from sphereface2.datatools.inspect.near_duplicates import equal_groups, linked, near_pairs
+from sphereface2.datatools.inspect.image_facts import BITS, ImageFacts
 from sphereface2.progress import Progress
 
 SAME_BYTES = "same bytes"
@@ -20,6 +22,12 @@ NEAR_IDENTICAL = "near-identical"
 
 _MIN_LIKENESS = 0.91
 """Correlation of the eye-sized structures; silhouettes on black have like hashes but not this."""
+
+MAX_DISTANCE = 12
+"""Bits: the same photo saved again as a poor JPEG, scaled or brightened differs in up to 10, one
+cropped or aligned again often in 12; another photo of the person hardly ever in fewer than 20."""
+_TABLES, _PICKED = 48, 22
+_ONES = np.array([byte.bit_count() for byte in range(256)], np.uint8)
 
 
 @dataclass(frozen=True)
@@ -44,28 +52,31 @@ def find_duplicates(
     with like hashes are read once more, to compare them.
     """
     numbers = np.flatnonzero(facts.readable)
-    byte_group, first = equal_groups(facts.digest[numbers])
+    _, first, byte_group = np.unique(
+        facts.digest[numbers], axis=0, return_index=True, return_inverse=True
+    )
     groups = [
         _group(SAME_BYTES, numbers[members], source.labels) for members in _repeated(byte_group)
     ]
     # One of each: copies of the same bytes would be found again as near-identical.
     numbers = np.sort(numbers[first])
-    hash_group, first = equal_groups(facts.picture[numbers])
+    hashes, first, hash_group = np.unique(
+        facts.picture[numbers], axis=0, return_index=True, return_inverse=True
+    )
     pairs = np.concatenate(
         [
-            numbers[first][near_pairs(facts.picture[numbers][first])],
+            numbers[first][near_pairs(hashes)],
             *(_star(numbers[members]) for members in _repeated(hash_group)),
         ]
     )
     alike = _alike(source, pairs, progress)
-    groups += [
-        _group(NEAR_IDENTICAL, np.array(members), source.labels) for members in linked(pairs[alike])
-    ]
+    groups += [_group(NEAR_IDENTICAL, each, source.labels) for each in linked(pairs[alike])]
     return tuple(sorted(groups, key=lambda group: (not group.across_people, group.images)))
 
 
 def _repeated(group: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """The members of each group that has more than one."""
+    group = group.ravel()  # of np.unique, which numpy 2.0 alone gives another shape
     order = np.argsort(group, kind="stable")
     ends = np.flatnonzero(np.diff(group[order])) + 1
     return [members for members in np.split(order, ends) if len(members) > 1]
@@ -103,3 +114,65 @@ def _alike(
 def _structure(source: EncodedImages, index: int) -> NDArray[np.float32]:
     image = decode(source.encoded(index), source.location(index), looked=True)
     return detail(np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), np.uint8))
+
+
+def distance(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """In how many bits hashes of shape (..., 2) differ."""
+    return np.asarray(_ONES[(left ^ right).view(np.uint8)].sum(axis=-1), np.int64)
+
+
+def near_pairs(
+    hashes: NDArray[np.uint64], *, max_distance: int = MAX_DISTANCE
+) -> NDArray[np.int64]:
+    """The pairs (i, j), i < j, of different hashes of shape (N, 2) within `max_distance` bits.
+
+    Not all are compared with all: 48 times 22 bits are picked, and only hashes that agree in all
+    of those are compared. A pair that differs in 12 bits is missed once in a hundred times, one
+    that differs in 8 or fewer practically never. Equal hashes must have been merged before, for a
+    thousand copies of one are half a million pairs.
+    """
+    if not 0 <= max_distance < BITS // 4:
+        raise ValueError(f"max_distance must be from 0 to {BITS // 4 - 1}, got {max_distance}")
+    found = [np.empty((0, 2), np.int64)]
+    picks = np.random.default_rng(0)  # the same picks for everyone: same data, same answer
+    for _ in range(_TABLES):
+        keys = _picked(hashes, picks.choice(BITS, _PICKED, replace=False))
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        for place, step in _neighbours(keys):
+            left, right = order[place], order[place + step]
+            near = distance(hashes[left], hashes[right]) <= max_distance
+            if near.any():
+                found.append(np.sort(np.stack((left[near], right[near]), axis=1), axis=1))
+    return np.unique(np.concatenate(found), axis=0)
+
+
+def linked(pairs: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The groups of numbers that the pairs link together, each sorted."""
+    numbers, places = np.unique(pairs, return_inverse=True)
+    edges = coo_array((np.ones(len(pairs)), tuple(places.reshape(-1, 2).T)), (len(numbers),) * 2)
+    _, group = connected_components(edges, directed=False)
+    return [numbers[members] for members in _repeated(group)]
+
+
+def _picked(hashes: NDArray[np.uint64], bits: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Some bits of each hash as one number."""
+    octets = np.ascontiguousarray(hashes).view(np.uint8)
+    keys = np.zeros(len(hashes), np.int32)
+    for bit in bits.tolist():
+        octet, place = divmod(bit, 8)
+        keys = 2 * keys + (octets[:, octet] >> (7 - place) & 1)
+    return keys
+
+
+def _neighbours(keys: NDArray[np.int32]) -> Iterator[tuple[NDArray[np.int64], int]]:
+    """Every pair of places with equal keys in a sorted list, by the step between the two."""
+    place, step = np.arange(len(keys)), 0
+    while True:
+        step += 1
+        place = place[place + step < len(keys)]
+        # Keys are sorted: what has an equal at this step had one at the step before.
+        place = place[keys[place] == keys[place + step]]
+        if not len(place):
+            return
+        yield place, step

@@ -8,13 +8,11 @@ import numpy.typing as npt
 import torch
 
 from sphereface2.data.sources.encoded import EncodedImages
-from sphereface2.data.sources.image_file import decode
+from sphereface2.data.sources.source import Faces
 from sphereface2.files import remove
 from sphereface2.models.extraction import Extraction
 from sphereface2.models.folder import LoadedModel
 from sphereface2.progress import Progress
-
-ImageArray = npt.NDArray[np.uint8]
 
 
 def embed_source(
@@ -43,7 +41,7 @@ def embed_source(
     if not path.is_file():
         extraction.start()
         embedder = model.embedder(workers=workers, device=device)
-        extraction.work(embedder, _Chosen(source, numbers), progress=progress)
+        extraction.work(embedder, Faces(source, numbers), progress=progress)
         extraction.finish()
     embeddings: npt.NDArray[np.float32] = np.load(path, mmap_mode="r")
     return embeddings
@@ -56,18 +54,3 @@ def embedding_key(model: Path, digests: npt.NDArray[np.uint64]) -> str:
         with file.open("rb") as content:
             summary.update(hashlib.file_digest(content, "sha256").digest())
     return summary.hexdigest()
-
-
-class _Chosen:
-    """Some images of a source, without their labels."""
-
-    def __init__(self, source: EncodedImages, numbers: npt.NDArray[np.int64]) -> None:
-        self._source = source
-        self._numbers = numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, index: int, /) -> ImageArray:
-        number = int(self._numbers[index])
-        return decode(self._source.encoded(number), self._source.location(number), looked=True)

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.faces.alignment import TEMPLATE, TEMPLATE_SIZE
+from sphereface2.faces.face import TEMPLATE, TEMPLATE_SIZE
 
 SIDE = TEMPLATE_SIZE
 DETAIL_SIDE = 56

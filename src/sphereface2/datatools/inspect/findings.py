@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sphereface2.datatools.inspect import Inspection, aligned_size
 from sphereface2.datatools.inspect.duplicates import NEAR_IDENTICAL, SAME_BYTES
 from sphereface2.datatools.inspect.faces import AlignmentCheck
-from sphereface2.datatools.inspect.inspection import Inspection, aligned_size
 from sphereface2.progress import counted
 
 GOOD, NOTE, SUSPICION, ERROR = "good", "note", "suspicion", "error"

@@ -17,10 +17,14 @@ from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.image_file import decode, look
 from sphereface2.data.sources.source import BadImage
 from sphereface2.datatools.inspect.faces import FaceAverage, redness
-from sphereface2.datatools.inspect.near_duplicates import picture_hash
 from sphereface2.progress import Progress
 
 _CHUNK = 128
+
+BITS = 128
+"""Of the hash of a picture."""
+_SIDE = 32
+_FLAT = 0.5  # grey levels × 32: an empty picture has the hash 0, not one of its rounding errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,3 +123,20 @@ def _examine(
         facts.readable[number] = True
         average.add(image, grey)
     return numbers, bad, average
+
+
+def _lowest_waves() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row and column of the 128 slowest waves of the DCT, without the constant one."""
+    rows, columns = np.divmod(np.arange(_SIDE * _SIDE), _SIDE)
+    order = np.lexsort((rows, rows + columns))[1 : BITS + 1]
+    return rows[order], columns[order]
+
+
+_ROWS, _COLUMNS = _lowest_waves()
+
+
+def picture_hash(grey: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """The signs of a grey picture's 128 slowest waves, as two words of 64 bits."""
+    small = cv2.resize(grey, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
+    signs = cv2.dct(small.astype(np.float32))[_ROWS, _COLUMNS] > _FLAT
+    return np.packbits(signs).view(np.uint64)

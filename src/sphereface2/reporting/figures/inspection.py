@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from sphereface2.datatools.inspect.inspection import PeopleCount, SizeCount
+from sphereface2.datatools.inspect import PeopleCount, SizeCount
 from sphereface2.evaluation.mislabelled import MislabelledResult
 from sphereface2.reporting.style import (
     BLUE,

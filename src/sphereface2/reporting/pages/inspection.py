@@ -10,9 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sphereface2.datatools.inspect import Inspected, Inspection
 from sphereface2.datatools.inspect.faces import MAX_DISPLACEMENT, MIN_AGREEMENT
 from sphereface2.datatools.inspect.findings import ERROR, GOOD, NOTE, SUSPICION, Finding, findings
-from sphereface2.datatools.inspect.inspection import Inspected, Inspection
 from sphereface2.evaluation.mislabelled import BELONGS, MislabelledResult, Suspect
 from sphereface2.reporting.figures.inspection import margins_figure, people_figure, sizes_figure
 from sphereface2.reporting.pages.page import (

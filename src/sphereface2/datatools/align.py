@@ -1,0 +1,397 @@
+"""A folder of photos to a folder of aligned crops: one face of each photo, resumable."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+import cv2
+import numpy as np
+
+from sphereface2.data.sources.folder import find_images
+from sphereface2.data.sources.image_file import IMAGE_SUFFIXES, read_file, to_pixels
+from sphereface2.faces import CHOICES, DETECTORS, Detector, Face, align_face, find_faces
+from sphereface2.faces.face import FIRST_LOOK
+from sphereface2.files import LockedError, file_lock, on_full_disk, printable, write_atomically
+from sphereface2.progress import Progress
+from sphereface2.registry import build, look_up
+from sphereface2.workers import LostWorkerError, in_processes, one_opencv_thread
+
+LARGEST_CROP = 1024
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """What an alignment has made, earlier runs into the same folder included."""
+
+    target: Path
+    photos: int
+    aligned: int
+    several_faces: int
+    """Photos with more than one face, of which one was taken."""
+    second_look: int
+    """Photos whose face was found at a second look only."""
+    without_face: int
+    unreadable: int
+    new: int
+    """Photos that this run has looked at; the others were done."""
+    seconds: float
+    """How long this run took."""
+
+
+def align_folder(
+    source: Path,
+    target: Path,
+    *,
+    detector: str = "mtcnn",
+    options: Mapping[str, Any] | None = None,
+    size: int = 112,
+    choose: str = "prominent",
+    image_format: str = "jpg",
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Aligned:
+    """Write the aligned face of every photo below `source` to the same place below `target`.
+
+    `options` are those of the detector. Beside the crops, `target` gets faces.csv (a row for
+    each face found: photo, crop, number of faces, whether it was taken, the look that found it,
+    score, box, landmarks), no_face.txt and unreadable.txt (photo, reason). Photos that an earlier
+    run with the same settings has finished are not looked at again, except those that it could not
+    read.
+    """
+    _check(source, target, size=size, choose=choose, image_format=image_format, workers=workers)
+    aligner = PhotoAligner(
+        source, target, detector, dict(options or {}), size, choose, image_format
+    )
+    aligner.build_detector()  # what it lacks is said before anything is written
+    found = find_images(source)
+    photos = found.names
+    if not photos and not found.unread:
+        raise ValueError(
+            f"no photos in {printable(source)}: no file there begins as an image does or "
+            f"ends in {', '.join(IMAGE_SUFFIXES)}"
+        )
+    settings = {
+        "source": str(source.resolve()),
+        "detector": detector,
+        "options": aligner.options,
+        "size": size,
+        "choose": choose,
+        "format": image_format,
+    }
+    start = time.perf_counter()
+    full_disk = on_full_disk(target, kept="the crops that are there stay")
+    with full_disk, AlignJournal(target, settings) as journal:
+        tasks = _tasks(photos, journal.outcomes, target, ending=image_format)
+        done = len(photos) - len(tasks)
+        if progress is not None:
+            progress(done, len(photos))
+        results = in_processes(
+            aligner, tasks, workers=min(workers, len(tasks)), start=one_opencv_thread
+        )
+        try:
+            with closing(results):
+                for _, outcome in results:
+                    journal.add(outcome)
+                    done += 1
+                    if progress is not None:
+                        progress(done, len(photos))
+        except LostWorkerError as error:
+            photo, _ = cast(Task, error.task)
+            raise OSError(
+                f"a worker process died at the photo {printable(photo)}, perhaps for want "
+                "of memory; run the same command with fewer --workers to resume"
+            ) from None
+        for photo, reason in found.unread.items():
+            if photo not in journal.outcomes:
+                journal.add(Outcome(photo, reason=reason))
+        outcomes = list(journal.outcomes.values())
+        write_reports(target, outcomes)
+    return Aligned(
+        target=target,
+        photos=len(outcomes),
+        aligned=sum(outcome.crop is not None for outcome in outcomes),
+        several_faces=sum(len(outcome.faces) > 1 for outcome in outcomes),
+        second_look=sum(outcome.look != FIRST_LOOK for outcome in outcomes),
+        without_face=sum(outcome.crop is None and outcome.reason is None for outcome in outcomes),
+        unreadable=sum(outcome.reason is not None for outcome in outcomes),
+        new=len(tasks) + len(found.unread),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _check(
+    source: Path, target: Path, *, size: int, choose: str, image_format: str, workers: int
+) -> None:
+    if not source.is_dir():
+        kind = "is not a folder" if source.exists() else "does not exist"
+        raise FileNotFoundError(f"{printable(source)} {kind}; give the folder with the photos")
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"{printable(target)} is not a folder; give a folder for the crops")
+    inside = target.resolve()
+    if source.resolve() in (inside, *inside.parents):
+        raise ValueError(
+            f"{printable(target)} lies in the folder of the photos, which would be aligned again "
+            "with them; give a folder outside"
+        )
+    look_up("choice", CHOICES, choose)
+    look_up("format", ENCODINGS, image_format)
+    if not 16 <= size <= LARGEST_CROP:
+        raise ValueError(f"size must be from 16 to {LARGEST_CROP} pixels, got {size}")
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
+
+
+def _tasks(
+    photos: Sequence[str], known: Mapping[str, Outcome], target: Path, *, ending: str
+) -> list[Task]:
+    """The photos that are not finished, each with a name for its crop that no other has."""
+    taken = {outcome.crop for outcome in known.values()}
+    taken |= {str(folder) for photo in photos for folder in PurePosixPath(photo).parents}
+    tasks = []
+    for photo in photos:
+        before = known.get(photo)
+        if before is not None and _is_finished(before, target):
+            continue
+        crop = before.crop if before is not None else None
+        if crop is None:
+            crop = _free_name(photo, taken, ending)
+            taken.add(crop)
+        tasks.append((photo, crop))
+    return tasks
+
+
+def _is_finished(outcome: Outcome, target: Path) -> bool:
+    """Whether there is nothing left to do: a reason may have gone, and a crop may be lost."""
+    if outcome.reason is not None:
+        return False
+    if outcome.crop is None:
+        return True
+    try:
+        return (target / outcome.crop).stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _free_name(photo: str, taken: set[str | None], ending: str) -> str:
+    """The photo's name with the ending of the crops; a.jpg and a.png must not become one file."""
+    candidate = f"{photo.removesuffix(PurePosixPath(photo).suffix)}.{ending}"
+    stem, number = photo, 2
+    while candidate in taken:
+        candidate = f"{stem}.{ending}"
+        stem, number = f"{photo}~{number}", number + 1
+    return candidate
+
+
+# -- what became of each photo, written down one by one, so that a stopped alignment can resume ----
+
+WORK_FOLDER = ".align"
+"""In the target: the journal, and crops that are being written."""
+
+VERSION = 2
+"""Of the journal, and of how faces are found: the folder of another one is not continued."""
+
+_POINTS = ("left_eye", "right_eye", "nose", "mouth_left", "mouth_right")
+_COLUMNS = (
+    ["photo", "crop", "faces", "taken", "look", "score", "left", "top", "right", "bottom"]
+    + [f"{point}_{axis}" for point in _POINTS for axis in "xy"]
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What became of one photo: a crop of the chosen face, no face, or a reason why not."""
+
+    photo: str
+    """Below the source, with / between the folders; so is `crop` below the target."""
+    crop: str | None = None
+    faces: tuple[Face, ...] = ()
+    taken: int = 0
+    """Which of the faces the crop shows."""
+    look: str = FIRST_LOOK
+    """The look that found the faces."""
+    reason: str | None = None
+    """Why the photo could not be read."""
+
+    def to_json(self) -> str:
+        faces = [[face.box, face.landmarks.tolist(), face.score] for face in self.faces]
+        return json.dumps({**vars(self), "faces": faces})
+
+    @classmethod
+    def from_json(cls, text: str) -> Outcome:
+        fields = json.loads(text)
+        fields["faces"] = tuple(
+            Face.of(np.array(box), np.array(landmarks, np.float64), score)
+            for box, landmarks, score in fields["faces"]
+        )
+        return cls(**fields)
+
+
+class AlignJournal:
+    """The journal of a target folder: a line of settings, then one for each finished photo.
+
+    Opening it holds the folder for this process. Settings other than those that the folder was
+    begun with are refused, for its crops would be of two kinds.
+    """
+
+    def __init__(self, target: Path, settings: dict[str, Any]) -> None:
+        self.folder = target / WORK_FOLDER
+        if target.is_dir() and any(target.iterdir()) and not self.folder.is_dir():
+            raise ValueError(
+                f"{printable(target)} is not empty and was not written by align; give a new folder"
+            )
+        with ExitStack() as held:
+            try:
+                held.enter_context(file_lock(self.folder / "lock", patience=0))
+            except LockedError:
+                raise ValueError(
+                    f"another process is writing to {printable(target)}; wait for it"
+                ) from None
+            self._file = held.enter_context((self.folder / "journal.jsonl").open("a+b"))
+            self.outcomes = self._read(target, settings)
+            for half_written in self.folder.glob("*.part"):
+                half_written.unlink()
+            self._held = held.pop_all()
+
+    def __enter__(self) -> AlignJournal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._held.close()
+
+    def add(self, outcome: Outcome) -> None:
+        """Write down what became of a photo; what was known about it before counts no more."""
+        self._write(outcome.to_json())
+        self.outcomes[outcome.photo] = outcome
+
+    def _write(self, line: str) -> None:
+        self._file.write(line.encode("ascii") + b"\n")
+        self._file.flush()  # a kill loses nothing; a torn line is dropped by the next run
+
+    def _read(self, target: Path, settings: dict[str, Any]) -> dict[str, Outcome]:
+        self._file.seek(0)
+        lines = self._file.read().split(b"\n")
+        torn = len(lines[-1])  # the last line has no end if a disk was full or a power cut came
+        if torn:
+            self._file.truncate(self._file.tell() - torn)
+        whole = [line.decode("ascii") for line in lines[:-1]]
+        if not whole:
+            self._write(json.dumps({"version": VERSION, **settings}))
+            return {}
+        try:
+            begun = json.loads(whole[0])
+            # Lines of another version may have other fields.
+            same_version = begun.get("version") == VERSION
+            outcomes = [Outcome.from_json(line) for line in whole[1:]] if same_version else []
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ValueError(
+                f"{printable(self.folder / 'journal.jsonl')} is damaged; remove it to align "
+                "everything again"
+            ) from None
+        if not same_version:
+            raise ValueError(
+                f"{printable(target)} was begun by another version of align, which finds and "
+                "chooses faces differently; give a new folder"
+            )
+        for key, value in settings.items():
+            if begun.get(key) != value:
+                raise ValueError(
+                    f"{printable(target)} was begun with {key} {printable(str(begun.get(key)))}, "
+                    f"not {printable(str(value))}; give the same, or a new folder"
+                )
+        return {outcome.photo: outcome for outcome in outcomes}
+
+
+def write_reports(target: Path, outcomes: Iterable[Outcome]) -> None:
+    """faces.csv, no_face.txt and unreadable.txt of the target, in the order of the photos."""
+    in_order = sorted(outcomes, key=lambda outcome: outcome.photo)
+    table = io.StringIO(newline="")
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    no_face, unreadable = [], []
+    for each in in_order:
+        for number, face in enumerate(each.faces):
+            taken = number == each.taken
+            places = [*face.box, *face.landmarks.ravel().tolist()]
+            numbers = [f"{face.score:.4f}", *(f"{place:.2f}" for place in places)]
+            found = [each.crop if taken else "", len(each.faces), int(taken), each.look]
+            writer.writerow([each.photo, *found, *numbers])
+        if each.crop is not None:
+            continue
+        if each.reason is None:
+            no_face.append(_one_line(each.photo))
+        else:
+            unreadable.append(f"{_one_line(each.photo)}\t{each.reason}")
+    for name, text in (
+        ("no_face.txt", "".join(f"{line}\n" for line in no_face)),
+        ("unreadable.txt", "".join(f"{line}\n" for line in unreadable)),
+        ("faces.csv", table.getvalue()),
+    ):
+        write_atomically(target / name, text, durable=True)
+
+
+def _one_line(name: str) -> str:
+    return name.replace("\n", "\\n").replace("\r", "\\r")
+
+
+# -- one photo to one crop: what each worker process does ------------------------------------------
+
+Task = tuple[str, str]
+"""A photo below the source, and the name of its crop below the target."""
+
+ENCODINGS: dict[str, list[int]] = {"jpg": [cv2.IMWRITE_JPEG_QUALITY, 95], "png": []}
+
+
+@dataclass(frozen=True)
+class PhotoAligner:
+    """Finds the face in a photo and writes its crop; a process builds its detector once."""
+
+    source: Path
+    target: Path
+    detector: str
+    options: dict[str, Any]
+    size: int
+    choose: str
+    image_format: str
+
+    def build_detector(self) -> Detector:
+        """The detector, or a sentence about what it lacks."""
+        return build("detector", DETECTORS, self.detector, **self.options)
+
+    @cached_property
+    def _detector(self) -> Detector:
+        return self.build_detector()
+
+    def __call__(self, task: Task) -> Outcome:
+        """What becomes of a photo; an OSError if its crop cannot be written."""
+        photo, crop = task
+        detector = self._detector
+        try:
+            image = to_pixels(read_file(self.source / photo))
+            faces, look = find_faces(detector, image, min_face=self.options.get("min_face"))
+            if not faces:
+                return Outcome(photo)
+            height, width = image.shape[:2]
+            face = look_up("choice", CHOICES, self.choose)(faces, width, height)
+            aligned = align_face(image, face.landmarks, size=self.size)
+        except (ValueError, OSError, MemoryError, cv2.error) as error:
+            # One photo of a million must not end the work; it is reported with the others.
+            return Outcome(photo, reason=" ".join(str(error).split()) or type(error).__name__)
+        bgr = cv2.cvtColor(aligned, cv2.COLOR_RGB2BGR)
+        _, encoded = cv2.imencode(f".{self.image_format}", bgr, ENCODINGS[self.image_format])
+        place = self.target / crop
+        partial = self.target / WORK_FOLDER / f"{os.getpid()}.part"
+        try:
+            write_atomically(place, encoded.tobytes(), by=partial)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, printable(place)) from None
+        return Outcome(photo, crop, tuple(faces), taken=faces.index(face), look=look)

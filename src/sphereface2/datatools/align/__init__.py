@@ -1,1 +1,0 @@
-"""Photos to aligned crops, a folder at a time: sphereface2 align."""
