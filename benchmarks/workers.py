@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.contenders import build, held_bytes
-from sphereface2.experiments.paper.parallel import take_turns
-from sphereface2.experiments.paper.rank_team import Work, rank_team
+from sphereface2.experiments.paper.parallel import Work, rank_team, take_turns
 from sphereface2.heads.sharding import class_shards
 from sphereface2.training.distributed import Team
 

@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sphereface2.cli import app
 from sphereface2.evaluation.experiment_results import SweepResult
 from sphereface2.experiments.paper import reproduce
 from sphereface2.experiments.paper.catalogue import EXPERIMENTS
+from sphereface2.experiments.paper.settings import SMALL
 from sphereface2.runs import probing
 from sphereface2.runs.probing import Speed
 from tests.experiments.sweep.tiny import write_recipe
@@ -32,7 +34,8 @@ def mistake(*words: str) -> str:
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(reproduce, "_SMALL_RECIPE", str(write_recipe(tmp_path)))
+    ground = replace(SMALL, recipe=str(write_recipe(tmp_path)))
+    monkeypatch.setattr(reproduce, "SMALL", ground)
     return tmp_path
 
 

@@ -10,8 +10,13 @@ from typing import ClassVar
 import pytest
 
 from sphereface2.experiments.paper import parallel
-from sphereface2.experiments.paper.parallel import measure_parallel, possible_ranks
-from sphereface2.experiments.paper.rank_team import RankFailedError, Work, rank_team
+from sphereface2.experiments.paper.parallel import (
+    RankFailedError,
+    Work,
+    measure_parallel,
+    possible_ranks,
+    rank_team,
+)
 from sphereface2.training.distributed import Team
 
 

@@ -1,5 +1,6 @@
 """What every kind of experiment leaves: figures by name, caption and content, without training."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from sphereface2.evaluation.experiment_results import (
 from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.experiments.paper import reproduce
 from sphereface2.experiments.paper.reproduce import Reproduced, Reproduction
+from sphereface2.experiments.paper.settings import SMALL
 from sphereface2.reporting.figures.sweep import images_per_second
 from sphereface2.reporting.figures.verification import roc_over_seeds
 from sphereface2.reporting.style import NamedFigure, save_figure
@@ -46,7 +48,8 @@ def features(dim: int, margin: float) -> LearnedFeatures:
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reproduction:
-    monkeypatch.setattr(reproduce, "_SMALL_RECIPE", str(write_recipe(tmp_path)))
+    ground = replace(SMALL, recipe=str(write_recipe(tmp_path)))
+    monkeypatch.setattr(reproduce, "SMALL", ground)
     return Reproduction(tmp_path / "reproduced", seeds=(0, 1))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from sphereface2.evaluation.experiment_results import SweepFigure
@@ -23,8 +24,6 @@ Scale = Literal["small", "paper"]
 RowsOf = Callable[[settings.Ground], tuple[Setting, ...]]
 
 BEYOND = "beyond the paper"
-
-
 Kind = Literal["table", "scores", "roc", "features", "parallel", "drawing"]
 BOTH: tuple[Scale, ...] = ("small", "paper")
 
@@ -59,28 +58,41 @@ class Experiment:
     figure: SweepFigure = field(default_factory=SweepFigure)
 
 
-_BENCHMARK_ROWS = {
-    "sphereface": "SphereFace",
-    "cosface": "CosFace",
-    "arcface": "ArcFace",
-    "circle": "Circle Loss",
-    "sphereface2-c": "SphereFace2",
-}
-_ADJUSTED_ROWS = {
-    "cosface": "CosFace w/o SA",
-    "cosface, SA": "CosFace w/ SA",
-    "arcface": "ArcFace w/o SA",
-    "arcface, SA": "ArcFace w/ SA",
-    "sphereface2-c": "SphereFace2",
-}
-_MARGIN_ROWS = {
-    "cosface": "CosFace",
-    "arcface": "ArcFace",
-    "sphereface2-c": "SphereFace2-C",
-    "sphereface2-a": "SphereFace2-A",
-    "sphereface2-m": "SphereFace2-M",
-}
-
+_drawing = partial(Experiment, kind="drawing", scales=("small",))
+_benchmark = partial(
+    Experiment,
+    rows=settings.benchmark_losses,
+    recipe=LARGE,
+    row_names={
+        "sphereface": "SphereFace",
+        "cosface": "CosFace",
+        "arcface": "ArcFace",
+        "circle": "Circle Loss",
+        "sphereface2-c": "SphereFace2",
+    },
+)
+_adjusted = partial(
+    Experiment,
+    rows=settings.adjusted,
+    row_names={
+        "cosface": "CosFace w/o SA",
+        "cosface, SA": "CosFace w/ SA",
+        "arcface": "ArcFace w/o SA",
+        "arcface, SA": "ArcFace w/ SA",
+        "sphereface2-c": "SphereFace2",
+    },
+)
+_margins = partial(
+    Experiment,
+    rows=settings.margins,
+    row_names={
+        "cosface": "CosFace",
+        "arcface": "ArcFace",
+        "sphereface2-c": "SphereFace2-C",
+        "sphereface2-a": "SphereFace2-A",
+        "sphereface2-m": "SphereFace2-M",
+    },
+)
 
 _ALL = (
     Experiment(
@@ -122,78 +134,61 @@ _ALL = (
         "SphereFace2 is above the margin losses, which are above softmax.",
         rows=settings.losses,
     ),
-    Experiment(
+    _benchmark(
         "ijb-b",
         "IJB-B",
         "Table 6",
         "SphereFace2 is ahead at every FAR, the more the lower it is.",
-        rows=settings.benchmark_losses,
         protocols=("ijb-b",),
         table=IJB_B,
-        row_names=_BENCHMARK_ROWS,
-        recipe=LARGE,
     ),
-    Experiment(
+    _benchmark(
         "ijb-c",
         "IJB-C",
         "Table 7",
         "SphereFace2 is ahead at every FAR, as on IJB-B.",
-        rows=settings.benchmark_losses,
         protocols=("ijb-c",),
         table=IJB_C,
-        row_names=_BENCHMARK_ROWS,
-        recipe=LARGE,
     ),
-    Experiment(
+    _benchmark(
         "megaface",
         "MegaFace",
         "Table 8",
         "SphereFace2 is ahead in identification and verification.",
-        rows=settings.benchmark_losses,
         protocols=("megaface",),
         table=MEGAFACE,
-        row_names=_BENCHMARK_ROWS,
-        recipe=LARGE,
     ),
-    Experiment(
+    _adjusted(
         "adjustment-ijb-b",
         "Similarity adjustment for CosFace and ArcFace, IJB-B",
         "Table 12, left",
         "The adjustment helps ArcFace and hurts CosFace; SphereFace2 stays ahead.",
-        rows=settings.adjusted,
         protocols=("ijb-b",),
         table=IJB_B_ADJUSTED,
-        row_names=_ADJUSTED_ROWS,
     ),
-    Experiment(
+    _adjusted(
         "adjustment-ijb-c",
         "Similarity adjustment for CosFace and ArcFace, IJB-C",
         "Table 12, right",
         "The adjustment helps ArcFace and hurts CosFace; SphereFace2 stays ahead.",
-        rows=settings.adjusted,
         protocols=("ijb-c",),
         table=IJB_C_ADJUSTED,
-        row_names=_ADJUSTED_ROWS,
     ),
-    Experiment(
+    _margins(
         "margins-ijb-b",
         "Margin types, IJB-B",
         "Table 15",
         "All three margin types are ahead of CosFace and ArcFace.",
-        rows=settings.margins,
         protocols=("ijb-b",),
         table=IJB_B_MARGINS,
-        row_names=_MARGIN_ROWS,
     ),
-    Experiment(
+    _margins(
         "margins-ijb-c",
         "Margin types, IJB-C",
         "Table 16",
         "All three margin types are ahead of CosFace and ArcFace.",
-        rows=settings.margins,
         protocols=("ijb-c",),
         table=IJB_C_MARGINS,
-        row_names=_MARGIN_ROWS,
     ),
     Experiment(
         "label-noise",
@@ -210,21 +205,17 @@ _ALL = (
         "SphereFace2 speeds up almost linearly, CosFace and ArcFace less.",
         kind="parallel",
     ),
-    Experiment(
+    _drawing(
         "fig-loss",
         "Loss against the cosine of the target",
         "Fig. 3",
         "A larger s or r looks more at hard samples.",
-        kind="drawing",
-        scales=("small",),
     ),
-    Experiment(
+    _drawing(
         "fig-margin",
         "Angular margins",
         "Fig. 4",
         "The margin of SphereFace2 lies around one threshold for all classes.",
-        kind="drawing",
-        scales=("small",),
     ),
     Experiment(
         "fig-scores",
@@ -234,13 +225,11 @@ _ALL = (
         rows=settings.score_shapes,
         kind="scores",
     ),
-    Experiment(
+    _drawing(
         "fig-adjustment",
         "The similarity adjustment g",
         "Fig. 6",
         "g stretches the range in which cosines lie.",
-        kind="drawing",
-        scales=("small",),
     ),
     Experiment(
         "fig-features-2d",

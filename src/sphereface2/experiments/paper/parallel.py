@@ -1,30 +1,37 @@
 """The parallelisation figure: images a second of a head alone, its classes over 1 to N ranks.
 
 There is no network: random embeddings go in. A step is forward, backward and SGD with momentum on
-the class weights. The same batch is shared out over however many ranks there are.
+the class weights. The same batch is shared out over however many ranks there are. The ranks are
+processes that step on demand, so that several contenders can be alive at once and take turns:
+what else the machine does meets all of them alike.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
+import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
 
 from sphereface2.evaluation.experiment_results import ParallelResult, ParallelRun
 from sphereface2.evaluation.results import installed_versions
-from sphereface2.experiments.paper.rank_team import RankTeam, Work, rank_team
+from sphereface2.heads import HEADS, build_head
+from sphereface2.heads.proxy import ProxyHead
+from sphereface2.heads.sharding import class_shards
 from sphereface2.progress import Progress
-from sphereface2.workers import usable_cores
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sphereface2.training.distributed import Team
+from sphereface2.registry import look_up
+from sphereface2.training.distributed import Team, joined
+from sphereface2.workers import LostWorkerError, Worker, usable_cores
 
 METHODS = ("sphereface2-c", "cosface", "arcface")
 LEARNING_RATE, MOMENTUM, DECAY = 0.1, 0.9, 5e-4
@@ -58,30 +65,30 @@ def measure_parallel(
     if device != "cpu":
         together = [[each] for some in together for each in some]
     count = len(worlds) * len(methods)
-    turns = _Turns(count * (repeats + 2), progress or (lambda done, total: None))
+    total = count * (repeats + 2)
+    turns = itertools.count(1)
+
+    def took() -> None:
+        if progress is not None:
+            progress(next(turns), total)
+
     runs: list[ParallelRun] = []
     for some in together:
         with ExitStack() as alive:
             teams = []
             for method, world in some:
-                work = HeadAlone(method, dim=dim, identities=identities, batch=batch, device=device)
+                work = partial(
+                    _HeadWork, method, dim=dim, identities=identities, batch=batch, device=device
+                )
                 name = f"{method} on {world} rank{'s' if world > 1 else ''}"
                 teams.append(alive.enter_context(rank_team(name, work, ranks=world)))
-                turns.took()
+                took()
             share = seconds * len(some) / count
-            times = take_turns(teams, repeats=repeats, seconds=share, took=turns.took)
+            times = take_turns(teams, repeats=repeats, seconds=share, took=took)
             for (method, world), team, steps in zip(some, teams, times, strict=True):
-                numbers = team.numbers()[0]
-                runs.append(
-                    ParallelRun(
-                        method=method,
-                        ranks=world,
-                        seconds=tuple(steps),
-                        exchanges=numbers["exchanges"],
-                        bytes_sent=numbers["bytes_sent"],
-                    )
-                )
-    turns.end()
+                runs.append(ParallelRun(method, world, tuple(steps), **team.numbers()[0]))
+    if progress is not None:
+        progress(total, total)  # also where fewer rounds were enough
     return ParallelResult(
         identities=identities,
         dim=dim,
@@ -120,47 +127,18 @@ def take_turns(
 
 def possible_ranks(device: str = "cpu", *, batch: int = BATCH) -> tuple[int, ...]:
     """Of 1, 2, 4 and so on up to all cores (at most 8) or GPUs, those that divide the batch."""
-    if device == "cuda":
-        import torch
-
-        most = torch.cuda.device_count()
-    else:
-        most = min(_MOST_PROCESSES, usable_cores())
+    on_gpus = device == "cuda"
+    most = torch.cuda.device_count() if on_gpus else min(_MOST_PROCESSES, usable_cores())
     doubled = [2**power for power in range(most.bit_length())]
     return tuple(count for count in dict.fromkeys([*doubled, max(1, most)]) if batch % count == 0)
-
-
-@dataclass(frozen=True)
-class HeadAlone:
-    """Starts a rank's steps of a head without a network."""
-
-    method: str
-    dim: int
-    identities: int
-    batch: int
-    device: str = "cpu"
-
-    def __call__(self, team: Team) -> Work:
-        return _HeadWork(self, team)
 
 
 class HeadStep:
     """One training step of a head alone; the class weights move inside its forward pass."""
 
     def __init__(
-        self,
-        method: str,
-        dim: int,
-        identities: int,
-        *,
-        sample_rate: float = 1.0,
-        device: str = "cpu",
+        self, method: str, dim: int, identities: int, *, sample_rate: float = 1, device: str = "cpu"
     ) -> None:
-        import torch
-
-        from sphereface2.heads import build_head
-        from sphereface2.heads.proxy import ProxyHead
-
         head = build_head(method, dim, identities).to(device)
         if not isinstance(head, ProxyHead):
             raise ValueError(
@@ -188,20 +166,18 @@ class HeadStep:
 class _HeadWork:
     """A rank's part of the classes and of one random batch, stepped again and again."""
 
-    def __init__(self, alone: HeadAlone, team: Team) -> None:
-        import torch
-
-        from sphereface2.heads.sharding import class_shards
-
-        device = team.device_name(alone.device)
+    def __init__(
+        self, method: str, team: Team, *, dim: int, identities: int, batch: int, device: str
+    ) -> None:
+        device = team.device_name(device)
         self._on_gpu = device.startswith("cuda")
         if self._on_gpu:
             torch.cuda.set_device(device)
         with class_shards(team.rank, team.world):
-            self._step = HeadStep(alone.method, alone.dim, alone.identities, device=device)
+            self._step = HeadStep(method, dim, identities, device=device)
         generator = torch.Generator().manual_seed(0)
-        rows = torch.randn(alone.batch, alone.dim, generator=generator)
-        labels = torch.randint(0, alone.identities, (alone.batch,), generator=generator)
+        rows = torch.randn(batch, dim, generator=generator)
+        labels = torch.randint(0, identities, (batch,), generator=generator)
         self._rows = rows.chunk(team.world)[team.rank].to(device)
         self._labels = labels.chunk(team.world)[team.rank].to(device)
         self._steps = 0
@@ -210,8 +186,6 @@ class _HeadWork:
         self._step(self._rows.clone(), self._labels)
         self._steps += 1
         if self._on_gpu:
-            import torch
-
             torch.cuda.synchronize()
 
     def numbers(self) -> Mapping[str, float]:
@@ -220,18 +194,6 @@ class _HeadWork:
             "exchanges": traffic.barriers / self._steps,
             "bytes_sent": traffic.bytes_sent / self._steps,
         }
-
-
-class _Turns:
-    def __init__(self, total: int, progress: Progress) -> None:
-        self._done, self._total, self._progress = 0, total, progress
-
-    def took(self) -> None:
-        self._done += 1
-        self._progress(self._done, self._total)
-
-    def end(self) -> None:
-        self._progress(self._total, self._total)
 
 
 def _check(
@@ -243,21 +205,15 @@ def _check(
     repeats: int,
     device: str,
 ) -> None:
-    from sphereface2.heads import HEADS
-    from sphereface2.registry import look_up
-
     for method in methods:
         look_up("head", HEADS, method)
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device must be cpu or cuda, got '{device}'")
-    if device == "cuda":
-        import torch
-
-        if torch.cuda.device_count() < max(ranks):
-            raise ValueError(
-                f"every rank needs a GPU of its own, {max(ranks)} in all, and torch finds "
-                f"{torch.cuda.device_count()}; leave out --scale paper to measure on the CPU"
-            )
+    if device == "cuda" and torch.cuda.device_count() < max(ranks):
+        raise ValueError(
+            f"every rank needs a GPU of its own, {max(ranks)} in all, and torch finds "
+            f"{torch.cuda.device_count()}; leave out --scale paper to measure on the CPU"
+        )
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}")
     for world in ranks:
@@ -272,8 +228,6 @@ def describe_machine(device: str = "cpu") -> dict[str, str]:
     """What a measurement of time ran on, in words."""
     found = {"processor": _processor(), "cores": str(os.cpu_count()), "system": platform.system()}
     if device == "cuda":
-        import torch
-
         found["gpu"] = torch.cuda.get_device_name()
     return found
 
@@ -285,3 +239,118 @@ def _processor() -> str:
         lines = []
     named = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return named[0] if named else platform.processor() or platform.machine()
+
+
+# -- the ranks -------------------------------------------------------------------------------------
+
+
+class RankFailedError(OSError):
+    """A rank could not do its work, or is gone."""
+
+
+class Work(Protocol):
+    """What a rank does: steps that are timed, and numbers about them."""
+
+    def step(self) -> None:
+        """One step, finished when it returns."""
+        ...
+
+    def numbers(self) -> Mapping[str, float]:
+        """Numbers about the steps so far."""
+        ...
+
+
+class RankTeam:
+    """The processes of one contender, which take their steps on demand; see `rank_team`."""
+
+    def __init__(self, name: str, ranks: list[Worker]) -> None:
+        self.name = name
+        self._ranks = ranks
+
+    def step(self) -> float:
+        """One step on all ranks at once: the seconds of the slowest."""
+        seconds: list[float] = self.ask("step")
+        return max(seconds)
+
+    def numbers(self) -> list[Mapping[str, float]]:
+        """What each rank says about its steps."""
+        return self.ask("numbers")
+
+    def ask(self, what: str) -> list[Any]:
+        """The answer of each rank to a word that `_serve` knows."""
+        try:
+            for rank in self._ranks:
+                rank.send(what)
+            return [rank.receive() for rank in self._ranks]
+        except LostWorkerError:
+            raise RankFailedError(
+                f"{self.name}: a rank has ended before its time, most likely for want of memory; "
+                "free some and try again"
+            ) from None
+        except RuntimeError as error:
+            raise RankFailedError(f"{self.name}: {error}") from None
+
+
+@contextmanager
+def rank_team(
+    name: str, start: Callable[[Team], Work], *, ranks: int, threads: int = 1
+) -> Iterator[RankTeam]:
+    """Start `ranks` processes of `threads` threads, each of which makes its `Work` by `start`.
+
+    `start` is called in the new processes, so it must pickle; all of them have it done when the
+    block begins, and whatever ends the block ends them.
+    """
+    workers: list[Worker] = []
+    patience = 0.0  # one that another rank has failed would wait for it for ever
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    try:
+        for rank in range(ranks):
+            workers.append(Worker(_serve, start, rank, ranks, threads, port))
+        team = RankTeam(name, workers)
+        team.ask("ready")
+        yield team
+        patience = 10.0
+    finally:
+        Worker.end(workers, patience=patience)
+
+
+def _serve(
+    orders: Connection,
+    start: Callable[[Team], Work],
+    rank: int,
+    ranks: int,
+    threads: int,
+    port: int,
+) -> None:
+    """What a rank does all its life."""
+    torch.set_num_threads(threads)
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    try:
+        with joined() as team:
+            work = start(team)
+            while True:
+                orders.send(_answer(work, orders.recv()))
+    except (EOFError, ConnectionError):
+        pass  # the orders have ended, and so does this process
+    except Exception as error:
+        first_line = (str(error).splitlines() or [""])[0]  # torch adds traces of its own
+        orders.send(RuntimeError(f"{type(error).__name__} on rank {rank}: {first_line}"))
+    # A rank that failed may leave a collective under way, whose thread Python's own way out would
+    # abort (see `training.distributed.leave_group`); its last message has been sent.
+    os._exit(0)
+
+
+def _answer(work: Work, order: str) -> Any:
+    if order == "step":
+        began = time.perf_counter()
+        work.step()
+        return time.perf_counter() - began
+    return dict(work.numbers()) if order == "numbers" else None

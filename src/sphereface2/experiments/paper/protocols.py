@@ -19,7 +19,7 @@ from sphereface2.evaluation.protocols.roots import MADE, TRUTH, is_made, require
 from sphereface2.evaluation.protocols.subject import Subject
 from sphereface2.evaluation.thresholds import Measure
 from sphereface2.evaluation.views import ProtocolResult
-from sphereface2.experiments.paper.published import BESIDE, IJB_B, IJB_C, MEGAFACE
+from sphereface2.experiments.paper.published import BESIDE
 from sphereface2.files import JsonResult, file_lock
 from sphereface2.models.extraction import open_embedder
 from sphereface2.models.folder import find_model, weights_digest
@@ -30,7 +30,6 @@ from sphereface2.reporting.tables import Cell, PublishedTable, TableContent
 
 FOLDER = "protocols"
 """Below a run folder: what the run reached on each protocol."""
-TABLES: Mapping[str, PublishedTable] = {"ijb-b": IJB_B, "ijb-c": IJB_C, "megaface": MEGAFACE}
 # What its tables are judged by: the FAR that small benchmarks resolve well, the first match.
 _JUDGED = {"ijb-b": "TAR@FAR 1e-4", "ijb-c": "TAR@FAR 1e-4", "megaface": "rank-1, refined"}
 
@@ -138,7 +137,7 @@ def run_on_protocol(
 
     root: the folder with meta/ or templatelists/, made by `small_root` or the real one
     """
-    look_up("protocol", TABLES, protocol)
+    look_up("protocol", BESIDE, protocol)
     described = _description(require_root(root, protocol))
     digest = weights_digest(find_model(run))
     kept = run / FOLDER / f"{protocol}.json"
@@ -156,17 +155,10 @@ def run_on_protocol(
         work = run / FOLDER / f".{protocol}-{digest[:8]}-{described[:8]}"
         embedder = open_embedder(run, workers=workers, watch=watch)
         subject = Subject(embedder, None, work, watch=watch)
-        values, roc, impostors = (
+        measured = (
             _megaface(subject, root) if protocol == "megaface" else _ijb(subject, protocol, root)
         )
-        result = RunOnProtocol(
-            protocol=protocol,
-            model=digest,
-            root=described,
-            values=values,
-            roc=roc,
-            impostors=impostors,
-        )
+        result = RunOnProtocol(protocol, digest, described, *measured)
         result.save(kept)
         shutil.rmtree(work)  # embeddings are large, and soon made again
     return result
@@ -188,16 +180,18 @@ def protocol_result(
     table: the paper's, by default the one of the large network
     rows: label or else method of a row -> the paper's name of it
     """
-    published = look_up("protocol", TABLES, protocol) if table is None else table
+    published = table or look_up("protocol", BESIDE, protocol)[0]
     named = rows or {}
+
+    def measured_run(run: SeedRun) -> SeedRun:
+        if run.error:
+            return replace(run, values={})
+        found = run_on_protocol(runs / run.folder, protocol, root=root, watch=watch)
+        return replace(run, values=found.values)
+
     measured = [
-        replace(
-            row,
-            runs=tuple(_measured(run, protocol, runs=runs, root=root, watch=watch)
-                       for run in row.runs),
-        )
-        for row in base.rows
-    ]  # fmt: skip
+        replace(row, runs=tuple(measured_run(run) for run in row.runs)) for row in base.rows
+    ]
     # Where every run failed, the table still says what it was to hold.
     found = [column for row in measured for run in row.runs for column in run.values]
     columns = tuple(dict.fromkeys(found)) or published.columns
@@ -291,13 +285,6 @@ def _description(root: Path) -> str:
             )
         said = [f"{path.relative_to(root)} {path.stat().st_size}\n".encode() for path in lists]
     return hashlib.sha256(b"".join(said)).hexdigest()
-
-
-def _measured(run: SeedRun, protocol: str, *, runs: Path, root: Path, watch: Watch) -> SeedRun:
-    if run.error:
-        return replace(run, values={})
-    found = run_on_protocol(runs / run.folder, protocol, root=root, watch=watch)
-    return replace(run, values=found.values)
 
 
 def _published(

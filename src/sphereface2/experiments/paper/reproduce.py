@@ -37,7 +37,6 @@ from sphereface2.runs.folder import EVALUATION
 
 OUTPUT = Path("reproduced")
 RUNS, BENCHMARKS = "runs", "benchmarks"
-_SMALL_RECIPE = SMALL.recipe
 _FEATURE_MARGINS = {2: (0.0, 0.2), 3: (0.2,)}
 _PAPER_IDENTITIES = 1_000_000
 _TRAINING_SET = "vggface2"
@@ -140,7 +139,7 @@ class Reproduction:
     # -- what a scale means ------------------------------------------------------------------------
 
     def _find(self, name: str) -> Experiment:
-        experiment = find_experiment(name)
+        experiment = look_up("experiment", EXPERIMENTS, name)
         if self.scale not in experiment.scales:
             raise ValueError(f"'{name}' has one scale only; leave out --scale {self.scale}")
         return experiment
@@ -148,18 +147,15 @@ class Reproduction:
     def _sweep(self, experiment: Experiment, given: tuple[str, ...]) -> Sweep:
         """The settings of an experiment, with what turns the recipe to its data."""
         assert experiment.rows is not None
-        is_small = self.scale == "small"
-        ground = (
-            replace(SMALL, recipe=_SMALL_RECIPE) if is_small else paper_ground(experiment.recipe)
-        )
-        settings = [
-            replace(each, overrides=(*each.overrides, *given)) for each in experiment.rows(ground)
-        ]
+        ground = SMALL if self.scale == "small" else paper_ground(experiment.recipe)
         return Sweep(
             name=experiment.name,
             title=experiment.title,
             recipe=ground.recipe,
-            settings=tuple(settings),
+            settings=tuple(
+                replace(each, overrides=(*each.overrides, *given))
+                for each in experiment.rows(ground)
+            ),
             seeds=self.seeds,
             where=experiment.where,
             scale=self.scale,
@@ -280,8 +276,3 @@ class Reproduction:
             content.save(place / name)
             files.append(place / name)
         return Reproduced(experiment, table, tuple(files))
-
-
-def find_experiment(name: str) -> Experiment:
-    """The experiment of that name, or one sentence with the nearest."""
-    return look_up("experiment", EXPERIMENTS, name)

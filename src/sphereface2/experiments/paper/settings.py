@@ -5,12 +5,13 @@ differs from the recipe's is given with all that matters, because a new name dro
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sphereface2.evaluation.results import COMBINED
 from sphereface2.experiments.paper.published import (
     BALANCE,
     LOSSES,
+    PAIR_SETS,
     PARAMETERS,
     PRINCIPLES,
     SHARPNESS,
@@ -26,10 +27,7 @@ SMALL_COLUMNS = {
     COMBINED: "Combined",
 }
 """The sets of rendered people, and the sets of the paper that they stand for."""
-PAPER_COLUMNS = {
-    name: name for name in ("LFW", "AgeDB-30", "CA-LFW", "CP-LFW")
-} | {COMBINED: "Combined"}  # fmt: skip
-
+PAPER_COLUMNS = {COMBINED if name == "Combined" else name: name for name in PAIR_SETS}
 
 SMALLER, LARGE = "vggface2-sfnet20", "vggface2-sfnet64"
 NOISE_RATES = (0, 20, 40, 60, 80)
@@ -180,35 +178,25 @@ def sharpness(ground: Ground) -> tuple[Setting, ...]:
 
 def hyperparameters(ground: Ground) -> tuple[Setting, ...]:
     """Table 11: r, m and t, each around λ = 0.7, r = 30, m = 0.4, t = 3."""
-    centre = {"radius": 30.0, "margin": 0.4, "sharpness": 3.0}
-    varied = [
-        *(("radius", value) for value in (20, 30, 40, 50)),
-        *(("margin", value) for value in (0.2, 0.3, 0.5)),
-        *(("sharpness", value) for value in (0.3, 0.5, 0.7, 1, 2, 4, 5)),
+    centre = (30, 0.4, 3)
+    varied: list[tuple[float, float, float]] = [
+        *((radius, 0.4, 3) for radius in (20, 30, 40, 50)),
+        *((30, margin, 3) for margin in (0.2, 0.3, 0.5)),
+        *((30, 0.4, sharpness) for sharpness in (0.3, 0.5, 0.7, 1, 2, 4, 5)),
     ]
     settings = []
-    for key, value in varied:
-        chosen = centre | {key: value}
-        label = f"r={chosen['radius']:g}, m={chosen['margin']:g}, t={chosen['sharpness']:g}"
+    for r, m, t in varied:
+        label = f"r={r}, m={m}, t={t}"
         # The centre is printed three times; the numbers of all other tables are those of m.
-        theirs = f"λ=0.7, {label}" + (" (rows of m)" if chosen == centre else "")
-        settings.append(
-            Setting(
-                label,
-                sphereface2(
-                    radius=_short(chosen["radius"]),
-                    margin=_short(chosen["margin"]),
-                    sharpness=_short(chosen["sharpness"]),
-                ),
-                paper_row(PARAMETERS, theirs, ground.columns),
-            )
-        )
+        theirs = f"λ=0.7, {label}" + (" (rows of m)" if (r, m, t) == centre else "")
+        head = sphereface2(radius=r, margin=m, sharpness=t)
+        settings.append(Setting(label, head, paper_row(PARAMETERS, theirs, ground.columns)))
     return tuple(settings)
 
 
 def losses(ground: Ground) -> tuple[Setting, ...]:
     """Tables 5 and 14: the losses and the three margin types."""
-    theirs = {
+    baselines = {
         "softmax": "Softmax Loss",
         "normface": "Coco Loss",
         "sphereface": "SphereFace",
@@ -217,21 +205,19 @@ def losses(ground: Ground) -> tuple[Setting, ...]:
         "circle": "Circle Loss",
         "curricularface": "CurricularFace",
     }
-    return (
-        *(
-            Setting(name, ground.baseline(name), paper_row(LOSSES, row, ground.columns))
-            for name, row in theirs.items()
-        ),
-        *(_with_numbers(each, ground) for each in margin_types(ground)),
+    types = {f"sphereface2-{kind}": f"SphereFace2-{kind.upper()}" for kind in "cam"}
+    rows = (*(Setting(name, ground.baseline(name)) for name in baselines), *margin_types(ground))
+    return tuple(
+        replace(row, published=paper_row(LOSSES, (baselines | types)[row.label], ground.columns))
+        for row in rows
     )
 
 
 def margin_types(ground: Ground) -> tuple[Setting, ...]:
     """SphereFace2 with the three margins."""
-    return (
-        Setting("sphereface2-c", sphereface2(radius=ground.radius)),
-        Setting("sphereface2-a", sphereface2(kind="a", radius=ground.radius, margin=None)),
-        Setting("sphereface2-m", sphereface2(kind="m", radius=ground.radius, margin=None)),
+    return tuple(
+        Setting(f"sphereface2-{kind}", sphereface2(kind=kind, radius=ground.radius, margin=margin))
+        for kind, margin in (("c", 0.4), ("a", None), ("m", None))
     )
 
 
@@ -318,17 +304,10 @@ def strangers(ground: Ground) -> tuple[Setting, ...]:
 def newer_losses(ground: Ground) -> tuple[Setting, ...]:
     """Beyond the paper: what users of today compare with, their margins around ArcFace's."""
     scale, margin = ground.baselines["arcface"]
+    margins = (f"head.margin_low={margin / 2}", f"head.margin_high={margin * 1.5}")
     return (
         Setting("adaface", ("head.name=adaface", f"head.scale={scale}", f"head.margin={margin}")),
-        Setting(
-            "magface",
-            (
-                "head.name=magface",
-                f"head.scale={scale}",
-                f"head.margin_low={margin / 2}",
-                f"head.margin_high={margin * 1.5}",
-            ),
-        ),
+        Setting("magface", ("head.name=magface", f"head.scale={scale}", *margins)),
         Setting("simple", ("head.name=simple",)),
         Setting("cosface", ground.baseline("cosface")),
         margin_types(ground)[0],
@@ -339,12 +318,3 @@ def paper_row(table: PublishedTable, row: str, columns: Mapping[str, str]) -> di
     """The paper's numbers of a row, under the names that our columns have."""
     numbers = {ours: table.value(row, theirs) for ours, theirs in columns.items()}
     return {ours: number for ours, number in numbers.items() if number is not None}
-
-
-def _with_numbers(setting: Setting, ground: Ground) -> Setting:
-    row = setting.label.replace("sphereface2", "SphereFace2")[:-1] + setting.label[-1].upper()
-    return Setting(setting.label, setting.overrides, paper_row(LOSSES, row, ground.columns))
-
-
-def _short(number: float) -> float:
-    return int(number) if float(number).is_integer() else number
