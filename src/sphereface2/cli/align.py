@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sphereface2.cli.console import Watch, console
-from sphereface2.cli.ranks import stoppable
+from sphereface2.cli.console import Watch, console, stoppable
 from sphereface2.files import require_writable
 from sphereface2.progress import counted
 from sphereface2.workers import usable_cores

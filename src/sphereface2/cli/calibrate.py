@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import Watch, console
+from sphereface2.cli.console import Watch, console, say
 from sphereface2.cli.options import Device, Flip, Workers, checked_missing, readers, refuse_idle
 from sphereface2.files import require_writable
 
@@ -92,31 +92,26 @@ def calibrate(
     out.print(thresholds_content(calibration).to_rich())
     said = bias_sentence(calibration)
     if said:
-        out.print(said, highlight=False, markup=False)
+        say(out, said, wrap=True)
     if flip is not None and flip != recorded_flip(folder):
         said = "with" if flip else "without"
-        out.print(
+        say(
+            out,
             f"these hold {said} the mirror image's embedding added, which is not how this model "
             f"embeds by itself: give --{'' if flip else 'no-'}flip wherever they are used, or "
             f"flip={flip} to model.embed",
-            highlight=False,
-            markup=False,
+            wrap=True,
         )
     probability = calibration.probability
     sign = "−" if probability.intercept < 0 else "+"
-    out.print(
+    say(
+        out,
         f"P(same | cosine) = 1 / (1 + exp(-({probability.slope:.3f} · cosine "
         f"{sign} {abs(probability.intercept):.3f}))) at prior {probability.prior:g}; mean gap "
         f"{100 * calibration.calibration_error:.1f} points",
-        highlight=False,
-        markup=False,
+        wrap=True,
     )
-    out.print(
-        f"kept in {folder / 'config.json'}; picture: {place}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    say(out, f"kept in {folder / 'config.json'}; picture: {place}")
 
 
 def _run_config(folder: Path) -> "RunConfig | None":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import Watch, console
+from sphereface2.cli.console import Watch, console, say
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ def compare(
     for content in comparison_tables(comparison):
         out.print(content.to_rich(), "")
     for line in steps:
-        out.print(f"checkpoint of {line}", highlight=False, markup=False)
+        say(out, f"checkpoint of {line}", wrap=True)
     for note in notes:
-        out.print(note, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        say(out, note, style="yellow")
     for each in comparison.comparisons:
-        out.print(each.sentence, highlight=False, markup=False)
-    out.print(f"report: {output}", highlight=False, markup=False, soft_wrap=True)
+        say(out, each.sentence, wrap=True)
+    say(out, f"report: {output}")
 
 
 def _labels(runs: list[Path]) -> list[str]:

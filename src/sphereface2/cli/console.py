@@ -1,10 +1,13 @@
-"""How commands show what they do: a console on stderr, and a bar for each piece of work."""
+"""How commands meet the terminal and torchrun: what they print, a bar for each work, the ranks."""
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
+
+import typer
 
 from sphereface2.progress import Pace, in_words
 
@@ -13,12 +16,19 @@ if TYPE_CHECKING:
 
     from sphereface2.progress import Progress
 
+GO_ON = "the same command resumes where it was"
+
 
 def console() -> "Console":
     """Progress goes to stderr: what a command prints on stdout is its result."""
     from rich.console import Console
 
     return Console(stderr=True, quiet=rank() != 0)
+
+
+def say(out: "Console", text: str, *, wrap: bool = False, style: str | None = None) -> None:
+    """Print a sentence in which nothing is markup; what may be copied is not wrapped."""
+    out.print(text, style=style, highlight=False, markup=False, soft_wrap=not wrap)
 
 
 def rank() -> int:
@@ -36,7 +46,7 @@ class Watch:
     @contextmanager
     def __call__(self, title: str) -> "Iterator[Progress]":
         if not self.console.is_terminal:
-            self._print(title)
+            say(self.console, title)
             yield self._lines(title)
             return
         from rich.progress import Progress
@@ -60,9 +70,41 @@ class Watch:
                 line += (
                     f", {rate:,.{1 if rate < 10 else 0}f}/s, {in_words((total - done) / rate)} left"
                 )
-            self._print(line)
+            say(self.console, line)
 
         return progress
 
-    def _print(self, line: str) -> None:
-        self.console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+@contextmanager
+def all_ranks(*, go_on: str | None = None) -> Iterator[AbstractContextManager[None]]:
+    """Join the processes that torchrun started, until the end of the block.
+
+    Gives a block in which a mistake that one of them finds ends them all. `go_on` is what to do
+    after one of them was lost, where that is not to resume a training.
+    """
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        yield nullcontext()
+        return
+    from sphereface2.training.distributed import LostRankError, ReportedElsewhereError, joined
+
+    try:
+        with joined() as team:
+            yield team.together()
+            with team.together():
+                pass  # all leave in step, whatever rank 0 alone had to do at last
+    except ReportedElsewhereError:
+        raise typer.Exit(2) from None
+    except LostRankError as error:
+        lost, _, resume = str(error).partition("; ")
+        print(f"sphereface2: {lost}; {go_on or resume}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Work that Ctrl-C stops and the same command resumes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(console(), f"stopped; {GO_ON}")
+        raise typer.Exit(130) from None

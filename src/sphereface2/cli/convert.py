@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import Watch, console
-from sphereface2.cli.ranks import stoppable
+from sphereface2.cli.console import Watch, console, say, stoppable
+from sphereface2.cli.options import ListRoot
 from sphereface2.files import require_writable
 from sphereface2.progress import counted
 
@@ -28,9 +28,7 @@ def convert(
             metavar="OUT", help="x.rec, x.parquet, x.txt (a list), x.bin (of pairs), or a folder."
         ),
     ],
-    root: Annotated[
-        Path | None, typer.Option(help="The folder that the paths of a list start from.")
-    ] = None,
+    root: ListRoot = None,
     format: Annotated[  # noqa: A002 - the name of the option
         str | None,
         typer.Option(help="folder, list, recordio, parquet or bin, where OUT does not say."),
@@ -65,7 +63,7 @@ def convert(
             watch=Watch(screen),
         )
     for note in done.notes:
-        screen.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
+        say(screen, f"note: {note}")
     print(_summary(done))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 import typer
 from typer.core import TyperCommand
 
-from sphereface2.cli.console import Watch, console, rank
+from sphereface2.cli.console import GO_ON, Watch, all_ranks, console, rank, say, stoppable
 from sphereface2.cli.options import (
     BatchSize,
     Device,
@@ -22,7 +22,6 @@ from sphereface2.cli.options import (
     readers,
     refuse_idle,
 )
-from sphereface2.cli.ranks import GO_ON, all_ranks, stoppable
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
@@ -301,12 +300,12 @@ def _print_verification(result: "EvaluationResult", report: Path) -> None:
     out = Console()
     out.print(accuracy_table(result))
     if result.step_in_words:
-        out.print(f"checkpoint: {result.step_in_words}", highlight=False, soft_wrap=True)
+        say(out, f"checkpoint: {result.step_in_words}")
     out.print()
     out.print(detail_table(result))
     for note in result.notes:
-        out.print(note, style="yellow", highlight=False, markup=False, soft_wrap=True)
-    out.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
+        say(out, note, style="yellow")
+    say(out, f"report: {report}")
 
 
 def _sort_words(
@@ -408,7 +407,7 @@ def _print_protocol(result: "ProtocolResult", report: Path) -> None:
 
     def print_lines(lines: Sequence[str]) -> None:
         for line in lines:
-            out.print(f"  · {line}", highlight=False, markup=False)
+            say(out, f"  · {line}", wrap=True)
 
     parts = result.view().parts
     for part in parts:
@@ -421,9 +420,9 @@ def _print_protocol(result: "ProtocolResult", report: Path) -> None:
         if part.conventions:
             out.print()
     if any(part.conventions for part in parts):
-        out.print(f"all of {result.protocol}:", highlight=False, markup=False)
+        say(out, f"all of {result.protocol}:", wrap=True)
     print_lines(result.conventions)
-    out.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
+    say(out, f"report: {report}")
 
 
 def _evaluate_sets(subject: "Subject", words: Sequence[str], *, root: Path | None) -> None:

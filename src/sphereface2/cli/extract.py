@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from sphereface2.cli.console import Watch, console
-from sphereface2.cli.options import BatchSize, Device, Flip, Workers, readers
-from sphereface2.cli.ranks import GO_ON, all_ranks, stoppable
+from sphereface2.cli.console import GO_ON, Watch, all_ranks, console, say, stoppable
+from sphereface2.cli.options import BatchSize, Device, Flip, ListRoot, Workers, readers
 from sphereface2.files import require_writable
 
 
@@ -17,9 +16,7 @@ def extract(
         Path, typer.Argument(metavar="DATA", help="Images: a folder, list, .rec or .parquet.")
     ],
     output: Annotated[Path, typer.Argument(metavar="OUT.npy", help="The file to write.")],
-    root: Annotated[
-        Path | None, typer.Option(help="The folder that the paths of a list start from.")
-    ] = None,
+    root: ListRoot = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a file that is there.")
     ] = False,
@@ -60,10 +57,8 @@ def extract(
             people=[source.person(number) for number in numbers],
             overwrite=overwrite,
         )
-        screen.print(
+        say(
+            screen,
             f"{len(found):,} embeddings of {found.shape[1]} dimensions: {output}, names in "
             f"{output.with_suffix('.txt').name}, model in {output.with_suffix('.json').name}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
         )

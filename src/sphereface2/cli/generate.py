@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sphereface2.cli.console import Watch, console
+from sphereface2.cli.console import Watch, console, say
 from sphereface2.files import remove, replacing, require_writable
 
 KINDS = ("small-ijb",)
@@ -38,7 +38,7 @@ def generate(
     with made_beside(output) as making, Watch(screen)(f"making {kind}") as progress:
         render_ijb(making, people=max(4, round(60 * scale)), seed=seed, progress=progress)
     command = f"sphereface2 evaluate MODEL --protocol ijb-c --root {output}"
-    screen.print(f"next: {command}", highlight=False, markup=False, soft_wrap=True)
+    say(screen, f"next: {command}")
 
 
 @contextmanager

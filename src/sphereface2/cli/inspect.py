@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import Watch, console
+from sphereface2.cli.console import Watch, console, say
 from sphereface2.cli.options import refuse_idle
 from sphereface2.files import require_writable
 from sphereface2.workers import usable_cores
@@ -255,6 +255,4 @@ def _print(inspected: "Inspected", folder: Path, *, as_json: bool) -> None:
 
     out = Console()
     out.print(inspection_table(inspected))
-    out.print(
-        f"report: {folder / 'inspection.html'}", highlight=False, markup=False, soft_wrap=True
-    )
+    say(out, f"report: {folder / 'inspection.html'}")

@@ -1,6 +1,7 @@
 """Options that several commands have, and the refusal of options that would change nothing."""
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +23,14 @@ Workers = Annotated[
     typer.Option(
         min=1, help="Threads that read images, or processes that render; one per core if not given."
     ),
+]
+Seeds = Annotated[str, typer.Option(help="How many (3: the seeds 0, 1 and 2), or which (0,4,7).")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Runs at once; one per GPU, or else one per core, if not given."),
+]
+ListRoot = Annotated[
+    Path | None, typer.Option(help="The folder that the paths of a list start from.")
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Images at once.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]

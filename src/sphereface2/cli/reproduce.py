@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import Watch, console
-from sphereface2.cli.options import given_options, refuse_idle
+from sphereface2.cli.console import Watch, console, say
+from sphereface2.cli.options import Jobs, Seeds, given_options, refuse_idle
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
@@ -31,13 +31,8 @@ def reproduce(
         Path | None,
         typer.Option(help="The folder with the paper's data sets, for --scale paper."),
     ] = None,
-    seeds: Annotated[
-        str, typer.Option(help="How many (3: the seeds 0, 1 and 2), or which (0,4,7).")
-    ] = "3",
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs at once; one per GPU, or else one per core, if not given."),
-    ] = None,
+    seeds: Seeds = "3",
+    jobs: Jobs = None,
     output: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("reproduced"),
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what it needs, and for how long.")
@@ -88,7 +83,7 @@ def reproduce(
             made = work.reproduce(each)
         except SweepStopped as stop:
             text = f"{stop}; resume with the same command: {work.command(name)}"
-            screen.print(text, highlight=False, markup=False, soft_wrap=True)
+            say(screen, text)
             raise typer.Exit(stop.exit_code) from None
         _show(made)
         rows = made.table.rows if made.table is not None else ()
@@ -117,7 +112,7 @@ def _show_list() -> None:
         table.add_row(each.name, each.where, Text.assemble(each.title, "\n", (each.claim, "dim")))
     screen = Console()
     screen.print(table)
-    screen.print("\nnext: sphereface2 reproduce NAME, or 'all'", highlight=False)
+    say(screen, "\nnext: sphereface2 reproduce NAME, or 'all'")
 
 
 def _show(made: "Reproduced") -> None:
@@ -129,9 +124,9 @@ def _show(made: "Reproduced") -> None:
     screen = Console()
     if made.table is not None:
         screen.print(console_table(made.table))
-    screen.print(f"{made.experiment.where}: {made.experiment.claim}", highlight=False)
+    say(screen, f"{made.experiment.where}: {made.experiment.claim}", wrap=True)
     for path in made.files:
-        screen.print(str(path), highlight=False, markup=False, soft_wrap=True)
+        say(screen, str(path))
 
 
 def _tell_plans(work: "Reproduction", names: list[str]) -> None:
@@ -149,7 +144,7 @@ def _tell_plans(work: "Reproduction", names: list[str]) -> None:
     for name in names:
         sweep = work.plan(name)
         if sweep is None:
-            screen.print(f"{name}: trains nothing that could be planned", highlight=False)
+            say(screen, f"{name}: trains nothing that could be planned", wrap=True)
             continue
         first = sweep.settings[0]
         if sweep.recipe not in estimates:
@@ -166,4 +161,4 @@ def _tell_plans(work: "Reproduction", names: list[str]) -> None:
         screen.print(table)
         missing = work.missing(name)
         if missing is not None:
-            screen.print(missing, highlight=False, markup=False, soft_wrap=True)
+            say(screen, missing)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import console
+from sphereface2.cli.console import console, say
+from sphereface2.cli.options import Jobs, Seeds
 from sphereface2.cli.train import name_of
 from sphereface2.files import require_writable
 
@@ -25,9 +26,7 @@ def sweep(
             "the recipe as it is if not given.",
         ),
     ] = None,
-    seeds: Annotated[
-        str, typer.Option(help="How many (3: the seeds 0, 1 and 2), or which (0,4,7).")
-    ] = "3",
+    seeds: Seeds = "3",
     output: Annotated[
         Path | None, typer.Option(help="Where the result goes; sweeps/RECIPE if not given.")
     ] = None,
@@ -35,10 +34,7 @@ def sweep(
         Path | None,
         typer.Option("--runs", help="Where the runs go; sweeps may share it. OUTPUT/runs if not."),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs at once; one per GPU, or else one per core, if not given."),
-    ] = None,
+    jobs: Jobs = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be run, and what is done.")
     ] = False,
@@ -78,7 +74,7 @@ def sweep(
         result = run_sweep(wanted, runs=runs, jobs=jobs, events=SweepDisplay(screen))
     except SweepStopped as stop:
         text = f"{stop}; resume with the same command: {wanted.command}"
-        screen.print(text, highlight=False, markup=False, soft_wrap=True)
+        say(screen, text)
         raise typer.Exit(stop.exit_code) from None
     _keep(folder, result)
     failed = [(row, run) for row in result.rows for run in row.runs if run.error]

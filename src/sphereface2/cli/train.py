@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import Watch, console, rank
-from sphereface2.cli.ranks import all_ranks
+from sphereface2.cli.console import Watch, all_ranks, console, rank, say
 from sphereface2.progress import in_words
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def _forecast(recipe: str, data: Path | None, overrides: list[str]) -> None:
     out = Console()
     out.print(estimate_table(result, title=f"{recipe}: a dry run, nothing is trained"))
     if missing is not None:
-        out.print(missing, highlight=False, markup=False, soft_wrap=True)
+        say(out, missing)
 
 
 def _tell_place(folder: Path, *, overwrite: bool) -> None:
@@ -157,25 +156,25 @@ def _tell(screen: "Console", folder: Path, result: "TrainingResult") -> None:
     from sphereface2.runs.train import longer
     from sphereface2.training.stopping import exit_code
 
-    def say(text: str) -> None:
-        screen.print(text, highlight=False, markup=False, soft_wrap=True)
-
     run = shlex.quote(str(folder))  # what is to be typed
     if result.interrupted:
         say(
+            screen,
             f"stopped at step {result.steps} of {result.total_steps}; "
-            f"continue with: sphereface2 resume {run}"
+            f"continue with: sphereface2 resume {run}",
         )
         raise typer.Exit(exit_code(result.stopped_by))
     config = run_config(folder)
     judge = f"sphereface2 evaluate {run}" + ("" if config.evaluation.sets else " --on SET")
     if result.was_finished:
         say(
+            screen,
             f"{folder} is finished: {result.steps} steps in {in_words(result.seconds)}; "
-            f"to train it longer: sphereface2 resume {run} {longer(config)}\nnext: {judge}"
+            f"to train it longer: sphereface2 resume {run} {longer(config)}\nnext: {judge}",
         )
         return
     say(
+        screen,
         f"trained {result.steps} steps in {in_words(result.seconds)}\n"
-        f"model: {folder / 'model'}, {result.model_step.in_words()}\nnext: {judge}"
+        f"model: {folder / 'model'}, {result.model_step.in_words()}\nnext: {judge}",
     )
