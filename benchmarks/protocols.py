@@ -28,10 +28,9 @@ import numpy as np
 from benchmarks.generate.ijb import EMBEDDINGS, IJBC, generate_ijb
 from benchmarks.generate.megaface import MEGAFACE, generate_megaface
 from benchmarks.generate.truth import SphereCosine, Truth, read_truth
-from sphereface2.evaluation.ijb_files import read_ijb
-from sphereface2.evaluation.megaface_files import read_megaface
 from sphereface2.evaluation.protocols.ijb import evaluate_ijb
-from sphereface2.evaluation.protocols.megaface import megaface
+from sphereface2.evaluation.protocols.ijb_files import read_ijb
+from sphereface2.evaluation.protocols.megaface import megaface, read_megaface
 from sphereface2.evaluation.thresholds import Measure
 from sphereface2.models.unit_rows import unit_rows
 

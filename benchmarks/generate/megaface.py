@@ -20,8 +20,8 @@ from benchmarks.generate.truth import (
     write_truth,
     write_vectors,
 )
-from sphereface2.evaluation.megaface_files import write_feature, write_list
-from sphereface2.evaluation.protocols.megaface import same_person_pairs
+from sphereface2.evaluation.embedding_files import write_feature
+from sphereface2.evaluation.protocols.megaface import same_person_pairs, write_list
 from sphereface2.progress import Progress
 
 FEATURE_ENDING = "_generated.bin"

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter
 
-from sphereface2.evaluation.protocols.roots import TRUTH
+from sphereface2.evaluation.protocols.protocol import TRUTH
 from sphereface2.files import replacing
 from sphereface2.progress import Progress
 

@@ -19,11 +19,10 @@ from benchmarks.generate.truth import (
     read_truth,
 )
 from sphereface2.cli import app
-from sphereface2.evaluation.ijb_files import read_ijb
-from sphereface2.evaluation.megaface_files import read_megaface
 from sphereface2.evaluation.protocols.ijb import evaluate_ijb
-from sphereface2.evaluation.protocols.megaface import megaface
-from sphereface2.evaluation.protocols.roots import TRUTH
+from sphereface2.evaluation.protocols.ijb_files import read_ijb
+from sphereface2.evaluation.protocols.megaface import megaface, read_megaface
+from sphereface2.evaluation.protocols.protocol import TRUTH
 from sphereface2.evaluation.thresholds import Measure
 from tests.evaluation.test_megaface import features
 

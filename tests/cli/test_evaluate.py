@@ -16,7 +16,6 @@ from typer.testing import CliRunner, Result
 
 from sphereface2.cli import app
 from sphereface2.cli.evaluate import _protocol_options
-from sphereface2.evaluation.intervals import rate_of
 from sphereface2.evaluation.pair_scores import load_scores
 from sphereface2.evaluation.protocols import PROTOCOLS
 from sphereface2.evaluation.protocols.ijb import IjbResult
@@ -24,11 +23,15 @@ from sphereface2.evaluation.protocols.protocol import (
     Embeddings,
     ImageList,
     ListedFiles,
+    Part,
     Protocol,
+    ProtocolResult,
+    Table,
+    View,
 )
 from sphereface2.evaluation.results import EvaluationResult
 from sphereface2.evaluation.thresholds import Measure
-from sphereface2.evaluation.views import Part, ProtocolResult, Table, View
+from sphereface2.evaluation.uncertainty import rate_of
 from sphereface2.registry import option_names
 from tests.evaluation.test_protocols import faces, pair_list, save
 

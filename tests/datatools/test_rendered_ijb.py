@@ -8,7 +8,7 @@ import pytest
 from sphereface2.data.sources.image_list import AlignedFiles
 from sphereface2.data.sources.synthetic import render_sample, sample_conditions
 from sphereface2.datatools.rendered_ijb import _FIRST_PERSON, render_ijb
-from sphereface2.evaluation.ijb_files import IjbSet, image_folder, read_ijb
+from sphereface2.evaluation.protocols.ijb_files import IjbSet, image_folder, read_ijb
 
 PEOPLE = 4
 

@@ -15,8 +15,8 @@ from sphereface2.evaluation.calibration import (
     invert_adjustment,
     reliability,
 )
-from sphereface2.evaluation.intervals import wilson
 from sphereface2.evaluation.thresholds import tar_at_fars
+from sphereface2.evaluation.uncertainty import wilson
 from sphereface2.runs.calibrate import learned_bias
 from tests.evaluation.test_comparison import scored
 

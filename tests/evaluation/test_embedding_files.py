@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sphereface2.evaluation.embedding_files import in_order, read_embeddings
-from sphereface2.evaluation.megaface_files import write_feature
+from sphereface2.evaluation.embedding_files import in_order, read_embeddings, write_feature
 
 TABLE = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 

@@ -10,8 +10,7 @@ import pytest
 from sphereface2.data.sources.synthetic import SyntheticFaces
 from sphereface2.evaluation.pair_scores import score_pairs
 from sphereface2.evaluation.protocols.groups import Groups, GroupsResult, measure_groups
-from sphereface2.evaluation.protocols.measuring import measure_protocol
-from sphereface2.evaluation.protocols.subject import Subject
+from sphereface2.evaluation.protocols.measuring import Subject, measure_protocol
 from sphereface2.evaluation.scoring import score_saved
 from sphereface2.models.embedder import MissingImageError
 from sphereface2.models.extraction import open_embedder

@@ -4,14 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sphereface2.evaluation.identification import (
-    GalleryPooling,
-    Searched,
-    cmc_curve,
-    dir_at,
-    search,
-)
 from sphereface2.evaluation.protocols.identification import IdentificationResult, identify
+from sphereface2.evaluation.search import GalleryPooling, Searched, cmc_curve, dir_at, search
 from tests.evaluation.grid import grid_vectors
 
 Case = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
@@ -82,7 +76,7 @@ def _naive_tpir(case: Case, table: list[dict[str, float]], fpir: float) -> float
 def test_every_number_equals_a_brute_force_loop(
     pooling: GalleryPooling, ties: bool, per_person: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sphereface2.evaluation.identification._SCORES", 1)  # several blocks
+    monkeypatch.setattr("sphereface2.evaluation.search._SCORES", 1)  # several blocks
     case = _case(seed, ties=ties, per_person=per_person)
     result = identify(
         *case, pooling=pooling, ranks=range(1, 9), fpir_targets=FPIRS, thresholds=(0.25,)
@@ -165,7 +159,7 @@ def test_bad_input_gets_a_sentence() -> None:
 def test_probes_are_searched_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     case = _case(0, ties=False, per_person=2)
     whole = search(*case, pooling="max")
-    monkeypatch.setattr("sphereface2.evaluation.identification._SCORES", 1)
+    monkeypatch.setattr("sphereface2.evaluation.search._SCORES", 1)
     told: list[tuple[int, int]] = []
     blocks = search(*case, pooling="max", progress=lambda done, total: told.append((done, total)))
     assert told == [(32, 50), (50, 50)]

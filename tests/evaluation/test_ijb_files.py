@@ -3,7 +3,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sphereface2.evaluation.ijb_files import image_folder, read_ijb, read_pairs, read_template_list
+from sphereface2.evaluation.protocols.ijb_files import (
+    image_folder,
+    read_ijb,
+    read_pairs,
+    read_template_list,
+)
 
 
 @pytest.fixture
@@ -52,7 +57,7 @@ def test_pairs_are_read_in_chunks_of_whole_lines(
     path = tmp_path / "pairs.txt"
     path.write_text("".join(f"{a} {b}\t{c}\r\n" for a, b, c in table.tolist()))
     for chunk in (5, 1_000, 1 << 24):
-        monkeypatch.setattr("sphereface2.evaluation.ijb_files._CHUNK", chunk)
+        monkeypatch.setattr("sphereface2.evaluation.protocols.ijb_files._CHUNK", chunk)
         pairs, same = read_pairs(path)
         np.testing.assert_array_equal(pairs, table[:, :2])
         np.testing.assert_array_equal(same, table[:, 2] == 1)
@@ -134,7 +139,7 @@ def test_lists_of_different_lengths_and_files_that_are_not_there(root: Path) -> 
 def test_bad_lines_are_numbered_across_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sphereface2.evaluation.ijb_files._CHUNK", 14)
+    monkeypatch.setattr("sphereface2.evaluation.protocols.ijb_files._CHUNK", 14)
     path = tmp_path / "pairs.txt"
     path.write_text("1 2 0\n" * 6 + "3 4\n5 6 1\n")
     with pytest.raises(ValueError, match=r"1 lines are not 3 whole numbers \(line 7: '3 4'\)"):

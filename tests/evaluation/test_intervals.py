@@ -9,18 +9,19 @@ import pytest
 from scipy.stats import binomtest
 
 from sphereface2.evaluation import metrics
-from sphereface2.evaluation.bootstrap import replicate, replicated_shares
-from sphereface2.evaluation.intervals import (
+from sphereface2.evaluation.thresholds import allowed, tar_at_fars, tar_interval
+from sphereface2.evaluation.uncertainty import (
     OVER_PAIRS,
     OVER_PEOPLE,
     Interval,
     logit_normal,
     normal_quantile,
     percentiles,
+    replicate,
+    replicated_shares,
     wider,
     wilson,
 )
-from sphereface2.evaluation.thresholds import allowed, tar_at_fars, tar_interval
 
 Pairs = tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.int64]]
 GAP = 3.0
@@ -232,7 +233,7 @@ def test_the_same_seed_gives_the_same_replicates_however_they_are_cut(
     scores, same, who = drawn_pairs(0)
     right = (scores >= 1.5)[:, None] == same[:, None]
     (whole,) = replicate([(scores, right)], same, who, targets=[0.1], replicates=30)
-    monkeypatch.setattr("sphereface2.evaluation.bootstrap._CELLS", 1)
+    monkeypatch.setattr("sphereface2.evaluation.uncertainty._CELLS", 1)
     (cut,) = replicate([(scores, right)], same, who, targets=[0.1], replicates=30)
     assert np.array_equal(whole.tar, cut.tar)
     assert np.array_equal(whole.accuracy, cut.accuracy)

@@ -8,19 +8,23 @@ import numpy.typing as npt
 import pytest
 from sklearn.metrics import roc_curve as sklearn_roc
 
-from sphereface2.evaluation.megaface_files import (
-    MegaFaceSet,
+from sphereface2.evaluation.embedding_files import (
     feature_table,
     gather_features,
-    noisy,
     read_feature,
-    read_megaface,
-    read_noises,
     strip_noise_column,
     write_feature,
+)
+from sphereface2.evaluation.protocols.megaface import (
+    CENTRED,
+    MegaFaceResult,
+    MegaFaceSet,
+    megaface,
+    noisy,
+    read_megaface,
+    read_noises,
     write_list,
 )
-from sphereface2.evaluation.protocols.megaface import CENTRED, MegaFaceResult, megaface
 from tests.evaluation.grid import grid_vectors
 
 
@@ -65,7 +69,7 @@ def _unit(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
 def test_every_number_equals_a_brute_force_loop(
     seed: int, ties: bool, clean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sphereface2.evaluation.strangers._BLOCK", 37)
+    monkeypatch.setattr("sphereface2.evaluation.search._BLOCK", 37)
     probes, people, distractors = _case(seed, ties=ties)
     noisy_probes = np.zeros(10, bool)
     noisy_distractors = np.zeros(300, bool)
@@ -232,7 +236,7 @@ def test_noise_marks_of_the_clean_up_script_are_understood() -> None:
 def test_gathering_goes_on_where_it_was_interrupted(
     devkit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sphereface2.evaluation.megaface_files._STORED", 2)
+    monkeypatch.setattr("sphereface2.evaluation.embedding_files._STORED", 2)
     listed = read_megaface(devkit, size=5)
     output = devkit / "out" / "megaface.npy"
     read: list[str] = []
@@ -243,7 +247,7 @@ def test_gathering_goes_on_where_it_was_interrupted(
             raise KeyboardInterrupt
         return read_feature(path)
 
-    monkeypatch.setattr("sphereface2.evaluation.megaface_files.read_feature", reading)
+    monkeypatch.setattr("sphereface2.evaluation.embedding_files.read_feature", reading)
     with pytest.raises(KeyboardInterrupt):
         gather_features(devkit / "megaface", listed.distractor_names, output)
     assert not output.exists()
@@ -254,7 +258,7 @@ def test_gathering_goes_on_where_it_was_interrupted(
 
 
 def test_gathering_reports_how_far_it_is(devkit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sphereface2.evaluation.megaface_files._TOLD", 2)
+    monkeypatch.setattr("sphereface2.evaluation.embedding_files._TOLD", 2)
     seen: list[tuple[int, int]] = []
     features(
         devkit,

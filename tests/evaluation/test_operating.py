@@ -6,7 +6,6 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.metrics import roc_curve as sklearn_roc
 
-from sphereface2.evaluation.intervals import wilson
 from sphereface2.evaluation.thresholds import (
     HighestScores,
     Measure,
@@ -20,6 +19,7 @@ from sphereface2.evaluation.thresholds import (
     tar_at_fars,
     thin_roc,
 )
+from sphereface2.evaluation.uncertainty import wilson
 
 TARGETS = (0.0, 0.001, 0.01, 0.1, 0.5, 1.0)
 

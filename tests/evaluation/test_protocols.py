@@ -21,19 +21,17 @@ from sphereface2.data.sources.image_list import AlignedFiles
 from sphereface2.data.sources.source import Images
 from sphereface2.datatools.rendered_ijb import render_ijb
 from sphereface2.evaluation.calibration import calibrate
-from sphereface2.evaluation.ijb_files import IjbSet, image_folder, read_ijb
-from sphereface2.evaluation.ijb_identification import TemplateList
-from sphereface2.evaluation.megaface_files import write_list
 from sphereface2.evaluation.protocols.identification import (
     Identification,
     IdentificationResult,
     identify,
 )
 from sphereface2.evaluation.protocols.ijb import IjbC, IjbResult, evaluate_ijb
-from sphereface2.evaluation.protocols.measuring import measure_protocol
-from sphereface2.evaluation.protocols.megaface import MegaFace, MegaFaceResult, megaface
-from sphereface2.evaluation.protocols.roots import is_made
-from sphereface2.evaluation.protocols.subject import Subject, rows_of
+from sphereface2.evaluation.protocols.ijb_files import IjbSet, image_folder, read_ijb
+from sphereface2.evaluation.protocols.ijb_identification import TemplateList
+from sphereface2.evaluation.protocols.measuring import Subject, measure_protocol, rows_of
+from sphereface2.evaluation.protocols.megaface import MegaFace, MegaFaceResult, megaface, write_list
+from sphereface2.evaluation.protocols.protocol import is_made
 from sphereface2.evaluation.scoring import find_sets, score_extracted, score_saved
 from sphereface2.models.embedder import MissingImageError
 from sphereface2.models.extraction import ModelEmbedder, open_embedder

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sphereface2.evaluation.intervals import WILSON_OVER_PEOPLE, mean_rate, rate_of, wilson
+from sphereface2.evaluation.uncertainty import WILSON_OVER_PEOPLE, mean_rate, rate_of, wilson
 
 
 def test_without_people_it_is_wilsons() -> None:

@@ -8,11 +8,16 @@ import pytest
 
 from benchmarks.generate.truth import SphereCosine
 from sphereface2.evaluation import metrics
-from sphereface2.evaluation.embedding_files import in_order, read_embeddings
+from sphereface2.evaluation.embedding_files import (
+    in_order,
+    read_embeddings,
+    read_feature,
+    write_feature,
+)
 from sphereface2.evaluation.experiment_results import LearnedFeatures
-from sphereface2.evaluation.ijb_files import read_ijb, read_pairs
-from sphereface2.evaluation.ijb_verification import verify_templates
-from sphereface2.evaluation.megaface_files import read_feature, read_megaface, write_feature
+from sphereface2.evaluation.protocols.ijb import verify_templates
+from sphereface2.evaluation.protocols.ijb_files import read_ijb, read_pairs
+from sphereface2.evaluation.protocols.megaface import read_megaface
 from sphereface2.evaluation.templates import pool_templates
 from sphereface2.models.unit_rows import (
     absent_rows,

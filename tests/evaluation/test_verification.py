@@ -10,11 +10,10 @@ import pytest
 
 from sphereface2.data.sources.source import images_digest
 from sphereface2.evaluation import metrics
-from sphereface2.evaluation.bootstrap import replicate
-from sphereface2.evaluation.intervals import wilson
 from sphereface2.evaluation.pair_scores import PairScores, _merged_folds, combine, score_pairs
 from sphereface2.evaluation.results import COMBINED, EvaluationResult, installed_versions
 from sphereface2.evaluation.thresholds import tar_at_fars
+from sphereface2.evaluation.uncertainty import replicate, wilson
 from sphereface2.evaluation.verification import measure, measure_all, verify
 from sphereface2.files import write_atomically
 

@@ -12,7 +12,6 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from sphereface2.evaluation.intervals import wilson
 from sphereface2.evaluation.results import (
     COMBINED,
     RAW_PIXELS,
@@ -20,6 +19,7 @@ from sphereface2.evaluation.results import (
     ScoreHistogram,
     VerificationResult,
 )
+from sphereface2.evaluation.uncertainty import wilson
 from sphereface2.reporting import style
 from sphereface2.reporting.figures import verification as plots
 from sphereface2.reporting.figures.training import curve_figure, training_curves

@@ -8,11 +8,10 @@ import pytest
 
 from benchmarks.generate.ijb import IJBC, generate_ijb
 from benchmarks.generate.megaface import generate_megaface
-from sphereface2.evaluation.ijb_files import read_ijb
-from sphereface2.evaluation.megaface_files import read_megaface
 from sphereface2.evaluation.protocols.identification import IdentificationResult, identify
 from sphereface2.evaluation.protocols.ijb import IjbResult, evaluate_ijb
-from sphereface2.evaluation.protocols.megaface import MegaFaceResult, megaface
+from sphereface2.evaluation.protocols.ijb_files import read_ijb
+from sphereface2.evaluation.protocols.megaface import MegaFaceResult, megaface, read_megaface
 from sphereface2.evaluation.thresholds import Measure
 from sphereface2.experiments.paper.protocols import published_beside
 from sphereface2.experiments.paper.published import IJB_C, MEGAFACE

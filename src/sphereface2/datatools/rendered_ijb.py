@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.sources.synthetic import FIRST_UNSEEN, sample_conditions
-from sphereface2.evaluation.protocols.roots import MADE
+from sphereface2.evaluation.protocols.protocol import MADE
 from sphereface2.faces.face import TEMPLATE
 from sphereface2.progress import Progress
 from sphereface2.rendering.person import Conditions, Person, draw_person

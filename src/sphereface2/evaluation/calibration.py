@@ -13,15 +13,6 @@ from typing import Any, Self
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from sphereface2.evaluation.bootstrap import REPLICATES, people_count, replicate
-from sphereface2.evaluation.intervals import (
-    OVER_PAIRS,
-    OVER_PEOPLE,
-    Interval,
-    Rate,
-    percentiles,
-    wilson,
-)
 from sphereface2.evaluation.metrics import (
     BoolArray,
     FloatArray,
@@ -31,6 +22,17 @@ from sphereface2.evaluation.metrics import (
 from sphereface2.evaluation.pair_scores import PairScores
 from sphereface2.evaluation.results import ScoreHistogram
 from sphereface2.evaluation.thresholds import RateAtTarget, SavedRate
+from sphereface2.evaluation.uncertainty import (
+    OVER_PAIRS,
+    OVER_PEOPLE,
+    REPLICATES,
+    Interval,
+    Rate,
+    people_count,
+    percentiles,
+    replicate,
+    wilson,
+)
 from sphereface2.evaluation.verification import measure
 
 _BINS = 10

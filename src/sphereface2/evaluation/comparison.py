@@ -10,11 +10,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sphereface2.evaluation.bootstrap import REPLICATES, Replicates, people_count, replicate
-from sphereface2.evaluation.intervals import OVER_PAIRS, OVER_PEOPLE, Interval, percentiles
 from sphereface2.evaluation.metrics import FloatArray
 from sphereface2.evaluation.pair_scores import PairScores, combine
 from sphereface2.evaluation.results import VerificationResult
+from sphereface2.evaluation.uncertainty import (
+    OVER_PAIRS,
+    OVER_PEOPLE,
+    REPLICATES,
+    Interval,
+    Replicates,
+    people_count,
+    percentiles,
+    replicate,
+)
 from sphereface2.evaluation.verification import FAR_TARGETS, decided_right, measure
 
 SIGNIFICANCE = 0.05

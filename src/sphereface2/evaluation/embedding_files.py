@@ -1,6 +1,8 @@
 """Saved embeddings: .npy, .npz, .pt and MegaFace files, ours and other projects', with checks."""
 
-from collections.abc import Sequence
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.pairs.verification_set import Missing
-from sphereface2.evaluation.megaface_files import read_feature
-from sphereface2.models.unit_rows import Mirror, Vectors, check_rows, check_table, first_of
+from sphereface2.files import WorkFolder
+from sphereface2.models.unit_rows import Float32, Mirror, Vectors, check_rows, check_table, first_of
+from sphereface2.progress import Progress
 
 SUFFIXES = (".npy", ".npz", ".pt", ".pth", ".bin")
 # The names under which others keep embeddings in an .npz; the mirror images' beside them.
@@ -18,6 +21,11 @@ _KEYS = ("embeddings", "embs", "img_feats", "feats", "features")
 _MIRROR_KEYS = ("mirrored", "embs_f", "img_feats_f", "feats_f", "features_f")
 _NAME_KEYS = ("names", "img_names", "image_names")
 _PEOPLE_KEYS = ("people", "labels", "label")
+
+HEADER = struct.Struct("<4i")  # rows, columns, bytes a value, OpenCV's type (5 is float32)
+NOISY_MARK = 100.0  # what InsightFace's clean-up script writes into an extra last column
+_TOLD = 1_000  # files between two calls of progress
+_STORED = 50_000  # files between two notes of how far a gathering got
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,3 +217,163 @@ def _read_names(path: Path, *, rows: int) -> tuple[list[str], npt.NDArray[Any] |
         raise ValueError(f"{path} has {len(lines):,} names for {rows:,} embeddings")
     people = np.array([parts[1] for parts in lines]) if all(len(p) > 1 for p in lines) else None
     return [parts[0] for parts in lines], people
+
+
+# -- MegaFace: a feature file an image -------------------------------------------------------------
+
+
+def read_feature(path: Path) -> Float32:
+    """One feature file: four int32 (dimensions, 1, 4, 5), then float32."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} does not exist; extract its features first") from None
+    if len(content) < HEADER.size:
+        raise ValueError(f"{path} is not a MegaFace feature file: it has {len(content)} bytes")
+    rows, columns, width, kind = HEADER.unpack_from(content)
+    if (columns, width, kind) != (1, 4, 5) or rows < 1:
+        raise ValueError(
+            f"{path} is not a MegaFace feature file: its header is {(rows, columns, width, kind)}, "
+            "not (dimensions, 1, 4, 5)"
+        )
+    if len(content) != HEADER.size + 4 * rows:
+        raise ValueError(
+            f"{path} should have {HEADER.size + 4 * rows:,} bytes for {rows} dimensions but has "
+            f"{len(content):,}; it may be cut off"
+        )
+    return np.frombuffer(content, dtype="<f4", offset=HEADER.size).astype(np.float32)
+
+
+def write_feature(path: Path, feature: npt.NDArray[np.float32]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = HEADER.pack(feature.size, 1, 4, 5)
+    path.write_bytes(head + np.ascontiguousarray(feature, dtype="<f4").tobytes())
+
+
+def find_ending(folder: Path, names: Sequence[str]) -> str:
+    """What follows the image name in the feature files: `x.jpg_insightface.bin` has
+    `_insightface.bin`."""
+    first = folder / names[0]
+    found = sorted(path.name for path in _files_of(first))
+    if len(found) != 1:
+        known = f"several: {first_of(found)}" if found else "none"
+        raise ValueError(
+            f"{first.parent} should hold one feature file {first.name}*.bin but has {known}; give "
+            "the ending"
+        )
+    return found[0][len(first.name) :]
+
+
+def _files_of(image: Path) -> Iterator[Path]:
+    return image.parent.glob(f"{image.name}*.bin")
+
+
+def gather_features(
+    folder: Path,
+    names: Sequence[str],
+    output: Path,
+    *,
+    ending: str | None = None,
+    missing: Missing = "error",
+    progress: Progress | None = None,
+) -> Path:
+    """Copy a feature file a name into one memory-mapped .npy table, in the order of `names`.
+
+    With `missing` "skip", names without a file that can be read get NaN.
+
+    Interrupted, it resumes when it is called again with the same names; the table gets its name
+    only when it is whole.
+    """
+    if missing == "skip":
+        # The ending and the dimensions are those of the first that is there.
+        there = (n for n, name in enumerate(names) if any(_files_of(folder / name)))
+        names_from = names[next(there, 0) :]
+    else:
+        names_from = names
+    suffix = find_ending(folder, names_from) if ending is None else ending
+    first = read_feature(folder / (names_from[0] + suffix))
+    shape = (len(names), first.size)
+    task = hashlib.sha256("\n".join([str(shape), suffix, *names]).encode()).hexdigest()
+    work = WorkFolder(output)
+    with work.locked():
+        part = work.path / "table.npy"
+        known = work.noted() or {}
+        done = int(known["done"]) if known.get("task") == task and part.is_file() else 0
+        work.note({"task": task, "done": done})
+        table = np.lib.format.open_memmap(
+            part, mode="r+" if done else "w+", dtype=np.float32, shape=None if done else shape
+        )
+        for number in range(done, len(names)):
+            try:
+                feature = read_feature(folder / (names[number] + suffix))
+            except (ValueError, OSError) as error:
+                if missing == "error":
+                    raise type(error)(f"{error}; --missing skip leaves such images out") from None
+                feature = np.full(first.size, np.nan, np.float32)
+            if feature.size != first.size:
+                _refuse_widths(folder, names, suffix, first.size, start=number)
+            table[number] = feature
+            if (number + 1) % _TOLD == 0 and progress is not None:
+                progress(number + 1, len(names))
+            if (number + 1) % _STORED == 0:
+                table.flush()
+                work.note({"task": task, "done": number + 1})
+        table.flush()
+        del table
+        work.deliver([(part, output)])
+    if progress is not None:
+        progress(len(names), len(names))
+    return output
+
+
+def feature_table(
+    root: Path,
+    kind: str,
+    names: Sequence[str],
+    *,
+    store: Path,
+    missing: Missing = "error",
+    progress: Progress | None = None,
+) -> Path:
+    """KIND.npy in `root`, or its folder KIND of feature files gathered once into one in `store`."""
+    path = next(
+        (each for each in (root / f"{kind}.npy", store / f"{kind}.npy") if each.is_file()), None
+    )
+    if path is not None:
+        return path
+    if not (root / kind).is_dir():
+        raise FileNotFoundError(
+            f"{root} has neither {kind}.npy nor a folder {kind} of feature files"
+        )
+    return gather_features(
+        root / kind, names, store / f"{kind}.npy", missing=missing, progress=progress
+    )
+
+
+def strip_noise_column(
+    table: npt.NDArray[np.float32],
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Without the extra column of InsightFace's clean-up script, and the rows it marks as noisy.
+
+    That script appends 0 to every feature and 100 to a noisy distractor's. Other tables come back
+    as they are.
+    """
+    last = np.asarray(table[:, -1])
+    marked = last == NOISY_MARK
+    if table.shape[1] > 1 and bool(np.all(marked | (last == 0) | np.isnan(last))):
+        return table[:, :-1], marked
+    return table, np.zeros(len(table), dtype=np.bool_)
+
+
+def _refuse_widths(
+    folder: Path, names: Sequence[str], suffix: str, width: int, *, start: int
+) -> None:
+    wrong = [
+        name
+        for name in names[start : start + _STORED]
+        if read_feature(folder / (name + suffix)).size != width
+    ]
+    raise ValueError(
+        f"{folder}: the first feature has {width} dimensions but at least {len(wrong):,} others "
+        f"have not ({first_of(wrong)}); they come from another model"
+    )

@@ -7,7 +7,7 @@ embedding anything again. The file holds plain arrays only; reading it runs no c
 import hashlib
 import io
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ import numpy.typing as npt
 from sphereface2.data.pairs.verification_set import Missing
 from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray
 from sphereface2.evaluation.results import COMBINED
-from sphereface2.evaluation.slices import Attributes
 from sphereface2.files import write_atomically
 from sphereface2.models.unit_rows import absent_rows, first_of
+
+Attributes = Mapping[str, npt.NDArray[np.str_]]
+"""Of each attribute its value for every pair, as words; an empty word where it is not known."""
 
 SCORES = "scores.npz"
 _FORMAT = "sphereface2-scores-1"

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, ClassVar
 
-from sphereface2.evaluation.intervals import Interval
 from sphereface2.evaluation.metrics import RocPoints
-from sphereface2.evaluation.slices import Slice
 from sphereface2.evaluation.thresholds import SavedRate
+from sphereface2.evaluation.uncertainty import (
+    Interval,
+    Rate,
+)
 from sphereface2.files import JsonResult
 from sphereface2.training.result import ModelStep
 
@@ -50,6 +52,20 @@ class ScoredPair:
     right: int
     same: bool
     score: float
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The pairs that have one value of an attribute, judged at the thresholds of the whole set.
+
+    true_accepts, false_accepts: None where the slice has no genuine or no impostor pair
+    """
+
+    attribute: str
+    value: str
+    right: Rate
+    true_accepts: Rate | None
+    false_accepts: Rate | None
 
 
 @dataclass(frozen=True)

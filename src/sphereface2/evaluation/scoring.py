@@ -21,7 +21,7 @@ from sphereface2.data.sources.image_file import is_image_file
 from sphereface2.data.sources.source import images_digest
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
 from sphereface2.evaluation.pair_scores import PairScores, score_pairs
-from sphereface2.evaluation.protocols.subject import Subject, rows_of
+from sphereface2.evaluation.protocols.measuring import Subject, rows_of
 from sphereface2.models.embedder import Embedder, prepare
 from sphereface2.models.extraction import ModelEmbedder
 from sphereface2.models.unit_rows import Mirror, Vectors, fold_mirror

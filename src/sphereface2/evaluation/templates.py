@@ -1,4 +1,4 @@
-"""Templates: the images and frames of one person pooled into one vector, as IJB defines it."""
+"""Templates, as IJB has them: a person's images and frames pooled into one vector, and compared."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from sphereface2.evaluation.thresholds import Scores
 from sphereface2.models.unit_rows import (
     Float32,
     Mirror,
@@ -26,6 +27,9 @@ IMAGE_NORMS: tuple[ImageNorm, ...] = ("kept", "unit")
 
 _BLOCK = 8_192  # images a block, or one template if it has more
 _DENSE = 1 << 25  # up to this id a table answers "where"; beyond it a binary search does
+_SCORES = 1 << 23  # scores a block: 32 MB
+_CHUNK = 16_384  # pairs a chunk where the pair list is too sparse for a matrix product
+_SPARSE = 64  # products a pair beyond which it is
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +41,7 @@ class Templates:
 
     def where(self, ids: Ids, *, source: str) -> npt.NDArray[np.int32]:
         """The row of each id; refuses ids without a template."""
-        rows = _where(self.ids, ids)
+        rows = positions(self.ids, ids)
         if rows.size and rows.min() < 0:
             missing = np.unique(np.asarray(ids)[rows < 0])
             raise ValueError(
@@ -126,7 +130,7 @@ def _refuse_empty(ids: Ids, sums: Float32, *, source: str) -> None:
     )
 
 
-def _where(known: npt.NDArray[np.int64], ids: Ids) -> npt.NDArray[np.int32]:
+def positions(known: Ids, ids: Ids) -> npt.NDArray[np.int32]:
     """The position of each of `ids` in the rising `known`, -1 where it is not there."""
     wanted = np.asarray(ids)
     if known.size and known[0] >= 0 and known[-1] < _DENSE:
@@ -138,3 +142,57 @@ def _where(known: npt.NDArray[np.int64], ids: Ids) -> npt.NDArray[np.int32]:
         return table[wanted]
     places = np.minimum(np.searchsorted(known, wanted), known.size - 1)
     return np.where(known[places] == wanted, places, -1).astype(np.int32)
+
+
+def pair_scores(
+    templates: Templates,
+    left: npt.NDArray[np.int32],
+    right: npt.NDArray[np.int32],
+    *,
+    progress: Progress | None = None,
+) -> Scores:
+    """The cosine of each pair of rows, in float32 and bounded memory.
+
+    IJB pairs few left templates with many right ones, so blocks of the full matrix product and a
+    look-up are some hundred times faster than a dot product a pair. Sparse lists go pair by pair.
+    """
+    vectors, count = templates.vectors, len(left)
+    scores = np.empty(count, dtype=np.float32)
+    lefts, left_codes = _codes(left, len(vectors))
+    rights, right_codes = _codes(right, len(vectors))
+    if lefts.size * rights.size > _SPARSE * count:
+        for start in range(0, count, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            scores[part] = np.einsum("nd,nd->n", vectors[left[part]], vectors[right[part]])
+            if progress is not None:
+                progress(min(start + _CHUNK, count), count)
+        return np.clip(scores, -1.0, 1.0, out=scores)
+    order = np.argsort(left_codes, kind="stable")
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(left_codes, minlength=lefts.size))])
+    right_vectors = vectors[rights]
+    step = max(1, _SCORES // rights.size)
+    for start in range(0, lefts.size, step):
+        stop = min(start + step, lefts.size)
+        product = vectors[lefts[start:stop]] @ right_vectors.T
+        numbers = order[bounds[start] : bounds[stop]]
+        rows = left_codes[numbers].astype(np.intp) - start
+        scores[numbers] = product[rows, right_codes[numbers]]
+        if progress is not None:
+            progress(int(bounds[stop]), count)
+    return np.clip(scores, -1.0, 1.0, out=scores)  # rounding may step over
+
+
+def _codes(
+    rows: npt.NDArray[np.int32], count: int
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.unsignedinteger[Any]]]:
+    """The distinct rows, and the place of each row among them in the smallest type that holds it.
+
+    Few templates fit into 16 bits, for which numpy sorts by radix.
+    """
+    present = np.zeros(count, dtype=np.bool_)
+    present[rows] = True
+    distinct = np.flatnonzero(present)
+    table = np.cumsum(present) - 1
+    if distinct.size <= 1 << 16:
+        return distinct, table.astype(np.uint16)[rows]
+    return distinct, table.astype(np.uint32)[rows]

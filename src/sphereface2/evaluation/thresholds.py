@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BeforeValidator
 
-from sphereface2.evaluation.intervals import (
+from sphereface2.evaluation.metrics import BoolArray, FloatArray, RocPoints, checked_pairs
+from sphereface2.evaluation.uncertainty import (
     WILSON,
     WITH_THRESHOLD,
     Interval,
@@ -21,7 +22,6 @@ from sphereface2.evaluation.intervals import (
     rate_of,
     wilson,
 )
-from sphereface2.evaluation.metrics import BoolArray, FloatArray, RocPoints, checked_pairs
 
 Scores = npt.NDArray[np.floating[Any]]
 AND_THRESHOLD = WITH_THRESHOLD.removeprefix(WILSON)  # the same method, whatever it is added to

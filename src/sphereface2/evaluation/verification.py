@@ -12,19 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.evaluation.bootstrap import REPLICATES, people_count, replicate
-from sphereface2.evaluation.intervals import (
-    OVER_PAIRS,
-    OVER_PEOPLE,
-    Interval,
-    logit_normal,
-    percentiles,
-    wider,
-    wilson,
-)
 from sphereface2.evaluation.metrics import (
     BoolArray,
     FloatArray,
+    IntArray,
     RocCurve,
     RocPoints,
     area_under_curve,
@@ -33,22 +24,29 @@ from sphereface2.evaluation.metrics import (
     fold_accuracy,
     roc_curve,
 )
-from sphereface2.evaluation.pair_scores import PairScores, combine, score_pairs
-from sphereface2.evaluation.results import RocBand, ScoredPair, ScoreHistogram, VerificationResult
-from sphereface2.evaluation.slices import slices
+from sphereface2.evaluation.pair_scores import Attributes, PairScores, combine, score_pairs
+from sphereface2.evaluation.results import (
+    RocBand,
+    ScoredPair,
+    ScoreHistogram,
+    Slice,
+    VerificationResult,
+)
 from sphereface2.evaluation.thresholds import tar_at_fars, tar_interval
-
-__all__ = [
-    "FAR_TARGETS",
-    "PairScores",
-    "combine",
-    "decided_right",
-    "measure",
-    "measure_all",
-    "score_histogram",
-    "score_pairs",
-    "verify",
-]
+from sphereface2.evaluation.uncertainty import (
+    OVER_PAIRS,
+    OVER_PEOPLE,
+    REPLICATES,
+    Interval,
+    Rate,
+    logit_normal,
+    people_count,
+    percentiles,
+    replicate,
+    replicated_shares,
+    wider,
+    wilson,
+)
 
 FAR_TARGETS = (1e-1, 1e-2, 1e-3)
 _BINS = 40
@@ -237,3 +235,47 @@ def _hardest(scored: PairScores, *, genuine: bool, count: int) -> tuple[ScoredPa
         )
         for i in worst
     )
+
+
+def slices(
+    right: BoolArray,
+    same: BoolArray,
+    attributes: Attributes,
+    *,
+    people: IntArray | None = None,
+    replicates: int = 0,
+) -> tuple[Slice, ...]:
+    """The slices of every attribute, by value; `right` says which pairs were decided right."""
+    found = []
+    for attribute, values in attributes.items():
+        words = np.asarray(values, dtype=np.str_)
+        if words.shape != same.shape:
+            raise ValueError(
+                f"attribute '{attribute}': {same.size} pairs, but values of the shape {words.shape}"
+            )
+        for value in np.unique(words[words != ""]).tolist():
+            here = words == value
+            genuine, impostor = here & same, here & ~same
+            found.append(
+                Slice(
+                    attribute=attribute,
+                    value=value,
+                    right=_rate(right, here, people, replicates),
+                    true_accepts=_rate(right, genuine, people, replicates)
+                    if genuine.any()
+                    else None,
+                    false_accepts=_rate(~right, impostor, people, replicates)
+                    if impostor.any()
+                    else None,
+                )
+            )
+    return tuple(found)
+
+
+def _rate(counted: BoolArray, here: BoolArray, people: IntArray | None, replicates: int) -> Rate:
+    rate = wilson(int(np.count_nonzero(counted[here])), int(np.count_nonzero(here)))
+    if people is None or not replicates:
+        return rate
+    shares = replicated_shares(counted[here], people[here], replicates=replicates)
+    interval = wider(percentiles(shares, method=OVER_PEOPLE), rate.interval)
+    return Rate(rate.value, rate.successes, rate.trials, interval)

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from sphereface2.evaluation.intervals import Rate
+from sphereface2.evaluation.protocols.protocol import Table, Value
 from sphereface2.evaluation.thresholds import Measure
-from sphereface2.evaluation.views import Table, Value
+from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.reporting.tables import UNRESOLVED, Cell, TableContent, interval_text, percent
 
 ABSENT = Cell("–", faint=True)

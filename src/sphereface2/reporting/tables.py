@@ -11,9 +11,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from sphereface2.evaluation.intervals import Interval
 from sphereface2.evaluation.results import COMBINED, EvaluationResult, VerificationResult
 from sphereface2.evaluation.thresholds import RateAtTarget
+from sphereface2.evaluation.uncertainty import Interval
 from sphereface2.progress import counted
 
 UNRESOLVED = "not resolved"

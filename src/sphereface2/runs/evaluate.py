@@ -12,9 +12,8 @@ from sphereface2.config.schema import RunConfig, dump_config, load_config
 from sphereface2.data.mixing import build_people
 from sphereface2.data.pairs.verification_set import Missing, VerificationSet
 from sphereface2.data.preprocessing import Preprocessing
-from sphereface2.evaluation.bootstrap import REPLICATES
 from sphereface2.evaluation.pair_scores import SCORES, PairScores, save_scores
-from sphereface2.evaluation.protocols.subject import Subject
+from sphereface2.evaluation.protocols.measuring import Subject
 from sphereface2.evaluation.results import (
     RAW_PIXELS,
     UNTRAINED,
@@ -29,6 +28,7 @@ from sphereface2.evaluation.scoring import (
     score_saved,
     score_sets,
 )
+from sphereface2.evaluation.uncertainty import REPLICATES
 from sphereface2.evaluation.verification import measure_all
 from sphereface2.files import require_writable
 from sphereface2.models.embedder import Embedder, NetworkEmbedder, PixelEmbedder, offering_to_skip

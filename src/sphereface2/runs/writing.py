@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sphereface2.evaluation.protocols.subject import Subject
-from sphereface2.evaluation.views import ProtocolResult
+from sphereface2.evaluation.protocols.measuring import Subject
+from sphereface2.evaluation.protocols.protocol import ProtocolResult
 from sphereface2.reporting.pages.protocols import protocol_page
 from sphereface2.reporting.tables import TableContent
 

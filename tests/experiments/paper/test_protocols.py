@@ -19,10 +19,9 @@ from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.image_list import AlignedFiles
 from sphereface2.data.sources.source import Images
 from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
-from sphereface2.evaluation.ijb_files import image_folder, read_ijb
-from sphereface2.evaluation.megaface_files import read_megaface
 from sphereface2.evaluation.protocols import PROTOCOLS
-from sphereface2.evaluation.protocols.megaface import MegaFace, MegaFaceResult
+from sphereface2.evaluation.protocols.ijb_files import image_folder, read_ijb
+from sphereface2.evaluation.protocols.megaface import MegaFace, MegaFaceResult, read_megaface
 from sphereface2.evaluation.protocols.protocol import Embeddings, Protocol
 from sphereface2.experiments.paper.protocols import protocol_result, protocol_roc, run_on_protocol
 from sphereface2.experiments.paper.published import IJB_B_ADJUSTED

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from sphereface2.data.sources.synthetic import render_sample
-from sphereface2.evaluation.ijb_files import read_ijb
-from sphereface2.evaluation.megaface_files import read_megaface
-from sphereface2.evaluation.protocols.roots import MADE, is_made
+from sphereface2.evaluation.protocols.ijb_files import read_ijb
+from sphereface2.evaluation.protocols.megaface import read_megaface
+from sphereface2.evaluation.protocols.protocol import MADE, is_made
 from sphereface2.experiments.paper import small_roots
 from sphereface2.experiments.paper.small_roots import SMALL, SmallIjb, SmallMegaFace, small_root
 

@@ -21,13 +21,23 @@ import numpy.typing as npt
 
 from sphereface2.data.pairs import is_pair_list, named_pairs, sets_of_word
 from sphereface2.data.pairs.verification_set import ImageFiles, NamedPairs, without_ending
-from sphereface2.evaluation.intervals import Rate
 from sphereface2.evaluation.metrics import RocPoints, fold_accuracy
 from sphereface2.evaluation.pair_scores import PairScores, score_pairs
-from sphereface2.evaluation.protocols.protocol import Embeddings, ImageList, ListedFiles, Protocol
-from sphereface2.evaluation.slices import slices
+from sphereface2.evaluation.protocols.protocol import (
+    Compared,
+    Embeddings,
+    ImageList,
+    ListedFiles,
+    Part,
+    Protocol,
+    ProtocolResult,
+    Roc,
+    Table,
+    View,
+)
 from sphereface2.evaluation.thresholds import Measure, rates_at, thin_roc
-from sphereface2.evaluation.views import Compared, Part, ProtocolResult, Roc, Table, View
+from sphereface2.evaluation.uncertainty import Rate
+from sphereface2.evaluation.verification import slices
 from sphereface2.models.unit_rows import first_of
 
 ACROSS = "across groups"

@@ -16,7 +16,18 @@ import numpy.typing as npt
 
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.sources.source import Faces, PreparedImages
-from sphereface2.evaluation.identification import (
+from sphereface2.evaluation.protocols.protocol import (
+    Embedded,
+    Embeddings,
+    ImageList,
+    Part,
+    Protocol,
+    ProtocolResult,
+    View,
+    cmc_view,
+    strictest,
+)
+from sphereface2.evaluation.search import (
     FPIR_TARGETS,
     HEADLINE_FPIR,
     RANKS,
@@ -27,9 +38,7 @@ from sphereface2.evaluation.identification import (
     search,
     tpir_at_fpirs,
 )
-from sphereface2.evaluation.protocols.protocol import Embedded, Embeddings, ImageList, Protocol
 from sphereface2.evaluation.thresholds import Measure
-from sphereface2.evaluation.views import Part, ProtocolResult, View, cmc_view, strictest
 from sphereface2.models.unit_rows import Vectors
 from sphereface2.progress import Progress
 

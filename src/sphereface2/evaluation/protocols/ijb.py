@@ -5,31 +5,76 @@ On disk: meta/ with the lists and, for a model, loose_crop/ with the images belo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from sphereface2.data.sources.image_list import AlignedFiles
-from sphereface2.evaluation.ijb_files import IjbSet, image_folder, read_ijb
-from sphereface2.evaluation.ijb_identification import (
+from sphereface2.evaluation.metrics import RocPoints
+from sphereface2.evaluation.protocols.ijb_files import IjbSet, image_folder, read_ijb
+from sphereface2.evaluation.protocols.ijb_identification import (
     IjbIdentification,
     identify_legacy,
     identify_standard,
 )
-from sphereface2.evaluation.ijb_verification import FAR_TARGETS, IjbVerification, verify_templates
-from sphereface2.evaluation.protocols.protocol import Embeddings, ImageList, Protocol
-from sphereface2.evaluation.templates import Ids, ImageNorm, pool_templates
-from sphereface2.evaluation.views import ProtocolResult, View
+from sphereface2.evaluation.protocols.protocol import (
+    Embeddings,
+    Histogram,
+    ImageList,
+    Part,
+    Protocol,
+    ProtocolResult,
+    Roc,
+    View,
+    strictest,
+)
+from sphereface2.evaluation.results import ScoreHistogram
+from sphereface2.evaluation.templates import (
+    Ids,
+    ImageNorm,
+    Templates,
+    pair_scores,
+    pool_templates,
+    positions,
+)
+from sphereface2.evaluation.thresholds import Measure, Scores, rates_at, thin_roc
 from sphereface2.models.unit_rows import Mirror, Vectors
 from sphereface2.progress import Progress
 from sphereface2.registry import nearest
 
+FAR_TARGETS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+_HEADLINE = 1e-4  # the FAR that papers quote first
 PARTS = ("1:1", "1:N standard", "1:N legacy")
 _PART_WORDS = {"standard": "1:N standard", "legacy": "1:N legacy", **{part: part for part in PARTS}}
 _MIRRORS = {"given": "as extracted", "sum": "added to the image's", "first": "left out"}
+
+
+@dataclass(frozen=True)
+class IjbVerification(ProtocolResult):
+    """TAR at FAR over the given template pairs."""
+
+    templates: int
+    genuine: int
+    impostors: int
+    tar_at_far: tuple[Measure, ...]
+    roc: RocPoints
+    histogram: ScoreHistogram
+
+    def view(self) -> View:
+        part = Part(
+            self.protocol,
+            measures=self.tar_at_far,
+            headline=strictest(self.tar_at_far, target=_HEADLINE),
+            rocs=[Roc(self.roc, self.tar_at_far, self.genuine, self.impostors)],
+            histograms=[Histogram(self.histogram, self.tar_at_far)],
+            conventions=self.conventions,
+        )
+        return View([part])
 
 
 @dataclass(frozen=True)
@@ -182,4 +227,74 @@ def _people_of(ijb: IjbSet) -> tuple[Ids, Ids] | None:
     return (
         np.concatenate([part.templates for part in lists]),
         np.concatenate([part.people for part in lists]),
+    )
+
+
+def verify_templates(
+    templates: Templates,
+    pairs: Ids,
+    same: npt.NDArray[np.bool_],
+    *,
+    name: str,
+    far_targets: Sequence[float] = FAR_TARGETS,
+    people: tuple[Ids, Ids] | None = None,
+    progress: Progress | None = None,
+) -> IjbVerification:
+    """1:1 over (m, 2) template ids; `people` is (template ids, their people) where known."""
+    genuine_count = int(np.count_nonzero(same))
+    impostors = len(same) - genuine_count
+    if len(pairs) != len(same) or not genuine_count or not impostors:
+        raise ValueError(
+            f"{name}: {len(pairs):,} pairs with {genuine_count:,} genuine and {impostors:,} "
+            "impostor labels; verification needs a label each, and both kinds"
+        )
+    left, right = (templates.where(pairs[:, side], source=name) for side in (0, 1))
+    scores = pair_scores(templates, left, right, progress=progress)
+    whose = _whose(templates, left[same], people)
+    genuine = scores[same]
+    highest = np.sort(scores[~same])[::-1]
+    return IjbVerification(
+        protocol=name,
+        conventions=("accepted if cosine >= threshold", "TAR where FAR does not exceed the target"),
+        templates=len(templates.ids),
+        genuine=genuine_count,
+        impostors=impostors,
+        tar_at_far=rates_at(
+            far_targets,
+            genuine=genuine,
+            highest=highest,
+            impostors=impostors,
+            name="TAR@FAR",
+            people=whose,
+        ),
+        roc=thin_roc(genuine=genuine, highest=highest, impostors=impostors),
+        histogram=_histogram(genuine, highest),
+    )
+
+
+def _whose(
+    templates: Templates, rows: npt.NDArray[np.int32], people: tuple[Ids, Ids] | None
+) -> Ids | None:
+    """The person of each genuine pair; None if that of any is unknown."""
+    if people is None:
+        return None
+    ids, names = people
+    order = np.argsort(ids, kind="stable")
+    places = positions(ids[order], templates.ids[rows])
+    return None if (places < 0).any() else names[order][places]
+
+
+def _histogram(genuine: Scores, impostor: Scores) -> ScoreHistogram:
+    low = min(float(genuine.min()), float(impostor[-1]))
+    high = max(float(genuine.max()), float(impostor[0]))
+    low, high = math.floor(low * 20) / 20, math.ceil(high * 20) / 20
+    edges = np.linspace(low, high if high > low else low + 0.05, 41)
+    # Sorted already, so the bins are found by search instead of a pass over all pairs.
+    rising = impostor[::-1]
+    cuts = np.searchsorted(rising, edges.astype(np.float32), side="left")
+    cuts[-1] = rising.size
+    return ScoreHistogram(
+        tuple(edges.tolist()),
+        tuple(np.histogram(genuine, edges)[0].tolist()),
+        tuple(np.diff(cuts).tolist()),
     )

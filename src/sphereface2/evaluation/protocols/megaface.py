@@ -11,7 +11,8 @@ the root; saved embeddings are tables or feature files of these names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,14 +21,14 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.evaluation.intervals import rate_of
-from sphereface2.evaluation.megaface_files import MegaFaceSet, read_megaface, strip_noise_column
+from sphereface2.evaluation.embedding_files import strip_noise_column
 from sphereface2.evaluation.metrics import RocPoints
-from sphereface2.evaluation.protocols.protocol import Embeddings, ImageList, ListedFiles, Protocol
-from sphereface2.evaluation.strangers import scan
-from sphereface2.evaluation.thresholds import Measure, Scores, kept_for, rates_at, thin_roc
-from sphereface2.evaluation.views import (
+from sphereface2.evaluation.protocols.protocol import (
+    Embeddings,
+    ImageList,
+    ListedFiles,
     Part,
+    Protocol,
     ProtocolResult,
     RateCurve,
     Roc,
@@ -35,6 +36,9 @@ from sphereface2.evaluation.views import (
     cmc_view,
     strictest,
 )
+from sphereface2.evaluation.search import scan
+from sphereface2.evaluation.thresholds import Measure, Scores, kept_for, rates_at, thin_roc
+from sphereface2.evaluation.uncertainty import rate_of
 from sphereface2.models.unit_rows import (
     Float32,
     Vectors,
@@ -316,3 +320,82 @@ def _mask(mask: Mask | None, count: int, *, what: str) -> Mask:
     if mask.shape != (count,) or mask.dtype != np.bool_:
         raise ValueError(f"{what}: the mask of noisy ones must be {count:,} bools")
     return mask
+
+
+@dataclass(frozen=True, eq=False)
+class MegaFaceSet:
+    """The images of the protocol in the order of its lists, and which of them are mislabelled."""
+
+    probe_names: Sequence[str]
+    people: npt.NDArray[np.str_]
+    distractor_names: Sequence[str]
+    noisy_probes: npt.NDArray[np.bool_]
+    noisy_distractors: npt.NDArray[np.bool_]
+
+
+def read_megaface(
+    lists: Path,
+    *,
+    size: int = 1_000_000,
+    number: int = 1,
+    probe_noises: Path | None = None,
+    distractor_noises: Path | None = None,
+) -> MegaFaceSet:
+    """The devkit's `templatelists` folder; the noise lists only if given (a refined protocol)."""
+    folder = lists / "templatelists" if (lists / "templatelists").is_dir() else lists
+    probe_path = folder / "facescrub_features_list.json"
+    distractor_path = folder / f"megaface_features_list.json_{size}_{number}"
+    names, people = _list(probe_path), _list(probe_path, key="id")
+    if len(people) != len(names):
+        raise ValueError(f"{probe_path} has {len(names):,} paths but {len(people):,} ids")
+    distractors = _list(distractor_path)
+    return MegaFaceSet(
+        probe_names=names,
+        people=np.array(people),
+        distractor_names=distractors,
+        noisy_probes=noisy(names, read_noises(probe_noises)),
+        noisy_distractors=noisy(distractors, read_noises(distractor_noises)),
+    )
+
+
+def read_noises(path: Path | None) -> frozenset[str]:
+    """The names in a noise list, one per line (behind its tab, if any); `#` starts a comment."""
+    if path is None:
+        return frozenset()
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; it should list the noisy images")
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    columns = (line.split("\t") for line in lines if line and not line.startswith("#"))
+    return frozenset(parts[1] if len(parts) > 1 else parts[0] for parts in columns)
+
+
+def noisy(names: Sequence[str], noises: frozenset[str]) -> npt.NDArray[np.bool_]:
+    """Which names a noise list holds: by the whole path or, as for FaceScrub, by the file name."""
+    return np.array(
+        [name in noises or name.rsplit("/", 1)[-1] in noises for name in names], dtype=np.bool_
+    )
+
+
+def write_list(path: Path, names: Sequence[str], *, people: Iterable[str] | None = None) -> None:
+    """A list as the devkit has it."""
+    content = {"path": list(names)}
+    if people is not None:
+        content["id"] = list(people)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _list(path: Path, *, key: str = "path") -> list[str]:
+    if not path.is_file():
+        near = sorted(each.name for each in path.parent.glob("*features_list*"))
+        raise FileNotFoundError(
+            f"{path} does not exist; the folder's lists are: {first_of(near) if near else 'none'}"
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error.msg} in line {error.lineno}") from None
+    found = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(found, list) or not found:
+        raise ValueError(f"{path} has no list '{key}'")
+    return [str(each) for each in found]

@@ -20,16 +20,19 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.sources.folder import find_images
-from sphereface2.evaluation.intervals import OVER_PEOPLE, Rate, percentiles, rate_of
 from sphereface2.evaluation.protocols.protocol import (
     Embedded,
     Embeddings,
     ImageList,
     ListedFiles,
+    Part,
     Protocol,
+    ProtocolResult,
+    View,
+    cmc_view,
 )
 from sphereface2.evaluation.thresholds import Measure
-from sphereface2.evaluation.views import Part, ProtocolResult, View, cmc_view
+from sphereface2.evaluation.uncertainty import OVER_PEOPLE, Rate, percentiles, rate_of
 from sphereface2.models.unit_rows import check_same_width, first_of, unit_rows
 
 LISTS = ("Gallery_Match", "Gallery_Distractor", "Probe")

@@ -13,12 +13,16 @@ from sphereface2.evaluation.experiment_results import MethodRoc, SeedRun, SweepR
 from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.protocols import PROTOCOLS
 from sphereface2.evaluation.protocols.ijb import IjbResult
-from sphereface2.evaluation.protocols.measuring import measure_protocol
+from sphereface2.evaluation.protocols.measuring import Subject, measure_protocol
 from sphereface2.evaluation.protocols.megaface import MegaFaceResult
-from sphereface2.evaluation.protocols.roots import MADE, TRUTH, is_made, require_root
-from sphereface2.evaluation.protocols.subject import Subject
+from sphereface2.evaluation.protocols.protocol import (
+    MADE,
+    TRUTH,
+    ProtocolResult,
+    is_made,
+    require_root,
+)
 from sphereface2.evaluation.thresholds import Measure
-from sphereface2.evaluation.views import ProtocolResult
 from sphereface2.experiments.paper.published import BESIDE
 from sphereface2.files import JsonResult, file_lock
 from sphereface2.models.extraction import open_embedder

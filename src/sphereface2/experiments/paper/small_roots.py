@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from sphereface2.data.sources.synthetic import FIRST_UNSEEN, SyntheticImages, renderer_version
 from sphereface2.datatools.rendered_ijb import render_ijb
-from sphereface2.evaluation.ijb_files import read_ijb
-from sphereface2.evaluation.megaface_files import write_list
-from sphereface2.evaluation.protocols.roots import MADE
+from sphereface2.evaluation.protocols.ijb_files import read_ijb
+from sphereface2.evaluation.protocols.megaface import write_list
+from sphereface2.evaluation.protocols.protocol import MADE
 from sphereface2.files import file_lock, replacing
 from sphereface2.progress import Progress, Watch, unwatched
 from sphereface2.registry import look_up

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from sphereface2.evaluation.views import Compared, RateCurve
+from sphereface2.evaluation.protocols.protocol import Compared, RateCurve
 from sphereface2.reporting.figures.verification import mark_rates
 from sphereface2.reporting.style import DASHED, GREY, axes_of
 

@@ -18,7 +18,6 @@ from sphereface2.evaluation.experiment_results import (
     shares,
     tar_at,
 )
-from sphereface2.evaluation.intervals import Rate
 from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.results import (
     RAW_PIXELS,
@@ -27,6 +26,7 @@ from sphereface2.evaluation.results import (
     ScoreHistogram,
     VerificationResult,
 )
+from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.reporting.style import (
     DASHED,
     GENUINE_COLOUR,

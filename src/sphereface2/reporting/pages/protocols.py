@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from sphereface2.evaluation.protocols.protocol import Part, ProtocolResult
 from sphereface2.evaluation.results import installed_versions
-from sphereface2.evaluation.views import Part, ProtocolResult
 from sphereface2.reporting.figures.protocols import compared_figure, rate_figure
 from sphereface2.reporting.figures.verification import (
     AcceptCurve,

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sphereface2.evaluation.identification import (
+from sphereface2.evaluation.protocols.protocol import (
+    Part,
+    ProtocolResult,
+    Table,
+    View,
+    cmc_view,
+    strictest,
+)
+from sphereface2.evaluation.search import (
     FPIR_TARGETS,
     HEADLINE_FPIR,
     RANKS,
@@ -22,7 +30,6 @@ from sphereface2.evaluation.identification import (
     tpir_at_fpirs,
     tpir_swing,
 )
-from sphereface2.evaluation.intervals import mean_rate, rate_of
 from sphereface2.evaluation.templates import Ids, Templates
 from sphereface2.evaluation.thresholds import (
     HighestScores,
@@ -32,7 +39,7 @@ from sphereface2.evaluation.thresholds import (
     widened,
     with_threshold,
 )
-from sphereface2.evaluation.views import Part, ProtocolResult, Table, View, cmc_view, strictest
+from sphereface2.evaluation.uncertainty import mean_rate, rate_of
 from sphereface2.models.unit_rows import first_of
 from sphereface2.progress import Progress
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.evaluation.ijb_identification import TemplateList
+from sphereface2.evaluation.protocols.ijb_identification import TemplateList
 from sphereface2.evaluation.templates import Ids
 from sphereface2.models.unit_rows import first_of
 
