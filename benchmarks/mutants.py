@@ -56,9 +56,9 @@ STAGES = {
         "tests/models",
     ],
     "training": ["tests/training"],
-    "data/mixing.py": ["tests/data/test_label_noise.py", "tests/data/test_open_set.py"],
+    "data/mixing.py": ["tests/data/test_mixing.py"],
     "data/transforms.py": ["tests/data/test_transforms.py"],
-    "data/loader/batch_plan.py": ["tests/data/test_loader.py", "tests/data/test_open_set.py"],
+    "data/loader/batch_plan.py": ["tests/data/test_loader.py", "tests/data/test_mixing.py"],
 }
 # Tested by ranks, in processes of their own: nothing is recorded there, and a mutant takes half a
 # minute. They are mutated only if they are named themselves.

@@ -1,5 +1,7 @@
-"""Training images in a folder for each person."""
+"""Training images in folders: which files are images, whose they are, and their packed names."""
 
+import os
+import pickle
 from pathlib import Path
 
 import cv2
@@ -7,7 +9,7 @@ import numpy as np
 import pytest
 
 from sphereface2.data.sources import SOURCES
-from sphereface2.data.sources.folder import ImageFolder
+from sphereface2.data.sources.folder import ImageFolder, LooseImages, PackedNames, find_images
 from sphereface2.registry import build
 
 RED = (200, 10, 20)
@@ -41,23 +43,11 @@ def test_people_are_sorted_folders_and_images_lie_at_any_depth(folder: Path) -> 
     assert source.labels.dtype == np.int64
     assert [source.image_path(i).name for i in range(4)] == ["2.JPG", "3.bmp", "1.webp", "1.png"]
     assert source.image_size is None
-
-
-def test_images_are_rgb(folder: Path) -> None:
-    source = ImageFolder(path=str(folder))
     image, label = source[3]
     assert image.dtype == np.uint8
     assert image.shape == (8, 8, 3)
     assert image[0, 0].tolist() == list(RED)
     assert label == 1
-
-
-def test_a_grey_image_gets_three_channels(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    cv2.imwrite(str(tmp_path / "a" / "1.png"), np.full((9, 9), 77, np.uint8))
-    image, _ = ImageFolder(path=str(tmp_path))[0]
-    assert image.shape == (9, 9, 3)
-    assert (image == 77).all()
 
 
 def test_image_size_resizes_and_the_table_builds_it(folder: Path) -> None:
@@ -74,22 +64,111 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         ImageFolder(path=str(tmp_path / "file"))
 
 
-def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
-    write_image(tmp_path / "only_at_the_top.png")
-    with pytest.raises(ValueError, match=r"no images in the folders .* PERSON/IMAGE"):
-        ImageFolder(path=str(tmp_path))
-
-
-@pytest.mark.parametrize("content", [b"", b"not an image", b"\xff\xd8\xff\xe0 cut short"])
-def test_an_unreadable_image_is_named(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "broken.jpg").write_bytes(content)
-    with pytest.raises(ValueError, match=r"cannot decode the image .*broken\.jpg"):
-        ImageFolder(path=str(tmp_path))[0]
-
-
 def test_an_image_that_vanished_is_named(folder: Path) -> None:
     source = ImageFolder(path=str(folder))
     source.image_path(0).unlink()
     with pytest.raises(FileNotFoundError, match=r"no image .*2\.JPG"):
         source[0]
+
+
+WHITE = np.full((16, 16, 3), 255, np.uint8)
+
+
+def write(path: Path, ending: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(cv2.imencode(ending, WHITE)[1].tobytes())
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    root = tmp_path / "photos"
+    write(root / "anna" / "1.jpg", ".jpg")
+    write(root / "anna" / "2.jfif", ".jpg")
+    write(root / "anna" / "3.TIFF", ".tiff")
+    write(root / "anna" / "4", ".png")
+    write(root / "anna" / "5.jpg_large", ".jpg")
+    write(root / "anna" / "6.gif", ".gif")
+    (root / "anna" / "7.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
+    (root / "anna" / "8").write_bytes(b"\0\0\0\x18ftypavif")
+    (root / "anna" / "9.nef").write_bytes(b"II*\0")
+    (root / "anna" / "film").write_bytes(b"\0\0\0\x18ftypmp42")
+    (root / "anna" / "BMW").write_text("BMW is a word")
+    write(root / "anna" / "notes.txt", ".jpg")  # never opened
+    write(root / "anna" / ".hidden.jpg", ".jpg")
+    write(root / ".trash" / "1.jpg", ".jpg")
+    os.mkfifo(root / "anna" / "pipe")
+    return root
+
+
+def test_images_are_told_by_their_ending_or_their_beginning(photos: Path) -> None:
+    found = find_images(photos)
+    names = ["1.jpg", "2.jfif", "3.TIFF", "4", "5.jpg_large", "6.gif"]
+    assert found.names == [f"anna/{name}" for name in names]
+    assert sorted(found.unread) == ["anna/7.HEIC", "anna/8", "anna/9.nef"]
+    assert found.unread["anna/8"] == (
+        "it is of the kind AVIF, which is not read; convert it to JPEG or PNG"
+    )
+
+
+def test_links_to_folders_are_followed_and_end(photos: Path, tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere" / "a.png", ".png")
+    (photos / "otto").symlink_to(tmp_path / "elsewhere")
+    (photos / "anna" / "album").symlink_to(tmp_path / "elsewhere")
+    # Three ways round: up, to itself, and two that point at each other.
+    (photos / "anna" / "up").symlink_to(tmp_path)
+    (tmp_path / "elsewhere" / "again").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "left").mkdir()
+    write(tmp_path / "right" / "r.png", ".png")
+    (tmp_path / "left" / "to").symlink_to(tmp_path / "right")
+    (tmp_path / "right" / "to").symlink_to(tmp_path / "left")
+    (photos / "both").symlink_to(tmp_path / "left")
+    linked = [name for name in find_images(photos).names if name.endswith(".png")]
+    assert linked == ["anna/album/a.png", "both/to/r.png", "otto/a.png"]
+    (photos / "all").symlink_to(photos)
+    assert ImageFolder(path=str(photos)).people == ["anna", "both", "otto"]
+
+
+@pytest.mark.parametrize("source", [ImageFolder, LooseImages])
+def test_sources_read_all_kinds_and_say_once_what_they_do_not_read(
+    photos: Path, source: type[ImageFolder] | type[LooseImages]
+) -> None:
+    images = source(path=str(photos))
+    images.prepare()
+    assert len(images) == 6
+    assert all(images[index][0].min() > 250 for index in range(6))
+    (note,) = images.notes
+    assert note == (
+        f"3 images of other kinds in {photos} are not read, such as anna/7.HEIC; convert them to "
+        "JPEG or PNG"
+    )
+    for name in list(images.unread):
+        (photos / name).unlink()
+    assert source(path=str(photos)).notes == ()
+
+
+@pytest.mark.parametrize("source", [ImageFolder, LooseImages])
+def test_a_folder_of_other_kinds_only_says_so(
+    tmp_path: Path, source: type[ImageFolder] | type[LooseImages]
+) -> None:
+    (tmp_path / "anna").mkdir()
+    (tmp_path / "anna" / "1.heic").touch()
+    with pytest.raises(ValueError, match=r"no images .*; 1 image of other kinds .* is not read"):
+        source(path=str(tmp_path))
+
+
+NAMES = ["a/1.jpg", "", "Zoë/ü.png", "b/\udcff\udc80.jpg", "\ud800", "a/1.jpg", "日本/顔.webp"]
+
+
+def test_names_come_back_as_they_were() -> None:
+    packed = PackedNames(NAMES)
+    assert len(packed) == len(NAMES)
+    assert [packed[index] for index in range(len(NAMES))] == NAMES
+    assert list(pickle.loads(pickle.dumps(packed))) == NAMES
+    assert packed[-1] == NAMES[-1]
+    for index in (len(NAMES), -len(NAMES) - 1):
+        with pytest.raises(IndexError):
+            packed[index]
+
+
+def test_there_may_be_none() -> None:
+    assert len(PackedNames([])) == 0

@@ -207,7 +207,7 @@ def test_a_source_of_a_script_is_read_in_threads(tmp_path: Path) -> None:
 NO_STREAMS = """
 import os
 from tests.data.numbered_images import Numbers
-from tests.data.test_reading_processes import loader_of
+from tests.data.test_readers import loader_of
 os.close(0)
 os.close(1)
 assert len(list(loader_of(Numbers([0] * 40)).batches(0, 10))) == 10
@@ -371,7 +371,7 @@ def test_processes_can_be_started_from_a_thread() -> None:
 ORPHANS = """
 import sys, time
 from tests.data.numbered_images import Numbers
-from tests.data.test_reading_processes import eventually, loader_of, readers
+from tests.data.test_readers import eventually, loader_of, readers
 batches = loader_of(Numbers([0] * 400)).batches(0, 100)
 next(batches)
 assert eventually(lambda: len(readers()) == 3)

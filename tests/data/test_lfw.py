@@ -91,10 +91,6 @@ def test_missing_images_are_counted_and_the_first_are_named(root: Path, tmp_path
         FileNotFoundError, match=r"9 of the 9 images .*give the folder .* with root, or"
     ):
         lfw_pairs(path=path, root=str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="root: there is no folder"):
-        lfw_pairs(path=path, root=str(tmp_path / "nowhere"))
-    with pytest.raises(FileNotFoundError, match="there is no list of pairs"):
-        lfw_pairs(path=str(tmp_path / "nothing.txt"))
 
 
 @pytest.mark.parametrize(
@@ -134,5 +130,3 @@ def test_the_header_must_agree_with_the_pairs(root: Path) -> None:
         lfw_pairs(path=write(root / "pairs.txt", "10 2", []))
     with pytest.raises(ValueError, match="line 1: counts must be at least 1"):
         lfw_pairs(path=write(root / "pairs.txt", "0 2", []))
-    with pytest.raises(ValueError, match="not a text file"):
-        lfw_pairs(path=str(root / "Zoë" / "Zoë_0001.png"))

@@ -1,12 +1,18 @@
-"""The paper's data sets are found by their names, and what is missing is said in one sentence."""
+"""The public data sets: found in a folder by their names, and named by the recipes."""
 
 from pathlib import Path
 
 import pytest
 
-from sphereface2.config.schema import load_config
+from sphereface2.config.schema import load_config, recipes
 from sphereface2.data import public_sets as datasets
-from sphereface2.data.public_sets import KNOWN_DATA, PAIR_SET_TITLES, TrainingData, find_datasets
+from sphereface2.data.public_sets import (
+    KNOWN_DATA,
+    PAIR_SET_TITLES,
+    TrainingData,
+    find_datasets,
+    known_data_of,
+)
 
 
 def touch(root: Path, *names: str) -> None:
@@ -129,3 +135,16 @@ def test_no_such_folder(tmp_path: Path) -> None:
 def test_every_known_set_can_be_found() -> None:
     assert set(datasets._NAMES) == set(KNOWN_DATA)
     assert set(KNOWN_DATA) <= set(datasets._LOOKED_FOR)
+
+
+def test_every_recipe_that_waits_for_data_names_its_sets_or_is_for_ones_own() -> None:
+    for recipe in recipes():
+        waits = "data.path" in recipe.summary
+        assert bool(known_data_of(recipe.name)) == (waits and recipe.name != "own-faces")
+        assert set(known_data_of(recipe.name)) <= set(KNOWN_DATA)
+
+
+def test_the_set_that_a_recipe_is_made_for_comes_first() -> None:
+    for recipe in recipes():
+        known = known_data_of(recipe.name)
+        assert not known or KNOWN_DATA[known[0]].title.lower() in recipe.summary.lower()
