@@ -28,18 +28,18 @@ from sphereface2.evaluation.mislabelled import (
     SplitPerson,
     Suspect,
 )
+from sphereface2.reporting.figures.inspection import (
+    InspectionPictures,
+    collect_pictures,
+    with_template,
+)
 from sphereface2.reporting.pages.inspection import (
     all_findings,
     inspection_page,
     inspection_table,
 )
-from sphereface2.reporting.pictures import (
-    ImageArray,
-    InspectionPictures,
-    collect_pictures,
-    jpeg_data_uri,
-    with_template,
-)
+from sphereface2.reporting.pages.page import jpeg_data_uri
+from sphereface2.reporting.style import ImageArray
 
 EVIL = "<script>[red]$x$"
 

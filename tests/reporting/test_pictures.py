@@ -3,7 +3,7 @@
 import numpy as np
 
 from sphereface2.data.sources.synthetic import SyntheticFaces
-from sphereface2.reporting.pictures import people_sheet
+from sphereface2.reporting.pages.verification import people_sheet
 
 
 def test_a_row_is_a_person_and_a_column_an_image() -> None:

@@ -15,9 +15,13 @@ from sphereface2.evaluation.protocols.megaface import MegaFaceResult, megaface, 
 from sphereface2.evaluation.thresholds import Measure
 from sphereface2.experiments.paper.protocols import published_beside
 from sphereface2.experiments.paper.published import IJB_C, MEGAFACE
-from sphereface2.reporting.figures.protocols import rate_figure
-from sphereface2.reporting.pages.protocols import protocol_page, roc_figures
-from sphereface2.reporting.protocol_tables import measures_content, table_content
+from sphereface2.reporting.pages.protocols import (
+    measures_content,
+    protocol_page,
+    rate_figure,
+    roc_figures,
+    table_content,
+)
 from tests.evaluation.test_megaface import features
 
 

@@ -14,8 +14,14 @@ from jinja2 import UndefinedError
 
 from sphereface2.evaluation.results import COMBINED, EvaluationResult
 from sphereface2.experiments.paper.published import LOSSES
-from sphereface2.reporting.pages.verification import DEFINITIONS, verification_page
-from sphereface2.reporting.pictures import PairPicture, ReportPictures, hardest_pairs, png_data_uri
+from sphereface2.reporting.pages.page import png_data_uri
+from sphereface2.reporting.pages.verification import (
+    DEFINITIONS,
+    PairPicture,
+    ReportPictures,
+    hardest_pairs,
+    verification_page,
+)
 from sphereface2.reporting.tables import interval_text
 from tests.reporting.example import example_evaluation, example_history
 

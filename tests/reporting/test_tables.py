@@ -8,8 +8,7 @@ from rich.console import Console
 
 from sphereface2.evaluation.results import EvaluationResult
 from sphereface2.experiments.paper.published import LOSSES
-from sphereface2.reporting.pages.verification import verification_page
-from sphereface2.reporting.pictures import ReportPictures
+from sphereface2.reporting.pages.verification import ReportPictures, verification_page
 from sphereface2.reporting.tables import (
     Cell,
     TableContent,

@@ -400,7 +400,7 @@ def _evaluate_protocol(subject: "Subject", protocol: "Protocol[Any]", *, root: P
 def _print_protocol(result: "ProtocolResult", report: Path) -> None:
     from rich.console import Console
 
-    from sphereface2.reporting.protocol_tables import measures_content, table_content
+    from sphereface2.reporting.pages.protocols import measures_content, table_content
 
     out = Console()
 

@@ -193,8 +193,8 @@ def _write(
     from sphereface2.data.sources.image_file import decode
     from sphereface2.datatools.inspect import clean_list, write_lines
     from sphereface2.files import printable
+    from sphereface2.reporting.figures.inspection import collect_pictures
     from sphereface2.reporting.pages.inspection import inspection_page
-    from sphereface2.reporting.pictures import collect_pictures
 
     unreadable = [f"{bad.location}\t{bad.reason}\n" for bad in facts.bad]
     unreadable += [

@@ -7,13 +7,14 @@ page its text stays text and its ink takes the page's colours, so one figure ser
 import colorsys
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import matplotlib as mpl
 import numpy as np
+import numpy.typing as npt
 from markupsafe import Markup
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -64,6 +65,9 @@ _OTHERS = ("#6366f1", "#0ea5e9", "#84cc16", "#ef4444", "#d946ef", "#a16207")
 # Colours of the page: hex for a figure on its own, CSS variables once it is inside a page.
 INK, MUTED, GRID = "#1e2530", "#5c6673", "#e3e6ea"
 _PAGE_COLOURS = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)"}
+
+ImageArray = npt.NDArray[np.uint8]
+"""A picture, (height, width, 3) in RGB."""
 
 DASHED = (0, (4, 2))
 ROUND = (1, 2, 2.5, 5, 10)  # what ticks are multiples of
@@ -243,6 +247,14 @@ def write_figure(path: Path, figure: Figure, *, kind: str, dpi: int) -> None:
     with mpl.rc_context({"svg.hashsalt": path.stem}):
         figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
     write_atomically(path, buffer.getvalue())
+
+
+def to_svgs(name: str, drawn: Iterable[tuple[str, Figure]]) -> list[Markup]:
+    """Several figures of a page, each with its description."""
+    return [
+        to_svg(figure, name=f"{name}{number}", description=description)
+        for number, (description, figure) in enumerate(drawn)
+    ]
 
 
 def to_svg(figure: Figure, *, name: str, description: str) -> Markup:

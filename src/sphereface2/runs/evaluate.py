@@ -34,8 +34,12 @@ from sphereface2.files import require_writable
 from sphereface2.models.embedder import Embedder, NetworkEmbedder, PixelEmbedder, offering_to_skip
 from sphereface2.models.folder import LoadedModel, TorchModel, load_model
 from sphereface2.progress import Watch, unwatched
-from sphereface2.reporting.pages.verification import verification_page
-from sphereface2.reporting.pictures import ReportPictures, hardest_pairs, people_sheet
+from sphereface2.reporting.pages.verification import (
+    ReportPictures,
+    hardest_pairs,
+    people_sheet,
+    verification_page,
+)
 from sphereface2.reporting.tables import PublishedTable
 from sphereface2.runs.folder import (
     CHECKPOINTS,

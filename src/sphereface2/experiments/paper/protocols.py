@@ -29,7 +29,7 @@ from sphereface2.models.extraction import open_embedder
 from sphereface2.models.folder import find_model, weights_digest
 from sphereface2.progress import Watch, unwatched
 from sphereface2.registry import look_up
-from sphereface2.reporting.protocol_tables import value_cell
+from sphereface2.reporting.pages.protocols import value_cell
 from sphereface2.reporting.tables import Cell, PublishedTable, TableContent
 
 FOLDER = "protocols"

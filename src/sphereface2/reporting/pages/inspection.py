@@ -14,7 +14,15 @@ from sphereface2.datatools.inspect import Inspected, Inspection
 from sphereface2.datatools.inspect.faces import MAX_DISPLACEMENT, MIN_AGREEMENT
 from sphereface2.datatools.inspect.findings import ERROR, GOOD, NOTE, SUSPICION, Finding, findings
 from sphereface2.evaluation.mislabelled import BELONGS, MislabelledResult, Suspect
-from sphereface2.reporting.figures.inspection import margins_figure, people_figure, sizes_figure
+from sphereface2.reporting.figures.inspection import (
+    InspectionPictures,
+    PictureRow,
+    groups_of_copies,
+    margins_figure,
+    people_figure,
+    sizes_figure,
+    with_template,
+)
 from sphereface2.reporting.pages.page import (
     Definitions,
     Page,
@@ -22,14 +30,8 @@ from sphereface2.reporting.pages.page import (
     Tile,
     blocks,
     definitions,
-)
-from sphereface2.reporting.pictures import (
-    InspectionPictures,
-    PictureRow,
-    groups_of_copies,
     jpeg_data_uri,
     png_data_uri,
-    with_template,
 )
 from sphereface2.reporting.style import BLUE, to_svg
 

@@ -1,5 +1,6 @@
 """The skeleton of every page: one HTML file that holds everything it shows and loads nothing."""
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -7,10 +8,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cv2
+import numpy as np
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from sphereface2.files import write_atomically
+from sphereface2.reporting.style import ImageArray
 
 Definitions = Sequence[tuple[str, str]]
 
@@ -89,3 +93,32 @@ def _environment() -> Environment:
 def _source(name: str) -> str:
     place = resources.files("sphereface2.reporting").joinpath("templates", name)
     return place.read_text(encoding="utf-8")
+
+
+# -- pictures inside a page ------------------------------------------------------------------------
+
+
+def png_data_uri(image: ImageArray, *, max_size: int | None = None) -> str:
+    """An RGB image as a PNG inside a data URI; `max_size` bounds its longer side."""
+    return _data_uri(image, "png", max_size)
+
+
+def jpeg_data_uri(image: ImageArray, *, max_size: int = 112) -> str:
+    """An RGB image as a JPEG inside a data URI; hundreds of them fit on a page."""
+    return _data_uri(image, "jpeg", max_size, cv2.IMWRITE_JPEG_QUALITY, 85)
+
+
+def _data_uri(image: ImageArray, kind: str, max_size: int | None, *options: int) -> str:
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+        raise ValueError(
+            "a picture of the report must be uint8 of the shape (height, width, 3), got "
+            f"{image.dtype} of the shape {image.shape}"
+        )
+    height, width = image.shape[:2]
+    if max_size is not None and max(height, width) > max_size:
+        scale = max_size / max(height, width)
+        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        image = np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+    done, encoded = cv2.imencode(f".{kind}", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), options)
+    assert done
+    return f"data:image/{kind};base64,{base64.b64encode(encoded.tobytes()).decode('ascii')}"

@@ -1,25 +1,124 @@
-"""The report of a protocol: one HTML page with its numbers, curves and conventions."""
+"""A protocol's result to look at: its tables, its figures and its page."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from sphereface2.evaluation.protocols.protocol import Part, ProtocolResult
+from sphereface2.evaluation.protocols.protocol import (
+    Compared,
+    Part,
+    ProtocolResult,
+    RateCurve,
+    Table,
+    Value,
+)
 from sphereface2.evaluation.results import installed_versions
-from sphereface2.reporting.figures.protocols import compared_figure, rate_figure
+from sphereface2.evaluation.thresholds import Measure
+from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.reporting.figures.verification import (
     AcceptCurve,
     det_figure,
     histogram_figure,
+    mark_rates,
     roc_figure,
 )
 from sphereface2.reporting.pages.page import LegendEntry, Page, Section, Tile, blocks
 from sphereface2.reporting.pages.verification import SCORE_LEGEND
-from sphereface2.reporting.protocol_tables import measures_content, table_content
-from sphereface2.reporting.style import GREY, method_colour, to_svg
-from sphereface2.reporting.tables import TableContent, interval_text, percent
+from sphereface2.reporting.style import DASHED, GREY, axes_of, method_colour, to_svgs
+from sphereface2.reporting.tables import UNRESOLVED, Cell, TableContent, interval_text, percent
+
+ABSENT = Cell("–", faint=True)
+
+
+def measures_content(title: str, measures: Sequence[Measure]) -> TableContent:
+    """Every number with its interval, its trials and where it was read."""
+    at_threshold = any(measure.at is not None for measure in measures)
+    columns: tuple[str, ...] = ("measure", "rate (%)", "trials")
+    if at_threshold:
+        columns += ("false rate reached", "threshold")
+    note = f"under each rate its {100 * measures[0].rate.interval.confidence:g}% interval"
+    if any(not measure.resolved for measure in measures):
+        note += f"; {UNRESOLVED}: the target is below one of so many impostor trials"
+    return TableContent(
+        title=title,
+        columns=columns,
+        rows=tuple(_row(measure, at_threshold=at_threshold) for measure in measures),
+        note=note,
+    )
+
+
+def table_content(table: Table) -> TableContent:
+    """Any table of a view."""
+    rows = tuple(tuple(value_cell(value) for value in row) for row in table.rows)
+    return TableContent(table.title, table.columns, rows, table.note)
+
+
+def value_cell(value: Value) -> Cell:
+    """A value as it is printed: rates in percent over their interval."""
+    match value:
+        case None:
+            return ABSENT
+        case Measure(resolved=False):
+            return Cell(UNRESOLVED, faint=True)
+        case Measure(rate=rate) | (Rate() as rate):
+            ends = interval_text(rate.interval, digits=2)
+            return Cell(percent(rate.value, digits=2), ends, strong=True)
+        case int():
+            return Cell(f"{value:,}")
+        case float():
+            return Cell(f"{value:.3g}".replace("-", "−"))
+        case _:
+            return Cell(value)
+
+
+def _row(measure: Measure, *, at_threshold: bool) -> tuple[Cell, ...]:
+    cells = (Cell(measure.name), value_cell(measure), Cell(f"{measure.rate.trials:,}"))
+    if not at_threshold:
+        return cells
+    at = measure.at
+    if at is None:
+        return (*cells, Cell(""), Cell(""))
+    of = f"of {at.impostors:,}"
+    if not at.resolved:
+        return (*cells, Cell("", of), Cell(""))
+    threshold = f"{at.threshold:.4f}".replace("-", "−")
+    return (*cells, Cell(f"{at.reached:.3g}", of), Cell(threshold))
+
+
+def rate_figure(curve: RateCurve, *, colour: str) -> Figure:
+    """A rate over a count, such as that of the probes found among the first k, with intervals."""
+    figure, axes = axes_of(curve.title, curve.x_label, curve.y_label)
+    axes.plot(curve.x, [100 * rate for rate in curve.y], color=colour, linewidth=2.0)
+    marks = [(float(count), measure.rate) for count, measure in curve.marks]
+    mark_rates(axes, marks, colour)
+    lowest = min([*curve.y, *(rate.interval.low for _, rate in marks)])
+    axes.set_ylim(max(0.0, 100 * lowest - 8), 101.5)
+    axes.set_xscale("log")
+    axes.set_xlim(0.9 * curve.x[0], max(2 * curve.x[0], 1.1 * curve.x[-1]))
+    if curve.x[-1] < 100 * curve.x[0] + 1:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
+    return figure
+
+
+def compared_figure(compared: Compared, *, colour: str) -> Figure:
+    """A rate of each group with its interval; the dashed line is that of all together."""
+    figure, axes = axes_of(compared.title, "", "rate (%)")
+    rates = [(float(place), rate) for place, (_, rate) in enumerate(compared.rates)]
+    if compared.line is not None:
+        axes.axhline(100 * compared.line, color=GREY, linewidth=0.9, linestyle=DASHED)
+    mark_rates(axes, rates, colour)
+    axes.set_xticks(range(len(rates)), [name for name, _ in compared.rates])
+    axes.set_xlim(-0.5, len(rates) - 0.5)
+    axes.set_ylim(bottom=0)
+    if sum(len(name) for name, _ in compared.rates) > 36:
+        axes.tick_params(axis="x", rotation=30)
+    return figure
+
 
 _TILES = 4
 
@@ -117,9 +216,9 @@ def protocol_page(
     ]
     sections = [Section("numbers", "Numbers", [block.table(each, heading=True) for each in tables])]
     for each in _FIGURES:
-        drawn = _drawn(each, view.parts, colour)
+        drawn = [figure for part in view.parts for figure in each.drawn(part, colour)]
         if drawn:
-            content = [block.figures(drawn, each.note, each.legend)]
+            content = [block.figures(to_svgs(each.key, drawn), each.note, each.legend)]
             sections.append(Section(each.key, each.title, content))
     if published:
         beside = [block.table(each, heading=True) for each in published]
@@ -153,12 +252,4 @@ def _tiles(parts: Sequence[Part]) -> list[Tile]:
             small="\N{THIN SPACE}%",
         )
         for number, (name, measure) in enumerate(chosen[:_TILES])
-    ]
-
-
-def _drawn(section: _Figures, parts: Sequence[Part], colour: str) -> list[Markup]:
-    figures = [each for part in parts for each in section.drawn(part, colour)]
-    return [
-        to_svg(figure, name=f"{section.key}{number}", description=description)
-        for number, (description, figure) in enumerate(figures)
     ]

@@ -1,11 +1,15 @@
 """The report of a verification: accuracy, curves, scores, training, hardest pairs, data, config."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import cv2
+import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from sphereface2.data.sources.source import Images, Source
 from sphereface2.evaluation.results import (
     COMBINED,
     RAW_PIXELS,
@@ -20,9 +24,22 @@ from sphereface2.reporting.figures.verification import (
     histogram_figure,
     roc_figure,
 )
-from sphereface2.reporting.pages.page import LegendEntry, Page, Section, Tile, blocks, definitions
-from sphereface2.reporting.pictures import PairPicture, ReportPictures, png_data_uri
-from sphereface2.reporting.style import GENUINE_COLOUR, IMPOSTOR_COLOUR, method_colour, to_svg
+from sphereface2.reporting.pages.page import (
+    LegendEntry,
+    Page,
+    Section,
+    Tile,
+    blocks,
+    definitions,
+    png_data_uri,
+)
+from sphereface2.reporting.style import (
+    GENUINE_COLOUR,
+    IMPOSTOR_COLOUR,
+    ImageArray,
+    method_colour,
+    to_svgs,
+)
 from sphereface2.reporting.tables import (
     PublishedTable,
     accuracy_content,
@@ -112,6 +129,30 @@ SCORE_LEGEND = (
     LegendEntry("same person", GENUINE_COLOUR, "filled"),
     LegendEntry("different people", IMPOSTOR_COLOUR, "filled"),
 )
+
+
+@dataclass(frozen=True, eq=False)
+class PairPicture:
+    """The two images of a pair, uint8 RGB, with its score."""
+
+    left: ImageArray
+    right: ImageArray
+    score: float
+    same: bool
+    set_name: str
+
+
+@dataclass(frozen=True, eq=False)
+class ReportPictures:
+    """All that a report shows as pictures; each part may be missing.
+
+    no_contact_sheet: what stands in the place of a contact sheet that is missing
+    """
+
+    contact_sheet: ImageArray | None = None
+    no_contact_sheet: str = "No contact sheet was given."
+    contact_sheet_caption: str = "Each row is one person."
+    hardest: tuple[PairPicture, ...] = ()
 
 
 def verification_page(
@@ -212,14 +253,13 @@ def curve_section(
 ) -> Section:
     """ROC or DET: one figure per set, with the curves of all models on it."""
     drawn = []
-    for number, set_name in enumerate(evaluation.sets):
+    for set_name in evaluation.sets:
         curves = [AcceptCurve.of(row) for row in evaluation.rows if row.set_name == set_name]
-        figure = draw(set_name, curves, legend=False, **options)
-        label = f"{name.lower()}{number}"
-        drawn.append(to_svg(figure, name=label, description=f"{name}, {set_name}"))
+        drawn.append((f"{name}, {set_name}", draw(set_name, curves, legend=False, **options)))
     if any(row.roc_band for row in evaluation.rows):
         note += _BAND_NOTE
-    return Section(name.lower(), name, [blocks().figures(drawn, note, legend)])
+    svgs = to_svgs(name.lower(), drawn)
+    return Section(name.lower(), name, [blocks().figures(svgs, note, legend)])
 
 
 def _subject_results(evaluation: EvaluationResult) -> list[VerificationResult]:
@@ -261,30 +301,22 @@ def _histograms(evaluation: EvaluationResult) -> list[Markup]:
         min(result.histogram.edges[0] for result in results),
         max(result.histogram.edges[-1] for result in results),
     )
-    return [
-        to_svg(
+    drawn = [
+        (
+            f"Score histogram, {each.set_name}",
             histogram_figure(
-                result.set_name,
-                result.histogram,
-                threshold=result.threshold,
-                limits=limits,
-                legend=False,
+                each.set_name, each.histogram, threshold=each.threshold, limits=limits, legend=False
             ),
-            name=f"scores{number}",
-            description=f"Score histogram, {result.set_name}",
         )
-        for number, result in enumerate(results)
+        for each in results
     ]
+    return to_svgs("scores", drawn)
 
 
 def _training(history: Sequence[Mapping[str, Any]]) -> list[Markup]:
     drawn = [
-        to_svg(
-            curve_figure(curve),
-            name=f"curve{number}",
-            description=f"{curve.title} over the steps of training",
-        )
-        for number, curve in enumerate(training_curves(history))
+        (f"{curve.title} over the steps of training", curve_figure(curve))
+        for curve in training_curves(history)
     ]
     if not drawn:
         return [blocks().empty("No training history was given.")]
@@ -292,7 +324,7 @@ def _training(history: Sequence[Mapping[str, Any]]) -> list[Markup]:
         "What the run logged. Active negatives are the comparisons with other people that still "
         "fall on the wrong side."
     )
-    return [blocks().note(note), blocks().figures(drawn)]
+    return [blocks().note(note), blocks().figures(to_svgs("curve", drawn))]
 
 
 def _data(pictures: ReportPictures) -> Markup:
@@ -330,3 +362,49 @@ def _card(evaluation: EvaluationResult, pair: PairPicture) -> dict[str, Any]:
         accepted = pair.score >= result.threshold
         card |= {"verdict": "accepted" if accepted else "rejected", "wrong": accepted != pair.same}
     return card
+
+
+# -- its pictures ----------------------------------------------------------------------------------
+
+
+def hardest_pairs(
+    evaluation: EvaluationResult, images: Mapping[str, Images], *, per_set: int = 3
+) -> tuple[PairPicture, ...]:
+    """The pictures of the `per_set` worst pairs of each kind, of each set that `images` names."""
+    return tuple(
+        PairPicture(
+            images[result.set_name][pair.left],
+            images[result.set_name][pair.right],
+            pair.score,
+            pair.same,
+            result.set_name,
+        )
+        for result in _subject_results(evaluation)
+        if result.set_name in images and result.set_name != COMBINED
+        for pair in (*result.hardest_genuine[:per_set], *result.hardest_impostor[:per_set])
+    )
+
+
+def people_sheet(
+    source: Source,
+    *,
+    people: Sequence[int] | None = None,
+    samples: int = 10,
+    size: int = 112,
+    gap: int = 2,
+) -> ImageArray:
+    """A picture of a source: a row for each of the people (the first seven), a column an image.
+
+    A person with fewer images leaves the rest of the row white.
+    """
+    known = [int(label) for label in np.unique(source.labels) if label >= 0]
+    shown = known[:7] if people is None else list(people)
+    step = size + gap
+    sheet = np.full((len(shown) * step - gap, samples * step - gap, 3), 255, dtype=np.uint8)
+    for row, label in enumerate(shown):
+        for column, index in enumerate(np.flatnonzero(source.labels == label)[:samples]):
+            image, _ = source[int(index)]
+            tile = cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA)
+            top, left = row * step, column * step
+            sheet[top : top + size, left : left + size] = tile
+    return sheet
