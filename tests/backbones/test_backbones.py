@@ -23,6 +23,8 @@ PARAMETERS = {
     "iresnet50": 43_590_848,
     "iresnet100": 65_156_160,
     "mobilefacenet": 1_003_136,
+    "mbf": 2_059_520,
+    "mbf-large": 6_314_880,
 }
 SMALL: dict[str, Any] = {"width": 4, "input_size": 32, "embedding_dim": 6}
 
@@ -248,6 +250,7 @@ def test_all_options_with_their_defaults() -> None:
         "input_size": 112,
         "embedding_dim": 512,
         "batch_norm": False,
+        "relu_after_sum": False,
     }
 
 

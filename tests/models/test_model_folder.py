@@ -101,7 +101,8 @@ def test_a_model_comes_back_as_it_was(tmp_path: Path, name: str) -> None:
 
 def test_options_are_written_out_so_that_later_defaults_cannot_change_them(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
-    assert config["backbone"] == {"name": "sfnet4", "options": {**OPTIONS, "batch_norm": False}}
+    options = {**OPTIONS, "batch_norm": False, "relu_after_sum": False}
+    assert config["backbone"] == {"name": "sfnet4", "options": options}
 
 
 def test_half_precision_weights_are_loaded_as_float32(folder: Path) -> None:

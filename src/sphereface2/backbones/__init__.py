@@ -10,7 +10,7 @@ import torch
 
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.backbones.iresnet import IResNet18, IResNet34, IResNet50, IResNet100
-from sphereface2.backbones.mobilefacenet import MobileFaceNet
+from sphereface2.backbones.mobilefacenet import MBF, MBFLarge, MobileFaceNet
 from sphereface2.backbones.sfnet import SFNet4, SFNet10, SFNet20, SFNet36, SFNet64
 from sphereface2.registry import build, look_up, resolve_options
 
@@ -27,6 +27,8 @@ BACKBONES: dict[str, type[Backbone]] = {
     "iresnet50": IResNet50,
     "iresnet100": IResNet100,
     "mobilefacenet": MobileFaceNet,
+    "mbf": MBF,
+    "mbf-large": MBFLarge,
 }
 
 

@@ -8,7 +8,10 @@ from sphereface2.backbones.backbone import Backbone, halved
 
 
 class IResNet(Backbone):
-    """A convolution at full size, four stages that halve it, BN-dropout-linear-BN at the end."""
+    """A convolution at full size, four stages that halve it, BN-dropout-linear-BN at the end.
+
+    norm_eps: what batch norm adds to the variance; networks that stem from MXNet have 2e-5
+    """
 
     blocks: ClassVar[tuple[int, int, int, int]]
 
@@ -19,8 +22,11 @@ class IResNet(Backbone):
         input_size: int = 112,
         embedding_dim: int = 512,
         dropout: float = 0.0,
+        norm_eps: float = 1e-5,
     ) -> None:
         super().__init__(width=width, input_size=input_size, embedding_dim=embedding_dim)
+        if not 0 < norm_eps < 1:
+            raise ValueError(f"backbone.norm_eps must lie in (0, 1), got {norm_eps}")
         if not 0 <= dropout < 1:
             raise ValueError(f"backbone.dropout must lie in [0, 1), got {dropout}")
         self.stem = nn.Sequential(
@@ -48,6 +54,8 @@ class IResNet(Backbone):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.normal_(module.weight, std=0.1)
+            elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                module.eps = norm_eps
 
     def embed(self, images: Tensor) -> Tensor:
         embeddings: Tensor = self.norm(self.output(self.stages(self.stem(images))))

@@ -1,11 +1,14 @@
 """MobileFaceNet: a network of about a million parameters for phones (arXiv 1804.07573)."""
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 
 from sphereface2.backbones.backbone import Backbone, halved
 
-# The paper's Table 1: expansion t, channels c in units of the width, repetitions n, stride s.
-_BOTTLENECKS = ((2, 1, 5, 2), (4, 2, 1, 2), (2, 2, 6, 1), (4, 2, 1, 2), (2, 2, 2, 1))
+# The paper's Table 1, in units of the width: what the first bottleneck of a stage, which halves the
+# map, widens to; the stage's channels; what its further bottlenecks widen to.
+_STAGES = ((2, 1, 2), (4, 2, 4), (8, 2, 4))
 
 
 class MobileFaceNet(Backbone):
@@ -15,24 +18,23 @@ class MobileFaceNet(Backbone):
     network weigh the middle of the face and its rim differently.
     """
 
+    scale: ClassVar[int] = 1  # of the channels between the bottlenecks
+    blocks: ClassVar[tuple[int, int, int, int]] = (1, 4, 6, 2)  # of stride 1 in each stage
+
     def __init__(self, *, width: int = 64, input_size: int = 112, embedding_dim: int = 128) -> None:
         super().__init__(width=width, input_size=input_size, embedding_dim=embedding_dim)
-        layers: list[nn.Module] = [
-            _convolution(3, width, kernel=3, stride=2),
-            _convolution(width, width, kernel=3, groups=width),
-        ]
-        channels = width
-        for expansion, multiple, repetitions, stride in _BOTTLENECKS:
-            for repetition in range(repetitions):
-                layers.append(
-                    _Bottleneck(
-                        channels,
-                        multiple * width,
-                        expansion=expansion,
-                        stride=stride if repetition == 0 else 1,
-                    )
-                )
-                channels = multiple * width
+        channels = self.scale * width
+        layers: list[nn.Module] = [_convolution(3, channels, kernel=3, stride=2)]
+        if self.blocks[0] == 1:
+            layers.append(_convolution(channels, channels, kernel=3, groups=width))
+        else:
+            repeated = range(self.blocks[0])
+            layers += [_Bottleneck(channels, channels, hidden=2 * width) for _ in repeated]
+        for (first, multiple, further), count in zip(_STAGES, self.blocks[1:], strict=True):
+            wider = multiple * self.scale * width
+            layers.append(_Bottleneck(channels, wider, hidden=first * width, stride=2))
+            layers += [_Bottleneck(wider, wider, hidden=further * width) for _ in range(count)]
+            channels = wider
         layers.append(_convolution(channels, 8 * width, kernel=1))
         self.layers = nn.Sequential(*layers)
         side = halved(input_size, 4)
@@ -53,12 +55,27 @@ class MobileFaceNet(Backbone):
         return embeddings
 
 
+class MBF(MobileFaceNet):
+    """InsightFace's mbf: twice the channels between the bottlenecks, which widen no further."""
+
+    scale = 2
+
+    def __init__(self, *, width: int = 64, input_size: int = 112, embedding_dim: int = 512) -> None:
+        super().__init__(width=width, input_size=input_size, embedding_dim=embedding_dim)
+
+
+class MBFLarge(MBF):
+    """InsightFace's mbf_large: four times the channels, and twice the blocks."""
+
+    scale = 4
+    blocks = (2, 8, 12, 4)
+
+
 class _Bottleneck(nn.Module):
     """Expand, filter each channel, and narrow again without an activation."""
 
-    def __init__(self, channels: int, wider: int, *, expansion: int, stride: int) -> None:
+    def __init__(self, channels: int, wider: int, *, hidden: int, stride: int = 1) -> None:
         super().__init__()
-        hidden = expansion * channels
         self.branch = nn.Sequential(
             _convolution(channels, hidden, kernel=1),
             _convolution(hidden, hidden, kernel=3, stride=stride, groups=hidden),

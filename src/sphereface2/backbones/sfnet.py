@@ -13,6 +13,9 @@ class SFNet(Backbone):
     With `batch_norm` every convolution is followed by batch norm before its ReLU and has no bias
     of its own, and the embedding is batch-normed as well: easier to train at a high learning rate
     than the paper's network, which has none.
+
+    A residual unit adds the identity after its last ReLU, as SphereFace does; with
+    `relu_after_sum` before it, as ResNet and OpenSphere's later sfnets do.
     """
 
     units: ClassVar[tuple[int, int, int, int]]
@@ -24,6 +27,7 @@ class SFNet(Backbone):
         input_size: int = 112,
         embedding_dim: int = 512,
         batch_norm: bool = False,
+        relu_after_sum: bool = False,
     ) -> None:
         super().__init__(width=width, input_size=input_size, embedding_dim=embedding_dim)
         stages: list[nn.Module] = []
@@ -31,7 +35,10 @@ class SFNet(Backbone):
         for stage, units in enumerate(self.units):
             wider = width * 2**stage
             stages.append(_convolution(channels, wider, stride=2, batch_norm=batch_norm))
-            stages += [_ResidualUnit(wider, batch_norm=batch_norm) for _ in range(units)]
+            stages += [
+                _ResidualUnit(wider, batch_norm=batch_norm, relu_after_sum=relu_after_sum)
+                for _ in range(units)
+            ]
             channels = wider
         self.stages = nn.Sequential(*stages)
         side = halved(input_size, 4)
@@ -76,21 +83,24 @@ class SFNet64(SFNet):
 
 
 class _ResidualUnit(nn.Module):
-    """x + ReLU(conv(ReLU(conv(x)))): the identity is added after the last ReLU."""
+    """x + ReLU(conv(ReLU(conv(x)))), or ReLU(x + conv(ReLU(conv(x)))) with `relu_after_sum`."""
 
-    def __init__(self, channels: int, *, batch_norm: bool) -> None:
+    def __init__(self, channels: int, *, batch_norm: bool, relu_after_sum: bool) -> None:
         super().__init__()
         # Without batch norm the units must start near the identity: their outputs are never
         # negative, so thirty of them with Xavier weights would explode.
         deviation = None if batch_norm else 0.01
-        self.branch = nn.Sequential(
-            _convolution(channels, channels, batch_norm=batch_norm, deviation=deviation),
-            _convolution(channels, channels, batch_norm=batch_norm, deviation=deviation),
+        first, second = (
+            _convolution(channels, channels, batch_norm=batch_norm, deviation=deviation)
+            for _ in range(2)
         )
+        self.branch = nn.Sequential(first, second[:-1] if relu_after_sum else second)
+        self.relu_after_sum = relu_after_sum
 
     def forward(self, features: Tensor) -> Tensor:
         change: Tensor = self.branch(features)
-        return features + change
+        summed = features + change
+        return summed.relu() if self.relu_after_sum else summed
 
 
 def _convolution(

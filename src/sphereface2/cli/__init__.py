@@ -19,6 +19,7 @@ from sphereface2.cli import (
     evaluate,
     extract,
     generate,
+    importing,
     inspect,
     listing,
     reproduce,
@@ -40,6 +41,7 @@ app.command("evaluate", cls=evaluate.EvaluateCommand)(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("calibrate")(calibrate.calibrate)
 app.command("extract")(extract.extract)
+app.command("import")(importing.import_)
 app.command("generate")(generate.generate)
 app.command("align")(align.align)
 app.command("inspect")(inspect.inspect)

@@ -193,11 +193,11 @@ def save_model(
 
     resolved = backbone_options(name, options)
     state = {key: value.detach().cpu().contiguous() for key, value in backbone.state_dict().items()}
-    difference = _difference(
+    wrong = differences(
         {key: tuple(value.shape) for key, value in state.items()}, _shapes(name, resolved)
     )
-    if difference:
-        raise ValueError(f"the network to save is not a {name} with these options: {difference}")
+    if wrong:
+        raise ValueError(f"the network to save is not a {name} with these options: {wrong[0]}")
     _check_input_size(preprocessing, backbone)
     config = {
         "backbone": {"name": name, "options": resolved},
@@ -363,11 +363,9 @@ def _load_weights(folder: Path, config: dict[str, Any]) -> TorchModel:
     try:
         with safe_open(weights, framework="pt") as file:
             found = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
-        difference = _difference(found, expected)
-        if difference:
-            raise ValueError(
-                f"{weights} does not fit the backbone {name} of {CONFIG}: {difference}"
-            )
+        wrong = differences(found, expected)
+        if wrong:
+            raise ValueError(f"{weights} does not fit the backbone {name} of {CONFIG}: {wrong[0]}")
         state = load_file(weights)
     except SafetensorError as error:
         raise ValueError(f"{weights} is damaged or cut short: {error}") from None
@@ -522,14 +520,14 @@ def _shapes(name: str, options: Mapping[str, Any]) -> dict[str, tuple[int, ...]]
     return {key: tuple(value.shape) for key, value in backbone.state_dict().items()}
 
 
-def _difference(
+def differences(
     found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
-) -> str:
-    """The first difference between two sets of tensors in words, or nothing."""
+) -> list[str]:
+    """What is different between two sets of tensors, in words."""
+    wrong = []
     for key, shape in expected.items():
         if key not in found:
-            return f"the tensor {key} is missing"
-        if found[key] != shape:
-            return f"the tensor {key} has shape {found[key]}, not {shape}"
-    surplus = [key for key in found if key not in expected]
-    return f"the tensor {surplus[0]} is not part of it" if surplus else ""
+            wrong.append(f"the tensor {key} is missing")
+        elif found[key] != shape:
+            wrong.append(f"the tensor {key} has shape {found[key]}, not {shape}")
+    return wrong + [f"the tensor {key} is not part of it" for key in found if key not in expected]

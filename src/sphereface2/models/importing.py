@@ -1,0 +1,422 @@
+"""Weights that others have saved, made into a model of ours: read as data, and fitted strictly.
+
+The layers' names say whose network it is (`models/foreign_names.py`) and the shapes how large it
+is; every tensor of the network must be there, with its shape, and nothing else.
+"""
+
+import hashlib
+import pickle
+import re
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from sphereface2.backbones import BACKBONES, Backbone, backbone_options, build_backbone
+from sphereface2.backbones.backbone import halved
+from sphereface2.backbones.iresnet import IResNet
+from sphereface2.backbones.mobilefacenet import MobileFaceNet
+from sphereface2.backbones.preprocessing import PerChannel, Preprocessing
+from sphereface2.models.folder import differences, save_model
+from sphereface2.models.foreign_names import LAYOUTS, Layout, neutral
+from sphereface2.registry import look_up
+
+Tensors = dict[str, Tensor]
+
+_COUNTER = "num_batches_tracked"  # of batch norm: no weight, and not in files of before torch 0.4.1
+_DEEPEST = 8  # dictionaries within dictionaries
+# What stands beside a network in a checkpoint and is left behind knowingly: the class centres and
+# what else a loss has, and the state of the training.
+_OF_A_HEAD = re.compile(
+    r"head|classifier|softmax|margin|metric|kernel|(arc|cos|ada|mag|sphere)face|partial_?fc|loss"
+    r"|criterion|logits|fc7"
+)
+_OF_THE_TRAINING = re.compile(r"optim|sched|scaler|^amp$|callbacks|loops|rng|random")
+_BARE_CENTRES = {"weight", "kernel", "W"}  # as a head alone has them
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A network with the weights of a file, in evaluation mode."""
+
+    backbone: Backbone
+    name: str
+    options: dict[str, Any]
+    preprocessing: Preprocessing
+    source: str
+    """Whose layout the file has, in words."""
+    part: str
+    """With what the names of the network's tensors begin in the file."""
+    digest: str
+    """SHA-256 of the file."""
+    ignored: tuple[str, ...] = field(default=())
+    """The tensors that belong to a head or to the state of a training."""
+
+
+def import_weights(
+    path: Path | str,
+    *,
+    backbone: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    part: str | None = None,
+    channels: str | None = None,
+    mean: PerChannel = 127.5,
+    scale: PerChannel = 127.5,
+    size: int | None = None,
+) -> ImportedModel:
+    """The network in a file that torch or safetensors has written; a ValueError says what differs.
+
+    backbone, options: which of our backbones it is, where the file alone does not say enough;
+        options that its tensors show need not be given
+    part: what the names of its tensors begin with, where a file holds several networks
+    channels, mean, scale, size: what the network was trained with, as `Preprocessing` has it; by
+        default what the layout's own project uses
+    """
+    path = Path(path)
+    if backbone is not None:
+        look_up("backbone", BACKBONES, backbone)
+    given = dict(options or {})
+    if size is not None:
+        given["input_size"] = size
+    tensors = read_tensors(path)
+    fit = _best_fit(path, tensors, backbone=backbone, part=part)
+    expected, resolved = _expected(path, fit, tensors, given)
+    ignored = _check(path, fit, expected, resolved, tensors, wanted=backbone, part=part)
+    eps = resolved.get("norm_eps", 1e-5)
+    state: Tensors = {}
+    for key, like in expected.items():
+        theirs = fit.names[key]
+        found = None if theirs is None else tensors.get(fit.prefix + theirs)
+        state[key] = neutral(key, like, eps=eps) if found is None else found
+    with torch.device("meta"):
+        network = build_backbone(fit.name, **resolved)
+    network.to_empty(device="cpu")
+    network.load_state_dict(state)
+    network.eval()
+    _check_output(path, network)
+    preprocessing = Preprocessing(network.input_size, channels or fit.layout.channels, mean, scale)
+    return ImportedModel(
+        network,
+        fit.name,
+        resolved,
+        preprocessing,
+        fit.layout.source,
+        fit.prefix,
+        _digest(path),
+        tuple(ignored),
+    )
+
+
+def save_import(model: ImportedModel, folder: Path | str, *, flip: bool = True) -> None:
+    """Write the model folder; where it comes from is kept in its config.json."""
+    save_model(
+        folder,
+        model.backbone,
+        name=model.name,
+        options=model.options,
+        preprocessing=model.preprocessing,
+        flip=flip,
+        extra={"imported": {"source": model.source, "part": model.part, "sha256": model.digest}},
+    )
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def read_tensors(path: Path) -> Tensors:
+    """All tensors of a file by their dotted names; nothing in the file is run."""
+    if not path.is_file():
+        what = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise FileNotFoundError(f"the weights {path}: it {what}")
+    with path.open("rb") as file:
+        start = file.read(16)
+    if start[8:9] == b"{":
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged or cut short: {error}") from None
+    if start[:4] != b"PK\x03\x04" and start[:1] != b"\x80":
+        raise ValueError(
+            f"{path} is not a file of weights that can be read: it is neither what torch.save nor "
+            "what safetensors writes (.pt, .pth, .safetensors)"
+        )
+    if start[:2] == b"PK":
+        _require_checkpoint(path)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        named = re.search(r"GLOBAL (\S+)|global (\S+)", str(error))
+        asks = f" (it asks for {next(filter(None, named.groups()))})" if named else ""
+        raise ValueError(
+            f"{path} holds more than tensors{asks}, which could run code and is not read; save the "
+            "state dict alone, where you trust the file: torch.save(model.state_dict(), FILE)"
+        ) from None
+    except Exception:  # a broken pickle raises any kind of error
+        raise ValueError(f"{path} is damaged or cut short: torch cannot read it") from None
+    found = dict(_flat(content, "", _DEEPEST))
+    if not found:
+        raise ValueError(f"{path} holds no tensors by name; save the state dict of a network")
+    return found
+
+
+def _require_checkpoint(path: Path) -> None:
+    """Refuse other things that are zip files, and one that is cut short."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        raise ValueError(f"{path} is damaged or cut short: torch cannot read it") from None
+    tops = {name.partition("/")[2].partition("/")[0] for name in names}
+    if "code" in tops and "constants.pkl" in tops:
+        raise ValueError(
+            f"{path} is a TorchScript archive, which holds code; save its state dict instead: "
+            "torch.save(model.state_dict(), FILE)"
+        )
+    if "data.pkl" not in tops:
+        raise ValueError(f"{path} is a zip file, but not one that torch.save has written")
+
+
+def _flat(value: Any, prefix: str, depth: int) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        if value.layout is torch.strided and not value.is_quantized:
+            yield prefix, value.detach()
+    elif isinstance(value, Mapping) and depth:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key), depth - 1)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# -- which network it is -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A backbone of ours, under the names of a layout, as part of a file."""
+
+    layout: Layout
+    name: str
+    options: dict[str, Any]
+    prefix: str
+    names: dict[str, str | None]
+    """Our names of its tensors to those of the layout."""
+    matched: int
+    missing: list[str]
+    surplus: list[str]
+
+    @property
+    def score(self) -> float:
+        return self.matched / (self.matched + len(self.missing) + len(self.surplus))
+
+
+def _best_fit(
+    path: Path, tensors: Tensors, *, backbone: str | None = None, part: str | None = None
+) -> _Fit:
+    """The backbone whose names the file has most of."""
+    fits = [fit for layout in LAYOUTS for fit in _fits(layout, tensors, backbone, part)]
+    best = max(fits, key=lambda fit: fit.score, default=None)
+    if best is None or best.matched < len(best.missing):
+        first = ", ".join(list(tensors)[:3])
+        known = ", ".join(layout.source for layout in LAYOUTS)
+        where = "" if part is None else f" under {part!r}"
+        of = "a network that is known here" if backbone is None else f"the backbone {backbone}"
+        meant = f"; read are the weights of {known}"
+        if backbone is not None:
+            meant = _fitting(path, tensors, part) or meant
+        raise ValueError(
+            f"the tensors of {path} are not those of {of}{where} (the first are {first}){meant}"
+        )
+    twins = {fit.prefix for fit in fits if fit.score == best.score and fit.prefix != best.prefix}
+    if twins:
+        both = " and ".join(repr(prefix) for prefix in sorted({best.prefix, *twins}))
+        raise ValueError(f"{path} holds several networks, under {both}; choose one with --part")
+    alike = [fit for fit in fits if fit.score == best.score]
+    return min(alike, key=lambda fit: _misshapen(fit, tensors)) if len(alike) > 1 else best
+
+
+def _fits(
+    layout: Layout, tensors: Tensors, backbone: str | None, part: str | None
+) -> Iterator[_Fit]:
+    names = [each for each in layout.backbones if backbone in (None, each)]
+    # All members of a family begin and end alike: where the first finds nothing, none does.
+    if not names or not _prefixes(tensors, _names(layout, names[0], False), part):
+        return
+    for name in names:
+        for options in _variants(layout, name):
+            ours = _names(layout, name, bool(options.get("batch_norm")))
+            theirs = [each for each in ours.values() if each is not None]
+            weights = [each for each in theirs if not each.endswith(_COUNTER)]
+            for prefix in _prefixes(tensors, ours, part):
+                here = {each.removeprefix(prefix) for each in tensors if each.startswith(prefix)}
+                surplus = [each for each in here - {*theirs} if not _is_known_extra(each)]
+                missing = [each for each in weights if each not in here]
+                matched = len(weights) - len(missing)
+                yield _Fit(layout, name, options, prefix, ours, matched, missing, surplus)
+
+
+@cache
+def _names(layout: Layout, name: str, batch_norm: bool) -> dict[str, str | None]:
+    options = {"batch_norm": True} if batch_norm else {}
+    with torch.device("meta"):
+        smallest = build_backbone(name, width=1, input_size=16, embedding_dim=1, **options)
+    return layout.names(name, list(smallest.state_dict()))
+
+
+def _variants(layout: Layout, name: str) -> list[dict[str, Any]]:
+    """The options that change which tensors a backbone has."""
+    fixed = dict(layout.fixed)
+    if "batch_norm" not in backbone_options(name, {}):
+        return [fixed]
+    return [{**fixed, "batch_norm": value} for value in (False, True)]
+
+
+def _prefixes(
+    tensors: Iterable[str], names: Mapping[str, str | None], part: str | None
+) -> set[str]:
+    """With what the names of a network may begin, by where its first and last tensors are."""
+    if part is not None:
+        return {part if part.endswith(".") or not part else f"{part}."}
+    weights = [each for each in names.values() if each is not None and each.endswith(".weight")]
+    anchors = (weights[0], *weights[-2:])
+    found = set()
+    for name in tensors:
+        for anchor in anchors:
+            if name == anchor or name.endswith(f".{anchor}"):
+                found.add(name.removesuffix(anchor))
+    return found
+
+
+def _is_known_extra(name: str) -> bool:
+    """Whether a tensor beside a network is of a head or of the training's state."""
+    return name in _BARE_CENTRES or any(
+        _OF_A_HEAD.search(word) or _OF_THE_TRAINING.search(word) for word in name.lower().split(".")
+    )
+
+
+# -- whether it fits -----------------------------------------------------------------------------
+
+
+def _expected(
+    path: Path, fit: _Fit, tensors: Tensors, given: Mapping[str, Any]
+) -> tuple[Tensors, dict[str, Any]]:
+    """The tensors of our backbone without their values, and its options."""
+    options = {**fit.options, **_sizes(fit, tensors), **given}
+    resolved = backbone_options(fit.name, options)
+    with torch.device("meta"):
+        network = build_backbone(fit.name, **resolved)
+    side = _sizes(fit, tensors).get("input_size", 0) // 16
+    if side and "input_size" in given and halved(network.input_size, 4) != side:
+        raise ValueError(
+            f"{path} is a network for images of {16 * side - 15} to {16 * side} pixels, not "
+            f"{network.input_size}"
+        )
+    return dict(network.state_dict()), resolved
+
+
+def _misshapen(fit: _Fit, tensors: Tensors) -> int:
+    """How many shapes differ where the names are the same, as those of mobilefacenet and mbf."""
+    with torch.device("meta"):
+        network = build_backbone(fit.name, **{**fit.options, **_sizes(fit, tensors)})
+    pairs = ((value, fit.names[key]) for key, value in network.state_dict().items())
+    return sum(
+        tensors[fit.prefix + theirs].shape != value.shape
+        for value, theirs in pairs
+        if theirs is not None and fit.prefix + theirs in tensors
+    )
+
+
+def _sizes(fit: _Fit, tensors: Tensors) -> dict[str, int]:
+    """Width, embedding size and input size, as the shapes of some tensors say."""
+
+    def shape(ours: str) -> tuple[int, ...]:
+        theirs = fit.names[ours]
+        found = tensors.get(f"{fit.prefix}{theirs}")
+        return () if found is None else tuple(found.shape)
+
+    kind = BACKBONES[fit.name]
+    first, last = "stages.0.0.weight", "project.weight"
+    scale = 1
+    if issubclass(kind, IResNet):
+        first, last = "stem.0.weight", "output.3.weight"
+    elif issubclass(kind, MobileFaceNet):
+        first, scale = "layers.0.0.weight", kind.scale
+    sizes: dict[str, int] = {}
+    if len(shape(first)) == 4:
+        sizes["width"] = max(1, shape(first)[0] // scale)
+    if len(shape(last)) == 2:
+        sizes["embedding_dim"] = shape(last)[0]
+        places = shape(last)[1] // (8 * sizes.get("width", 64))
+        if issubclass(kind, MobileFaceNet):
+            places = shape("whole.0.weight")[-1] ** 2 if shape("whole.0.weight") else 0
+        if places:
+            sizes["input_size"] = 16 * max(1, round(places**0.5))
+    return sizes
+
+
+def _check(
+    path: Path,
+    fit: _Fit,
+    expected: Tensors,
+    resolved: Mapping[str, Any],
+    tensors: Tensors,
+    *,
+    wanted: str | None,
+    part: str | None,
+) -> list[str]:
+    """A ValueError that names the first tensors that differ; else those that are left behind."""
+    theirs = {key: name for key, name in fit.names.items() if name is not None}
+    shapes = {f"{fit.prefix}{theirs[key]}": tuple(expected[key].shape) for key in theirs}
+    found = {
+        name: tuple(value.shape)
+        for name, value in tensors.items()
+        if name in shapes or not _is_known_extra(name.removeprefix(fit.prefix))
+    }
+    if part is not None:
+        found = {name: shape for name, shape in found.items() if name.startswith(fit.prefix)}
+    found |= {name: shapes[name] for name in shapes if name.endswith(_COUNTER)}
+    wrong = differences(found, shapes)
+    if wrong:
+        text = f"{path} does not fit the backbone {fit.name}: {', '.join(wrong[:3])}"
+        text += f" and {len(wrong) - 3:,} more" if len(wrong) > 3 else ""
+        names = f" (its names are those of {fit.layout.source})"
+        raise ValueError(text + (names if wanted is None else _fitting(path, tensors, part)))
+    for name in shapes:
+        if name in tensors and not bool(torch.isfinite(tensors[name]).all()):
+            raise ValueError(
+                f"{path} is not usable: its tensor {name} has values that are not finite"
+            )
+    return [name for name in tensors if name not in shapes]
+
+
+def _fitting(path: Path, tensors: Tensors, part: str | None) -> str:
+    """The backbone of ours that would fit, in words, if there is one."""
+    try:
+        best = _best_fit(path, tensors, part=part)
+    except ValueError:
+        return ""
+    if best.missing or best.surplus:
+        return ""
+    return f"; they are {best.layout.source}: the backbone {best.name} fits"
+
+
+def _check_output(path: Path, network: Backbone) -> None:
+    """Two noises must give two finite embeddings."""
+    generator = torch.Generator().manual_seed(0)
+    size = network.input_size
+    with torch.inference_mode():
+        found = network(torch.rand(2, 3, size, size, generator=generator) * 2 - 1)
+    if not bool(torch.isfinite(found).all()) or bool(torch.equal(found[0], found[1])):
+        raise ValueError(
+            f"{path} is not usable: as {type(network).__name__} its weights give the same "
+            "embedding, or none, for different images"
+        )
