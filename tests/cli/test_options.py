@@ -224,6 +224,16 @@ COMMANDS: dict[str, dict[str, list[tuple[list[str], str]]]] = {
         ],
         "--device": [(["run", "crops", "y.npy", "--device", "gpu"], "got 'gpu'")],
     },
+    "import": {
+        "--backbone": ALWAYS,
+        "--part": ALWAYS,
+        "--colour": ALWAYS,
+        "--mean": ALWAYS,
+        "--scale": ALWAYS,
+        "--size": ALWAYS,
+        "--flip": ALWAYS,
+        "--overwrite": ALWAYS,
+    },
     "generate": {
         "--scale": ALWAYS,
         "--seed": ALWAYS,

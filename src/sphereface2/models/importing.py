@@ -7,6 +7,7 @@ is; every tensor of the network must be there, with its shape, and nothing else.
 import hashlib
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from sphereface2.backbones import BACKBONES, Backbone, backbone_options, build_b
 from sphereface2.backbones.backbone import halved
 from sphereface2.backbones.iresnet import IResNet
 from sphereface2.backbones.mobilefacenet import MobileFaceNet
-from sphereface2.backbones.preprocessing import PerChannel, Preprocessing
+from sphereface2.data.preprocessing import PerChannel, Preprocessing
 from sphereface2.models.folder import differences, save_model
 from sphereface2.models.foreign_names import LAYOUTS, Layout, neutral
 from sphereface2.registry import look_up
@@ -150,7 +151,9 @@ def read_tensors(path: Path) -> Tensors:
     if start[:2] == b"PK":
         _require_checkpoint(path)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what it may not know: it says so where it does not
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL (\S+)|global (\S+)", str(error))
         asks = f" (it asks for {next(filter(None, named.groups()))})" if named else ""
@@ -225,7 +228,7 @@ def _best_fit(
     """The backbone whose names the file has most of."""
     fits = [fit for layout in LAYOUTS for fit in _fits(layout, tensors, backbone, part)]
     best = max(fits, key=lambda fit: fit.score, default=None)
-    if best is None or best.matched < len(best.missing):
+    if best is None or (backbone is None and best.matched < len(best.missing)):
         first = ", ".join(list(tensors)[:3])
         known = ", ".join(layout.source for layout in LAYOUTS)
         where = "" if part is None else f" under {part!r}"
