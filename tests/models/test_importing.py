@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from sphereface2.backbones import BACKBONES, build_backbone
 from sphereface2.cli import app
 from sphereface2.data.preprocessing import Preprocessing
-from sphereface2.models.folder import load_model
+from sphereface2.models.folder import TorchModel, load_model
 from sphereface2.models.foreign_names import LAYOUTS
 from sphereface2.models.importing import import_weights, save_import
 from tests.models import peer_networks as peers
@@ -250,6 +250,7 @@ def test_the_command_writes_a_model_folder_and_says_what_it_takes(tmp_path: Path
     assert "is there already" in text
     assert run(path, out, "--overwrite", "--size", "31", "backbone.norm_eps=2e-5")[0] == 0
     model = load_model(out)
+    assert isinstance(model, TorchModel)
     assert (model.preprocessing.input_size, model.options["norm_eps"]) == (31, 2e-5)
 
 

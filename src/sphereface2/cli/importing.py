@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sphereface2.cli.console import console
+from sphereface2.cli.console import console, say
 from sphereface2.files import require_writable
 
 
@@ -90,7 +90,7 @@ def import_(
         shown = ", ".join(model.ignored[:3]) + (" ..." if len(model.ignored) > 3 else "")
         lines.append(f"left behind, since a model has no use for them: {shown}")
     lines.append(f"next: sphereface2 evaluate {output} --on SET, which shows whether that is right")
-    console().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    say(console(), "\n".join(lines))
 
 
 def _numbers(flag: str, text: str) -> float | tuple[float, float, float]:
