@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from sphereface2 import __version__
 from sphereface2.backbones import build_backbone
@@ -18,7 +18,11 @@ from sphereface2.models.folder import save_model
 from tests.runs.test_runs import SETS, SMALL, write_crops
 
 
-def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "100"})
+
+
+def run_program(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     return subprocess.run(
         [sys.executable, "-m", "sphereface2", *words],
@@ -30,18 +34,18 @@ def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_train_and_evaluate(tmp_path: Path) -> None:
-    trained = run("train", "quickstart", *SMALL, *SETS, cwd=tmp_path)
-    assert trained.returncode == 0, trained.stderr
+def test_train_and_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = run_program("train", "quickstart", *SMALL, *SETS, cwd=tmp_path)
+    assert (trained.returncode, trained.stdout) == (0, ""), trained.stderr
     assert "next: sphereface2 evaluate runs/quickstart" in trained.stderr
-    evaluated = run("evaluate", "runs/quickstart", cwd=tmp_path)
-    assert evaluated.returncode == 0, evaluated.stderr
+    monkeypatch.chdir(tmp_path)
+    evaluated = run("evaluate", "runs/quickstart")
+    assert evaluated.exit_code == 0, evaluated.output
     for word in ("sphereface2-c", "raw pixels", "untrained network", "combined", "EER", "TAR@FAR"):
         assert word in evaluated.stdout
     assert "report: runs/quickstart/report.html" in evaluated.stdout
-    again = run("train", "quickstart", *SMALL, cwd=tmp_path)
-    assert again.returncode == 2
-    assert "runs/quickstart already holds a run" in again.stderr
+    again = run("train", "quickstart", *SMALL)
+    assert "runs/quickstart already holds a run" in str(again.exception)
 
 
 MISTAKES = [
@@ -96,7 +100,7 @@ def test_a_mistake_gets_one_sentence_and_exit_code_two(
 
 
 def test_the_program_itself_ends_with_the_sentence(tmp_path: Path) -> None:
-    done = run("train", "quickstrat", cwd=tmp_path)
+    done = run_program("train", "quickstrat", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("sphereface2: unknown recipe 'quickstrat'")
     assert done.stderr.count("\n") == 1
@@ -130,13 +134,13 @@ def test_an_output_that_cannot_be_written_is_noticed_before_the_work(
     save_model(tmp_path / "model", network, name="sfnet4", options=options, preprocessing=size)
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    done = CliRunner().invoke(app, words)
+    done = run(*words)
     assert "cannot be written: file is not a folder" in str(done.exception)
     assert done.output == ""
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_lists_name_everything(tmp_path: Path) -> None:
+def test_lists_name_everything() -> None:
     from sphereface2.backbones import BACKBONES
     from sphereface2.data.pairs import VERIFICATION_SETS
     from sphereface2.data.sources import SOURCES
@@ -150,8 +154,8 @@ def test_lists_name_everything(tmp_path: Path) -> None:
         "sets": VERIFICATION_SETS,
     }
     for command, table in tables.items():
-        done = run(command, cwd=tmp_path)
-        assert done.returncode == 0
+        done = run(command)
+        assert done.exit_code == 0
         words = done.stdout.split()
         assert set(table) <= set(words)
         options = {key for factory in table.values() for key in option_names(factory)}
@@ -159,8 +163,8 @@ def test_lists_name_everything(tmp_path: Path) -> None:
         assert "None" not in done.stdout
 
 
-def test_the_list_of_heads_shows_the_margin_of_each_type(tmp_path: Path) -> None:
-    rows = run("heads", cwd=tmp_path).stdout.split("sphereface2-")[1:]
+def test_the_list_of_heads_shows_the_margin_of_each_type() -> None:
+    rows = run("heads").stdout.split("sphereface2-")[1:]
     assert [row[0] + "=" + row.split(" margin=")[1].split(",")[0] for row in rows] == [
         "c=0.4",
         "a=0.5",
@@ -169,25 +173,25 @@ def test_the_list_of_heads_shows_the_margin_of_each_type(tmp_path: Path) -> None
 
 
 def test_one_entry_of_a_list_is_explained() -> None:
-    shown = CliRunner().invoke(app, ["sets", "drawn"]).stdout
+    shown = run("sets", "drawn").stdout
     assert shown.startswith("Pairs of the people in a folder")
     assert "Images of nobody\nknown (label -1) stay out." in shown
     assert "Options: path (must be given), root=null, pairs=6000, seed=0, title=null\n" in shown
     # Its options come from SphereFace2, and so does what is said of them.
-    shown = CliRunner().invoke(app, ["heads", "sphereface2-m"]).stdout
+    shown = run("heads", "sphereface2-m").stdout
     assert shown.startswith("SphereFace2 with the multiplicative margin")
     assert shown.count("sharpness: t of the similarity adjustment g") == 1
     assert "margin=1.7" in shown
-    wrong = CliRunner().invoke(app, ["sources", "foldr"])
+    wrong = run("sources", "foldr")
     assert "unknown source 'foldr'; did you mean 'folder'?" in str(wrong.exception)
 
 
 def test_the_version_is_shown() -> None:
-    done = CliRunner().invoke(app, ["--version"])
+    done = run("--version")
     assert (done.exit_code, done.stdout) == (0, f"sphereface2 {__version__}\n")
 
 
-def test_help_names_the_commands(tmp_path: Path) -> None:
-    done = run("--help", cwd=tmp_path)
-    assert done.returncode == 0
+def test_help_names_the_commands() -> None:
+    done = run("--help")
+    assert done.exit_code == 0
     assert all(command in done.stdout for command in ("train", "resume", "evaluate", "recipes"))

@@ -291,17 +291,13 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(
     assert set(place.iterdir()) == before
 
 
-def test_embeddings_of_another_model_end_with_code_two(place: Path) -> None:
+def test_embeddings_of_another_model_are_refused(place: Path) -> None:
     assert run("extract", "other", "crops", "x.npy", "--device", "cpu").exit_code == 0
-    done = subprocess.run(
-        [sys.executable, "-m", "sphereface2", "evaluate", "run", "--embeddings", "x.npy",
-         "--on", "mine.txt"],
-        env=ENVIRONMENT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr == (
-        "sphereface2: x.npy was extracted with another model than run/model; extract again, or "
-        "leave the model out\n"
+    done = run("evaluate", "run", "--embeddings", "x.npy", "--on", "mine.txt")
+    assert isinstance(done.exception, ValueError)
+    assert str(done.exception) == (
+        "x.npy was extracted with another model than run/model; extract again, or leave the model "
+        "out"
     )
 
 

@@ -1,8 +1,6 @@
 """The reproduce command as a user meets it, with real runs of a moment each."""
 
 import csv
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from sphereface2.cli import app
 from sphereface2.evaluation.experiment_results import SweepResult
 from sphereface2.experiments.paper import reproduce
 from sphereface2.experiments.paper.catalogue import EXPERIMENTS
-from sphereface2.experiments.paper.settings import SMALL
+from sphereface2.experiments.paper.settings import SMALL, gradients
 from sphereface2.runs import probing
 from sphereface2.runs.probing import Speed
 from tests.experiments.sweep.tiny import write_recipe
@@ -49,7 +47,11 @@ def test_the_list_has_every_name_its_place_and_its_claim() -> None:
         assert each.where in line
 
 
-def test_a_table_leaves_its_numbers_in_every_form_and_is_not_trained_twice(tiny: Path) -> None:
+def test_a_table_leaves_its_numbers_in_every_form_and_is_not_trained_twice(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = replace(EXPERIMENTS["gradient"], rows=lambda ground: gradients(ground)[:2])
+    monkeypatch.setitem(EXPERIMENTS, "gradient", two)
     made = run("gradient", "--seeds", "1", "--jobs", "2")
     assert made.exit_code == 0, made.output
     folder = tiny / "reproduced" / "gradient"
@@ -57,8 +59,6 @@ def test_a_table_leaves_its_numbers_in_every_form_and_is_not_trained_twice(tiny:
     assert [row.label for row in result.rows] == [
         "sphereface2-c, exact",
         "sphereface2-c, straight-through",
-        "arcface, exact",
-        "arcface, straight-through",
     ]
     assert all(set(run.values) == set(result.columns) for row in result.rows for run in row.runs)
     assert result.command == "sphereface2 reproduce gradient --seeds 1 --jobs 2"
@@ -66,7 +66,7 @@ def test_a_table_leaves_its_numbers_in_every_form_and_is_not_trained_twice(tiny:
         assert row.label in made.stdout
         assert row.label in (folder / "table.md").read_text()
         assert row.command.split(" --output ")[0] in (folder / "index.html").read_text()
-    assert len(list(csv.reader((folder / "table.csv").read_text().splitlines()))) == 5
+    assert len(list(csv.reader((folder / "table.csv").read_text().splitlines()))) == 3
     assert (folder / "gradient.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "gradient.svg").read_text().count("<svg") == 1
 
@@ -118,14 +118,6 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     for name in ("open-set", "fig-loss", "fig-features-2d"):
         assert "one scale" in mistake(name, "--scale", "paper", "--data", str(tmp_path))
     assert "--scale paper" in mistake("principles", "--data", str(tmp_path))
-
-
-def test_the_whole_program_says_it_in_one_line() -> None:
-    command = [sys.executable, "-m", "sphereface2", "reproduce", "principels"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    (sentence,) = done.stderr.splitlines()
-    assert "principles" in sentence
 
 
 def test_the_command_that_is_told_goes_on_with_this_very_work(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from sphereface2.data.sources import synthetic as images
 from sphereface2.data.sources import synthetic as kept
 from sphereface2.data.sources.source import PreparedImages, Source
 from sphereface2.data.sources.synthetic import (
+    FOLDER_VARIABLE,
     SyntheticFaces,
     SyntheticImages,
     render_sample,
@@ -29,6 +30,11 @@ from sphereface2.data.sources.synthetic import (
 from sphereface2.rendering import renderer
 from sphereface2.rendering.person import Setting, draw_conditions, draw_person
 from sphereface2.rendering.renderer import render
+
+
+@pytest.fixture(autouse=True)
+def _rendered_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -328,7 +334,8 @@ def test_kept_pictures_are_those_that_are_rendered(
     monkeypatch.setattr(images, "render", lambda *_: pytest.fail("rendered again"))
     np.testing.assert_array_equal(all_pictures(faces()), first)
     monkeypatch.undo()
-    np.testing.assert_array_equal(all_pictures(faces()), first)  # without a folder
+    monkeypatch.delenv(kept.FOLDER_VARIABLE, raising=False)
+    np.testing.assert_array_equal(all_pictures(faces()), first)
     assert len(list(folder.glob("*.npy"))) == 1
 
 
@@ -368,7 +375,6 @@ def test_a_damaged_file_is_rendered_anew(folder: Path, content: bytes) -> None:
 
 
 def test_nothing_is_kept_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(kept.FOLDER_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
     faces().prepare()
     assert list(tmp_path.iterdir()) == []

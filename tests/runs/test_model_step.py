@@ -1,13 +1,13 @@
 """Which step of a training is exported, how it was chosen, and where that is said."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from sphereface2.cli import app
 from sphereface2.config.schema import RunConfig, load_config
 from sphereface2.data.pairs.drawn import SET_ASIDE
 from sphereface2.evaluation.results import EvaluationResult
@@ -62,11 +62,6 @@ def last(crops: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs.train(with_crops(crops), folder)
     evaluate(folder)
     return folder
-
-
-def run_evaluate(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sphereface2", "evaluate", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True)
 
 
 class TestWords:
@@ -144,17 +139,18 @@ class TestRuns:
 
     def test_a_checkpoint_is_judged_beside_the_run(self, last: Path) -> None:
         before = (last / run_folder.EVALUATION).read_bytes()
-        shown = run_evaluate(last, "--checkpoint", "best")
-        assert shown.returncode == 0, shown.stderr
+        words = ["evaluate", str(last), "--checkpoint", "best"]
+        shown = CliRunner().invoke(app, words, env={"COLUMNS": "100"})
+        assert shown.exit_code == 0, shown.output
         reached = [line["metrics"]["reported"] for line in logged(last)]
         result = EvaluationResult.load(last / "evaluation-best" / run_folder.EVALUATION)
         reported = result.find("sphereface2-c", "reported")
         assert reported is not None
         assert reported.accuracy == max(reached)
         step = 3 * (1 + reached.index(max(reached)))
-        words = f"step {step} of 9, the best of 3 evaluations on these very pairs: reads too high"
-        assert f"checkpoint: {words}" in shown.stdout
-        assert f"Checkpoint: {words}." in (last / "evaluation-best" / run_folder.REPORT).read_text()
+        said = f"step {step} of 9, the best of 3 evaluations on these very pairs: reads too high"
+        assert f"checkpoint: {said}" in shown.stdout
+        assert f"Checkpoint: {said}." in (last / "evaluation-best" / run_folder.REPORT).read_text()
         assert (last / run_folder.EVALUATION).read_bytes() == before
 
     def test_the_last_checkpoint_is_what_was_exported(self, last: Path) -> None:

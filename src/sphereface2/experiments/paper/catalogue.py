@@ -283,4 +283,4 @@ _ALL = (
     ),
 )
 
-EXPERIMENTS: Mapping[str, Experiment] = {each.name: each for each in _ALL}
+EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _ALL}
