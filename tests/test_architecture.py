@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Container
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -70,6 +71,11 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def room(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
@@ -82,7 +88,7 @@ def module_name(path: Path) -> str:
 def imported_names(path: Path, known: Container[str]) -> set[str]:
     """The modules of ours that a file imports, by either form of `from ... import`."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom) and node.module in known:
             assert node.module is not None
             for alias in node.names:
@@ -94,7 +100,7 @@ def imported_names(path: Path, known: Container[str]) -> set[str]:
 def imported(path: Path) -> list[str]:
     """Every module that a file imports, at its top or inside a function."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -133,7 +139,7 @@ def test_images_on_their_way_to_a_network_are_resized_in_one_place() -> None:
     for path in [each for name in rooms for each in (PACKAGE / name).rglob("*.py")]:
         if path == PACKAGE / "data" / "transforms.py":
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             # cv2.resize and the like: a call of an attribute; ours is imported by its name
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 assert node.func.attr not in resizing, f"{path}, line {node.lineno}"
@@ -155,7 +161,7 @@ def test_no_modules_import_each_other() -> None:
 
 def test_every_module_says_what_it_is_for() -> None:
     for path in modules():
-        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
+        assert ast.get_docstring(tree(path)), path
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/paper_map.md"])
