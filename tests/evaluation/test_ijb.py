@@ -140,7 +140,7 @@ def test_rates_of_template_pairs_equal_scikit_learns(
     seed: int, ties: bool, sparse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sphereface2.evaluation.templates._SCORES", 100)
-    monkeypatch.setattr("sphereface2.evaluation.templates._CHUNK", 64)
+    monkeypatch.setattr("sphereface2.evaluation.search._CHUNK", 64)
     monkeypatch.setattr("sphereface2.evaluation.templates._SPARSE", 0 if sparse else 1e9)
     templates, *_ = _lists(seed, ties=ties)
     pairs, same = _pairs(seed)
@@ -250,7 +250,7 @@ def test_bad_input_names_the_first_offenders_and_their_count() -> None:
 
 
 def test_progress_of_pairs_and_galleries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sphereface2.evaluation.templates._CHUNK", 150)
+    monkeypatch.setattr("sphereface2.evaluation.search._CHUNK", 150)
     monkeypatch.setattr("sphereface2.evaluation.templates._BLOCK", 60)
     ijb, images = _set()
     seen: list[tuple[int, int]] = []

@@ -10,14 +10,12 @@ from sphereface2.evaluation.thresholds import (
     HighestScores,
     Measure,
     OperatingPoint,
+    Trials,
     allowed,
     counted_off,
     kept_for,
     minimum_trials,
-    rates_at,
-    swing,
     tar_at_fars,
-    thin_roc,
 )
 from sphereface2.evaluation.uncertainty import wilson
 
@@ -40,9 +38,7 @@ def test_rates_equal_those_of_scikit_learn_and_of_the_metrics(seed: int, ties: b
     tail = HighestScores(kept_for(TARGETS, impostors.size))
     for part in np.array_split(impostors, 7):
         tail.add(part)
-    measures = rates_at(
-        TARGETS, genuine=genuine, highest=tail.falling(), impostors=impostors.size, name="TAR@FAR"
-    )
+    measures = Trials(genuine, tail.falling(), impostors.size).rates_at(TARGETS, name="TAR@FAR")
     same = np.concatenate([np.ones(genuine.size, bool), np.zeros(impostors.size, bool)])
     scores = np.concatenate([genuine, impostors])
     fpr, tpr, _ = sklearn_roc(same, scores, drop_intermediate=False)
@@ -63,7 +59,7 @@ def test_rates_equal_those_of_scikit_learn_and_of_the_metrics(seed: int, ties: b
 def test_every_point_of_the_thinned_curve_is_an_operating_point(ties: bool, kept: int) -> None:
     genuine, impostors = _scores(3, ties=ties)
     highest = np.sort(impostors)[::-1][:kept]
-    roc = thin_roc(genuine=genuine, highest=highest, impostors=impostors.size)
+    roc = Trials(genuine, highest, impostors.size).thin_roc()
     assert len(roc.far) > 2
     for far, tar, threshold in zip(roc.far, roc.tar, roc.threshold, strict=True):
         assert far == np.mean(impostors >= threshold)
@@ -124,17 +120,17 @@ def test_a_rate_swings_between_the_scores_of_the_counted_impostors() -> None:
     """Impostors 1999, 1998, ... 0 and genuine scores on and between them, with a tie at each."""
     highest = np.arange(1999, -1, -1, dtype=np.float32)
     genuine = np.repeat(np.arange(1960, 2000, 0.5, dtype=np.float32), 2)
-    below, above = swing(genuine, highest, count=20, impostors=2_000)
+    below, above = Trials(genuine, highest, 2_000).swing(20)
     here = np.mean(genuine > 1979)  # above the 21st impostor, the first that is turned away
     # At the strict end the 12th impostor is just accepted, at the loose end the 32nd just not.
     assert below == pytest.approx(here - np.mean(genuine >= 1988))
     assert above == pytest.approx(np.mean(genuine > 1968) - here)
     # With fewer than three false accepts nothing bounds the threshold from above.
-    assert swing(genuine, highest, count=2, impostors=2_000)[0] == math.inf
+    assert Trials(genuine, highest, 2_000).swing(2)[0] == math.inf
     # Where all impostors may be accepted, so is every genuine pair but one without a score.
     unscored = np.array([-np.inf, 0.0, 1.0, 5.0], np.float32)
     few = np.array([3, 2, 1], np.float32)
-    assert swing(unscored, few, count=3, impostors=3) == (0.75 - 0.25, 0.0)
+    assert Trials(unscored, few, 3).swing(3) == (0.75 - 0.25, 0.0)
 
 
 def test_the_interval_holds_the_true_rate_although_the_threshold_is_estimated() -> None:
@@ -145,10 +141,8 @@ def test_the_interval_holds_the_true_rate_although_the_threshold_is_estimated() 
     for seed in range(200):
         rng = np.random.default_rng(seed)
         genuine = rng.normal(2.0, 1.0, 2_000).astype(np.float32)
-        impostors = np.sort(rng.normal(0.0, 1.0, 2_000).astype(np.float32))[::-1]
-        measure = rates_at(
-            (0.01,), genuine=genuine, highest=impostors, impostors=2_000, name="TAR@FAR"
-        )[0]
+        impostors = rng.normal(0.0, 1.0, 2_000).astype(np.float32)
+        (measure,) = Trials.of(genuine, impostors).rates_at((0.01,), name="TAR@FAR")
         interval = measure.rate.interval
         covered += interval.low <= truth <= interval.high
         plain = wilson(measure.rate.successes, 2_000).interval
@@ -159,9 +153,7 @@ def test_the_interval_holds_the_true_rate_although_the_threshold_is_estimated() 
 
 def test_an_unresolved_target_is_printed_as_such() -> None:
     genuine, impostors = _scores(0, ties=False)
-    measure = rates_at(
-        (1e-6,), genuine=genuine, highest=np.sort(impostors)[::-1], impostors=300, name="TAR@FAR"
-    )[0]
+    (measure,) = Trials.of(genuine, impostors).rates_at((1e-6,), name="TAR@FAR")
     assert not measure.resolved
     assert "not resolved by 300 impostor trials (at least 1,000,000 needed)" in measure.text()
     assert "%" not in measure.text()
@@ -201,7 +193,7 @@ def test_a_thinned_curve_has_at_most_four_hundred_points_over_its_whole_length()
     rng = np.random.default_rng(0)
     genuine = rng.normal(2, 1, 5_000).astype(np.float32)
     highest = np.sort(rng.normal(0, 1, 20_000).astype(np.float32))[::-1]
-    roc = thin_roc(genuine=genuine, highest=highest, impostors=20_000)
+    roc = Trials(genuine, highest, 20_000).thin_roc()
     assert 300 < len(roc.far) <= 400
     assert roc.far[0] == 0.0
     assert roc.tar[-1] == 1.0

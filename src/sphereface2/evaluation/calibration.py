@@ -23,13 +23,10 @@ from sphereface2.evaluation.pair_scores import PairScores
 from sphereface2.evaluation.results import ScoreHistogram
 from sphereface2.evaluation.thresholds import RateAtTarget, SavedRate
 from sphereface2.evaluation.uncertainty import (
-    OVER_PAIRS,
-    OVER_PEOPLE,
     REPLICATES,
     Interval,
     Rate,
     people_count,
-    percentiles,
     replicate,
     wilson,
 )
@@ -306,11 +303,8 @@ def _thresholds(
             targets=targets,
             replicates=replicates,
         )
-        method = OVER_PAIRS if scored.people is None else OVER_PEOPLE
-        ends = {
-            target: percentiles(drawn.threshold[:, number], method=method)
-            for number, target in enumerate(targets)
-        }
+        columns = drawn.threshold.T
+        ends = {target: drawn.interval(c) for target, c in zip(targets, columns, strict=True)}
     return tuple(replace(point, threshold_interval=ends.get(point.target)) for point in points)
 
 

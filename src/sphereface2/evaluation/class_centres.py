@@ -72,16 +72,15 @@ def nearest_others(
     labels: Integers,
     centres: Centres,
     *,
-    least_images: int = 2,
     alike: Sequence[tuple[int, int]] = (),
     progress: Progress | None = None,
 ) -> tuple[Floats, Integers]:
     """For each image the similarity and label of the nearest centre that is not its own.
 
-    A centre of fewer than `least_images` images stands for no person yet. Two labels that are
-    `alike` are not others to each other.
+    A centre of a single image stands for no person yet. Two labels that are `alike` are not others
+    to each other.
     """
-    candidates = np.flatnonzero(centres.count >= least_images)
+    candidates = np.flatnonzero(centres.count >= 2)
     if len(candidates) < 2:
         candidates = np.flatnonzero(centres.count > 0)
     if len(candidates) < 2:

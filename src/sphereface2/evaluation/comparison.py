@@ -14,13 +14,10 @@ from sphereface2.evaluation.metrics import FloatArray
 from sphereface2.evaluation.pair_scores import PairScores, combine
 from sphereface2.evaluation.results import VerificationResult
 from sphereface2.evaluation.uncertainty import (
-    OVER_PAIRS,
-    OVER_PEOPLE,
     REPLICATES,
     Interval,
     Replicates,
     people_count,
-    percentiles,
     replicate,
 )
 from sphereface2.evaluation.verification import FAR_TARGETS, decided_right, measure
@@ -182,12 +179,8 @@ def _compare_set(
     )
     values = [_measures(result, targets) for result in results]
     columns = [_replicated(each, targets) for each in drawn]
-    method = OVER_PAIRS if people is None else OVER_PEOPLE
     counts = [
-        (
-            int(np.count_nonzero(each & ~right[0])),
-            int(np.count_nonzero(right[0] & ~each)),
-        )
+        (int(np.count_nonzero(each & ~right[0])), int(np.count_nonzero(right[0] & ~each)))
         for each in right[1:]
     ]
     exact = [mcnemar(*count) for count in counts]
@@ -205,7 +198,7 @@ def _compare_set(
                     baseline=values[0][name],
                     value=values[number + 1][name],
                     difference=values[number + 1][name] - values[0][name],
-                    interval=percentiles(spreads[number], method=method),
+                    interval=drawn[0].interval(spreads[number]),
                     p_value=p_values[number],
                     p_adjusted=adjusted,
                 )

@@ -273,7 +273,6 @@ def gather_features(
     names: Sequence[str],
     output: Path,
     *,
-    ending: str | None = None,
     missing: Missing = "error",
     progress: Progress | None = None,
 ) -> Path:
@@ -290,7 +289,7 @@ def gather_features(
         names_from = names[next(there, 0) :]
     else:
         names_from = names
-    suffix = find_ending(folder, names_from) if ending is None else ending
+    suffix = find_ending(folder, names_from)
     first = read_feature(folder / (names_from[0] + suffix))
     shape = (len(names), first.size)
     task = hashlib.sha256("\n".join([str(shape), suffix, *names]).encode()).hexdigest()

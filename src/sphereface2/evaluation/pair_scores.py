@@ -19,7 +19,7 @@ from sphereface2.data.pairs.verification_set import Missing
 from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray
 from sphereface2.evaluation.results import COMBINED
 from sphereface2.files import write_atomically
-from sphereface2.models.unit_rows import absent_rows, first_of
+from sphereface2.models.unit_rows import absent_rows, check_table, first_of
 
 Attributes = Mapping[str, npt.NDArray[np.str_]]
 """Of each attribute its value for every pair, as words; an empty word where it is not known."""
@@ -129,7 +129,7 @@ def score_pairs(
     )
 
 
-def combine(sets: Sequence[PairScores], *, name: str = COMBINED) -> PairScores:
+def combine(sets: Sequence[PairScores]) -> PairScores:
     """All pairs of the sets pooled; fold i of the pool is fold i of every set.
 
     People of different sets are taken to be different people. Where only some sets know their
@@ -138,7 +138,7 @@ def combine(sets: Sequence[PairScores], *, name: str = COMBINED) -> PairScores:
     if not sets:
         raise ValueError("there is no verification set to combine")
     return PairScores(
-        name=name,
+        name=COMBINED,
         scores=np.concatenate([part.scores for part in sets]),
         pairs=np.concatenate([part.pairs for part in sets]),
         same=np.concatenate([part.same for part in sets]),
@@ -285,13 +285,7 @@ def _merged_folds(folds: IntArray, same: BoolArray) -> IntArray:
 
 
 def _checked_norms(name: str, embeddings: npt.NDArray[np.floating[Any]]) -> FloatArray:
-    if embeddings.ndim != 2 or 0 in embeddings.shape:
-        raise ValueError(
-            f"set '{name}': embeddings must be a table of images × dimensions, got the shape "
-            f"{embeddings.shape}"
-        )
-    if not np.issubdtype(embeddings.dtype, np.floating):
-        raise ValueError(f"set '{name}': embeddings must be floats, got {embeddings.dtype}")
+    check_table(embeddings, source=f"set '{name}'")
     _refuse(name, "embeddings", ~np.isfinite(embeddings).all(axis=1), "are not finite")
     squares = np.einsum("nd,nd->n", embeddings, embeddings, dtype=np.float64)
     norms: FloatArray = np.sqrt(squares)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,12 +14,12 @@ from sphereface2.data.pairs import (
     sets_of_word,
 )
 from sphereface2.data.pairs.checks import notes_on_pairs
-from sphereface2.data.pairs.verification_set import Missing, VerificationSet, without_ending
-from sphereface2.data.sources.image_file import is_image_file
+from sphereface2.data.pairs.verification_set import Missing, NamedPairs, VerificationSet
 from sphereface2.data.sources.source import images_digest
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
+from sphereface2.evaluation.metrics import IntArray
 from sphereface2.evaluation.pair_scores import PairScores, score_pairs
-from sphereface2.evaluation.protocols.measuring import Subject, rows_of
+from sphereface2.evaluation.protocols.measuring import Subject, named_alike, rows_of
 from sphereface2.models.embedder import Embedder, prepare
 from sphereface2.models.extraction import ModelEmbedder
 from sphereface2.models.unit_rows import Mirror, Vectors, fold_mirror
@@ -167,37 +165,28 @@ def _rows_of_bin(saved: SavedEmbeddings, word: str, images: int) -> tuple[Vector
 
 def _score_list(saved: SavedEmbeddings, path: Path, missing: Missing) -> PairScores:
     listed = named_pairs(path)
-    names, known = listed.images, saved
-    if not any(is_image_file(name) for name in names):
-        # LFW's lists name images without their ending.
-        short = None if saved.names is None else [without_ending(name) for name in saved.names]
-        known = replace(saved, names=short)
     if saved.names is None:
         raise ValueError(
             f"{saved.source} has no names, by which the pairs of {path} could be found; put one a "
             "line into a .txt beside it"
         )
-    vectors, mirror = rows_of(known, names, missing=missing)
+    vectors, mirror = rows_of(saved, listed.images, missing=missing)
     return score_pairs(
         listed.name,
         fold_mirror(np.asarray(vectors), mirror),
         listed.pairs,
         listed.same,
         listed.folds,
-        people=_people(known, names, listed.pairs, listed.same),
+        people=_people(named_alike(saved, listed.images), listed),
         missing=missing,
     )
 
 
-def _people(
-    saved: SavedEmbeddings,
-    names: Sequence[str],
-    pairs: np.ndarray[Any, np.dtype[np.int64]],
-    same: np.ndarray[Any, np.dtype[np.bool_]],
-) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+def _people(saved: SavedEmbeddings, listed: NamedPairs) -> IntArray | None:
     """Who each image shows, as the names beside the embeddings say and every pair agrees."""
     if saved.people is None or saved.names is None:
         return None
+    names, pairs, same = listed.images, listed.pairs, listed.same
     of_name = dict(zip(saved.names, saved.people.tolist(), strict=True))
     people = [of_name.get(name, "") for name in names]
     numbers = np.unique(people, return_inverse=True)[1].astype(np.int64)

@@ -14,9 +14,8 @@ from sphereface2.evaluation.thresholds import (
     Measure,
     OperatingPoint,
     Scores,
+    Trials,
     allowed,
-    rates_at,
-    swing,
 )
 from sphereface2.evaluation.uncertainty import rate_of
 from sphereface2.models.unit_rows import (
@@ -39,6 +38,7 @@ FPIR_TARGETS = (0.01, 0.1)
 HEADLINE_FPIR = 0.01  # what papers quote first
 
 _SCORES = 1 << 24  # scores a block: 64 MB
+_CHUNK = 16_384  # pairs a chunk
 _CMC = 100
 
 
@@ -134,28 +134,20 @@ def tpir_at_fpirs(found: Searched, targets: Sequence[float]) -> tuple[Measure, .
     """TPIR at rank 1; the threshold comes from the best scores of the non-mated probes."""
     if found.mated.all():
         return ()
-    genuine, strangers = _open_set(found)
-    return rates_at(
-        targets,
-        genuine=genuine,
-        highest=strangers,
-        impostors=strangers.size,
-        name="TPIR@FPIR",
-        people=found.people[found.mated],
-    )
+    people = found.people[found.mated]
+    return _open_set(found).rates_at(targets, name="TPIR@FPIR", people=people)
 
 
 def tpir_swing(found: Searched, target: float) -> tuple[float, float]:
     """How far TPIR may be off below and above because few probes set its threshold."""
-    genuine, strangers = _open_set(found)
-    count = allowed(target, strangers.size)
-    return swing(genuine, strangers, count=count, impostors=strangers.size)
+    trials = _open_set(found)
+    return trials.swing(allowed(target, trials.impostors))
 
 
-def _open_set(found: Searched) -> tuple[Scores, Scores]:
-    """Scores of mated probes, -inf where someone else is first; those of the others, falling."""
+def _open_set(found: Searched) -> Trials:
+    """Scores of mated probes, -inf where someone else is first, and those of the others."""
     genuine = np.where(found.rank == 1, found.genuine, np.float32(-np.inf))[found.mated]
-    return genuine, np.sort(found.other[~found.mated])[::-1]
+    return Trials.of(genuine, found.other[~found.mated])
 
 
 def dir_at(found: Searched, threshold: float) -> Measure:
@@ -168,6 +160,23 @@ def dir_at(found: Searched, threshold: float) -> Measure:
         reached = float(np.mean(strangers >= threshold))
         at = OperatingPoint(reached, reached, float(threshold), strangers.size, True)
     return Measure(f"DIR at {threshold:g}", rate_of(hits, found.people[mated]), at)
+
+
+def dot_products(
+    vectors: Float32,
+    left: npt.NDArray[np.integer[Any]],
+    right: npt.NDArray[np.integer[Any]],
+    *,
+    progress: Progress | None = None,
+) -> Scores:
+    """The product of each pair of rows, in bounded memory."""
+    scores = np.empty(left.size, dtype=np.float32)
+    for start in range(0, left.size, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        scores[part] = np.einsum("nd,nd->n", vectors[left[part]], vectors[right[part]])
+        if progress is not None:
+            progress(min(start + _CHUNK, left.size), left.size)
+    return scores
 
 
 def _person_scores(probes: Float32, gallery: Float32, starts: npt.NDArray[np.int64]) -> Float32:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from sphereface2.evaluation.search import dot_products
 from sphereface2.evaluation.thresholds import Scores
 from sphereface2.models.unit_rows import (
     Float32,
@@ -28,8 +29,7 @@ IMAGE_NORMS: tuple[ImageNorm, ...] = ("kept", "unit")
 _BLOCK = 8_192  # images a block, or one template if it has more
 _DENSE = 1 << 25  # up to this id a table answers "where"; beyond it a binary search does
 _SCORES = 1 << 23  # scores a block: 32 MB
-_CHUNK = 16_384  # pairs a chunk where the pair list is too sparse for a matrix product
-_SPARSE = 64  # products a pair beyond which it is
+_SPARSE = 64  # products a pair beyond which a list is too sparse for a matrix product
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,16 +157,11 @@ def pair_scores(
     look-up are some hundred times faster than a dot product a pair. Sparse lists go pair by pair.
     """
     vectors, count = templates.vectors, len(left)
-    scores = np.empty(count, dtype=np.float32)
     lefts, left_codes = _codes(left, len(vectors))
     rights, right_codes = _codes(right, len(vectors))
     if lefts.size * rights.size > _SPARSE * count:
-        for start in range(0, count, _CHUNK):
-            part = slice(start, start + _CHUNK)
-            scores[part] = np.einsum("nd,nd->n", vectors[left[part]], vectors[right[part]])
-            if progress is not None:
-                progress(min(start + _CHUNK, count), count)
-        return np.clip(scores, -1.0, 1.0, out=scores)
+        return np.clip(dot_products(vectors, left, right, progress=progress), -1.0, 1.0)
+    scores = np.empty(count, dtype=np.float32)
     order = np.argsort(left_codes, kind="stable")
     bounds = np.concatenate([[0], np.cumsum(np.bincount(left_codes, minlength=lefts.size))])
     right_vectors = vectors[rights]

@@ -6,7 +6,7 @@ Exact although only the highest impostor scores need to be kept.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -111,26 +111,6 @@ class Measure:
         )
 
 
-def thin_roc(*, genuine: Scores, highest: Scores, impostors: int) -> RocPoints:
-    """At most 400 exact operating points, as far down as `highest` reaches, for drawing."""
-    rising, fallen = np.sort(genuine), -highest
-    steps = np.geomspace(1, highest.size, 250).astype(np.int64) - 1  # false accepts
-    by_far = np.searchsorted(rising, highest[np.concatenate([[0], steps])], side="right")
-    by_tar = np.linspace(0, rising.size - 1, 140).astype(np.int64)
-    # At the last score kept, ties beyond it may have been dropped: stay above.
-    lowest = np.searchsorted(rising, highest[-1], side="right") if highest.size < impostors else 0
-    kept = np.unique(np.concatenate([by_far, by_tar[by_tar >= lowest]]))[::-1]
-    thresholds = rising[kept[kept < rising.size]]
-    thresholds = thresholds[thresholds > -np.inf]
-    false = np.searchsorted(fallen, -thresholds, side="right")
-    true = rising.size - np.searchsorted(rising, thresholds, side="left")
-    return RocPoints(
-        far=tuple((false / impostors).tolist()),
-        tar=tuple((true / rising.size).tolist()),
-        threshold=tuple(thresholds.tolist()),
-    )
-
-
 def minimum_trials(target: float) -> int:
     """The fewest impostor trials that resolve a false rate."""
     return int(np.ceil(1.0 / target - 1e-6)) if target > 0 else 0
@@ -181,7 +161,7 @@ def allowed(target: float, total: int) -> int:
 
 
 def kept_for(targets: Sequence[float], total: int) -> int:
-    """How many of the highest of `total` impostor scores `rates_at` needs."""
+    """How many of the highest of `total` impostor scores `Trials` needs."""
     counts = [counted_off(allowed(target, total), total)[1] for target in targets]
     return min(max(counts, default=0) + 1, total)
 
@@ -192,113 +172,131 @@ def counted_off(count: int, total: int, *, confidence: float = 0.95) -> tuple[in
     return math.floor(share.low * total), math.ceil(share.high * total)
 
 
-def with_threshold(
-    rate: Rate, *, genuine: Scores, highest: Scores, count: int, impostors: int
-) -> Rate:
-    """`rate` at a threshold set by `count` impostors, with the threshold's own chance added.
-
-    The share at both ends of the threshold's interval, added in squares (MOVER) to the interval
-    that holds the threshold fixed. With too few impostors behind it (fewer than three) the
-    threshold may lie anywhere above them, and the lower end is 0.
-    """
-    low, high = swing(genuine, highest, count=count, impostors=impostors)
-    return widened(rate, low, high)
-
-
-def swing(genuine: Scores, highest: Scores, *, count: int, impostors: int) -> tuple[float, float]:
-    """How far below and above a rate lies at the ends of its threshold's interval."""
-    fewest, most = counted_off(count, impostors)
-
-    def accepted(false: int) -> float:
-        if false >= impostors:
-            return float(np.mean(genuine > -np.inf))
-        return float(np.mean(genuine > highest[false]))
-
-    here = accepted(count)
-    # The strictest threshold that accepts `fewest` impostors is the score of the last of them.
-    strict = float(np.mean(genuine >= highest[fewest - 1])) if fewest else -math.inf
-    return max(0.0, here - strict), max(0.0, accepted(most) - here)
-
-
 def widened(rate: Rate, below: float, above: float) -> Rate:
     """`rate` with two independent sources of error, the second as distances from its value."""
     interval = rate.interval
     low = rate.value - math.hypot(rate.value - interval.low, below)
     high = rate.value + math.hypot(interval.high - rate.value, above)
-    return replace(
-        rate,
-        interval=Interval(
-            max(0.0, low),
-            min(1.0, high),
-            interval.confidence,
-            interval.method + AND_THRESHOLD,
-        ),
-    )
+    method = interval.method + AND_THRESHOLD
+    wide = Interval(max(0.0, low), min(1.0, high), interval.confidence, method)
+    return replace(rate, interval=wide)
 
 
-def points_at(
-    targets: Sequence[float], *, genuine: Scores, highest: Scores, impostors: int
-) -> tuple[RateAtTarget, ...]:
-    """The highest rate of `genuine` accepted while the false rate keeps to each target.
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """The scores behind rates at thresholds.
 
     genuine: (n,), -inf for a trial that no threshold can accept
     highest: the `kept_for` highest of the `impostors` scores, falling
 
-    A trial is accepted if score >= threshold, and equal scores are accepted together. Of the
-    thresholds that accept the same genuine trials the highest is taken.
+    A trial is accepted if score >= threshold, and equal scores are accepted together.
     """
-    rising = np.sort(genuine)
-    fallen = -highest  # rising, as searchsorted wants it
-    above_all = np.nextafter(max(highest[0], rising[-1]), highest.dtype.type(np.inf))
-    points = []
-    for target in targets:
-        most = allowed(target, impostors)
-        # The first impostor that must be turned away: a threshold lies above its score.
-        bound = highest[most] if most < impostors else -np.inf
-        position = int(np.searchsorted(rising, bound, side="right"))
-        threshold = rising[position] if position < rising.size else above_all
-        points.append(
-            RateAtTarget(
-                target=float(target),
-                reached=int(np.searchsorted(fallen, -threshold, side="right")) / impostors,
-                threshold=float(threshold),
-                impostors=impostors,
-                resolved=1.0 / impostors <= target,
-                rate=(rising.size - position) / rising.size,
-                genuine=rising.size,
+
+    genuine: Scores
+    highest: Scores
+    impostors: int
+
+    @classmethod
+    def of(cls, genuine: Scores, impostor: Scores) -> Self:
+        """With all scores at hand, in any order."""
+        return cls(genuine, np.sort(impostor)[::-1], impostor.size)
+
+    def points_at(self, targets: Sequence[float]) -> tuple[RateAtTarget, ...]:
+        """The highest rate of genuine trials accepted while the false rate keeps to each target.
+
+        Of the thresholds that accept the same genuine trials the highest is taken.
+        """
+        rising = np.sort(self.genuine)
+        fallen = -self.highest  # rising, as searchsorted wants it
+        infinity = self.highest.dtype.type(np.inf)
+        above_all = np.nextafter(max(self.highest[0], rising[-1]), infinity)
+        points = []
+        for target in targets:
+            most = allowed(target, self.impostors)
+            # The first impostor that must be turned away: a threshold lies above its score.
+            bound = self.highest[most] if most < self.impostors else -np.inf
+            position = int(np.searchsorted(rising, bound, side="right"))
+            threshold = rising[position] if position < rising.size else above_all
+            false = int(np.searchsorted(fallen, -threshold, side="right"))
+            points.append(
+                RateAtTarget(
+                    target=float(target),
+                    reached=false / self.impostors,
+                    threshold=float(threshold),
+                    impostors=self.impostors,
+                    resolved=1.0 / self.impostors <= target,
+                    rate=(rising.size - position) / rising.size,
+                    genuine=rising.size,
+                )
             )
+        return tuple(points)
+
+    def rates_at(
+        self, targets: Sequence[float], *, name: str, people: People | None = None
+    ) -> tuple[Measure, ...]:
+        """`points_at` as measures whose intervals count people, (n,) whose trial each is.
+
+        name: e.g. "TAR@FAR"; the target is appended
+        """
+        assert self.highest.size >= kept_for(targets, self.impostors)
+        return tuple(
+            Measure(
+                f"{name}={point.target:g}",
+                self.with_threshold(
+                    rate_of(self.genuine >= point.threshold, people),
+                    count=allowed(point.target, self.impostors),
+                ),
+                OperatingPoint(
+                    point.target, point.reached, point.threshold, self.impostors, point.resolved
+                ),
+            )
+            for point in self.points_at(targets)
         )
-    return tuple(points)
 
+    def with_threshold(self, rate: Rate, *, count: int) -> Rate:
+        """`rate` at a threshold set by `count` impostors, with the threshold's own chance added.
 
-def rates_at(
-    targets: Sequence[float],
-    *,
-    genuine: Scores,
-    highest: Scores,
-    impostors: int,
-    name: str,
-    people: People | None = None,
-) -> tuple[Measure, ...]:
-    """`points_at` as measures whose intervals count people, (n,) whose trial each is.
+        The share at both ends of the threshold's interval, added in squares (MOVER) to the interval
+        that holds the threshold fixed. With too few impostors behind it (fewer than three) the
+        threshold may lie anywhere above them, and the lower end is 0.
+        """
+        return widened(rate, *self.swing(count))
 
-    name: e.g. "TAR@FAR"; the target is appended
-    """
-    assert highest.size >= kept_for(targets, impostors)
-    return tuple(
-        Measure(
-            f"{name}={point.target:g}",
-            with_threshold(
-                rate_of(genuine >= point.threshold, people),
-                genuine=genuine,
-                highest=highest,
-                count=allowed(point.target, impostors),
-                impostors=impostors,
-            ),
-            OperatingPoint(point.target, point.reached, point.threshold, impostors, point.resolved),
+    def swing(self, count: int) -> tuple[float, float]:
+        """How far below and above a rate lies at the ends of its threshold's interval."""
+        fewest, most = counted_off(count, self.impostors)
+
+        def accepted(false: int) -> float:
+            bound = -np.inf if false >= self.impostors else self.highest[false]
+            return float(np.mean(self.genuine > bound))
+
+        here = accepted(count)
+        # The strictest threshold that accepts `fewest` impostors is the score of the last of them.
+        strict = -math.inf
+        if fewest:
+            strict = float(np.mean(self.genuine >= self.highest[fewest - 1]))
+        return max(0.0, here - strict), max(0.0, accepted(most) - here)
+
+    def thin_roc(self) -> RocPoints:
+        """At most 400 exact operating points, as far down as `highest` reaches, for drawing."""
+        rising, highest = np.sort(self.genuine), self.highest
+        steps = np.geomspace(1, highest.size, 250).astype(np.int64) - 1  # false accepts
+        by_far = np.searchsorted(rising, highest[np.concatenate([[0], steps])], side="right")
+        by_tar = np.linspace(0, rising.size - 1, 140).astype(np.int64)
+        lowest = 0
+        if highest.size < self.impostors:
+            # At the last score kept, ties beyond it may have been dropped: stay above.
+            lowest = int(np.searchsorted(rising, highest[-1], side="right"))
+        kept = np.unique(np.concatenate([by_far, by_tar[by_tar >= lowest]]))[::-1]
+        thresholds = rising[kept[kept < rising.size]]
+        thresholds = thresholds[thresholds > -np.inf]
+        false = np.searchsorted(-highest, -thresholds, side="right")
+        true = rising.size - np.searchsorted(rising, thresholds, side="left")
+        return RocPoints(
+            far=tuple((false / self.impostors).tolist()),
+            tar=tuple((true / rising.size).tolist()),
+            threshold=tuple(thresholds.tolist()),
         )
-        for point in points_at(targets, genuine=genuine, highest=highest, impostors=impostors)
-    )
 
 
 def tar_at_fars(
@@ -306,16 +304,13 @@ def tar_at_fars(
 ) -> tuple[RateAtTarget, ...]:
     """The highest TAR among the operating points whose FAR does not exceed each target."""
     values, kinds = checked_pairs(scores, same)
-    impostors = np.sort(values[~kinds])[::-1]
-    return points_at(targets, genuine=values[kinds], highest=impostors, impostors=impostors.size)
+    return Trials.of(values[kinds], values[~kinds]).points_at(targets)
 
 
 def tar_interval(scores: FloatArray, same: BoolArray, target: float) -> Interval:
     """The TAR at a target FAR for independent pairs, the threshold's own uncertainty included."""
-    genuine, impostors = scores[same], np.sort(scores[~same])[::-1]
-    count, total = allowed(target, impostors.size), impostors.size
-    accepted = genuine.size if count == total else np.count_nonzero(genuine > impostors[count])
-    rate = wilson(int(accepted), genuine.size)
-    return with_threshold(
-        rate, genuine=genuine, highest=impostors, count=count, impostors=total
-    ).interval
+    trials = Trials.of(scores[same], scores[~same])
+    count = allowed(target, trials.impostors)
+    bound = -np.inf if count == trials.impostors else trials.highest[count]
+    rate = wilson(int(np.count_nonzero(trials.genuine > bound)), trials.genuine.size)
+    return trials.with_threshold(rate, count=count).interval

@@ -189,14 +189,19 @@ def _resampled(table: FloatArray, resamples: int, rng: np.random.Generator) -> F
 class Replicates:
     """The statistics of one model in each of r replicates, for d decisions and t target FARs.
 
-    accuracy: (r, d); tar, threshold: (r, t); eer, auc: (r,)
+    accuracy: (r, d); tar, threshold: (r, t); eer, auc: (r,); method: what was drawn
     """
 
+    method: str
     accuracy: FloatArray
     tar: FloatArray
     threshold: FloatArray
     eer: FloatArray
     auc: FloatArray
+
+    def interval(self, values: FloatArray) -> Interval:
+        """Of one statistic, or of a difference between two models."""
+        return percentiles(values, method=self.method)
 
 
 def replicate(
@@ -234,7 +239,8 @@ def replicate(
             f"no replicate of the {who.max() + 1} people has pairs of both kinds; "
             "a bootstrap over people needs more of them"
         )
-    return [Replicates(*map(np.concatenate, zip(*rows, strict=True))) for rows in parts]
+    method = OVER_PAIRS if people is None else OVER_PEOPLE
+    return [Replicates(method, *map(np.concatenate, zip(*rows, strict=True))) for rows in parts]
 
 
 def replicated_shares(

@@ -34,7 +34,6 @@ from sphereface2.evaluation.results import (
 )
 from sphereface2.evaluation.thresholds import tar_at_fars, tar_interval
 from sphereface2.evaluation.uncertainty import (
-    OVER_PAIRS,
     OVER_PEOPLE,
     REPLICATES,
     Interval,
@@ -153,18 +152,17 @@ def _with_intervals(
         targets=[] if scored.people is None else [*targets, *far.tolist()],
         replicates=replicates,
     )
-    method = OVER_PAIRS if scored.people is None else OVER_PEOPLE
 
     def share(values: FloatArray, successes: int, trials: int) -> Interval:
         # Pairs alone: independent trials, so that nothing needs to be drawn.
         alone = wilson(successes, trials).interval
-        return alone if scored.people is None else wider(percentiles(values, method=method), alone)
+        return alone if scored.people is None else wider(drawn.interval(values), alone)
 
     def tar(number: int, target: float) -> Interval:
         alone = tar_interval(scores, same, target)
-        if scored.people is None:
-            return alone
-        return wider(percentiles(drawn.tar[:, number], method=method), alone)
+        return (
+            alone if scored.people is None else wider(drawn.interval(drawn.tar[:, number]), alone)
+        )
 
     points = tuple(
         replace(point, interval=tar(number, point.target)) if point.resolved else point
@@ -175,7 +173,7 @@ def _with_intervals(
     trials = round(4 * result.genuine * result.impostor / result.pairs)
     errors = wilson(round(result.eer * trials), trials).interval
     finest = 1.0 / (result.genuine * result.impostor)
-    area = logit_normal(result.auc, drawn.auc, method=method, finest=finest)
+    area = logit_normal(result.auc, drawn.auc, method=drawn.method, finest=finest)
     if result.auc in (0.0, 1.0):
         fewest = min(result.genuine, result.impostor)
         area = wider(area, wilson(round(result.auc * fewest), fewest).interval)
@@ -185,7 +183,7 @@ def _with_intervals(
         best_threshold_interval=share(
             drawn.accuracy[:, 1], int(np.count_nonzero(best)), result.pairs
         ),
-        eer_interval=wider(percentiles(drawn.eer, method=method), errors),
+        eer_interval=wider(drawn.interval(drawn.eer), errors),
         auc_interval=area,
         tar_at_far=points,
         roc_band=RocBand(
@@ -255,20 +253,11 @@ def slices(
             )
         for value in np.unique(words[words != ""]).tolist():
             here = words == value
-            genuine, impostor = here & same, here & ~same
-            found.append(
-                Slice(
-                    attribute=attribute,
-                    value=value,
-                    right=_rate(right, here, people, replicates),
-                    true_accepts=_rate(right, genuine, people, replicates)
-                    if genuine.any()
-                    else None,
-                    false_accepts=_rate(~right, impostor, people, replicates)
-                    if impostor.any()
-                    else None,
-                )
+            accepted = (
+                _rate(counted, pairs, people, replicates) if pairs.any() else None
+                for counted, pairs in ((right, here & same), (~right, here & ~same))
             )
+            found.append(Slice(attribute, value, _rate(right, here, people, replicates), *accepted))
     return tuple(found)
 
 

@@ -176,11 +176,11 @@ def filled_stairs(
     axes.stairs(heights, edges, color=colour, linewidth=1.4, label=label)
 
 
-def note_at(axes: Axes, x: float, text: str, colour: str, *, left: bool, height: float = 1) -> None:
+def note_at(axes: Axes, x: float, text: str, colour: str, *, left: bool) -> None:
     """A word beside a vertical line, near the top of the plot."""
     axes.annotate(
         text,
-        (x, height),
+        (x, 1),
         xycoords=("data", "axes fraction"),
         xytext=(-4 if left else 4, -3),
         textcoords="offset points",

@@ -17,7 +17,6 @@ from sphereface2.evaluation.uncertainty import Interval
 from sphereface2.progress import counted
 
 UNRESOLVED = "not resolved"
-_ABSENT = "–"
 _WHOLE = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 _WIDTH = 10  # of what may be wrapped in a terminal: seven columns fit into 80
 _LABEL_WIDTHS = (20, 14)  # of a label's line where the terminal is too narrow for the whole
@@ -32,6 +31,9 @@ class Cell:
     detail: str = ""
     strong: bool = False
     faint: bool = False
+
+
+ABSENT = Cell("–", faint=True)
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,10 @@ class PublishedTable:
         """Some of its columns, with our rows on top; `source` follows the name of the table."""
         places = [self.columns.index(column) for column in columns]
         theirs = [
-            (Cell(method), *(_number_cell(values[place]) for place in places))
+            (
+                Cell(method),
+                *(ABSENT if (v := values[p]) is None else Cell(f"{v:.2f}") for p in places),
+            )
             for method, values in self.rows
         ]
         words = (f"theirs: the paper's table '{self.label}', {source}", self.remark)
@@ -194,6 +199,13 @@ def accuracy_text(result: VerificationResult) -> str:
     return f"{mean} ± {percent(result.accuracy_std, digits=digits)}"
 
 
+def signed(points: float) -> str:
+    """A difference of percentages: "+0.35", "−1.20", or "0.00" without a sign."""
+    text = f"{abs(points):.2f}"
+    sign = "" if float(text) == 0 else "+" if points > 0 else "−"
+    return sign + text
+
+
 def interval_text(interval: Interval | None, *, digits: int = 1) -> str:
     """The ends of an interval in percent: "96.1–98.2", or nothing."""
     if interval is None:
@@ -213,18 +225,23 @@ def interval_note(results: Sequence[VerificationResult]) -> str:
 
 def accuracy_content(evaluation: EvaluationResult) -> TableContent:
     """LFW-protocol accuracy of every model on every set; the best of each set is strong."""
+    best = {
+        name: max(row.accuracy for row in evaluation.rows if row.set_name == name)
+        for name in evaluation.sets
+    }
     rows = []
     for model in evaluation.models:
         cells = [Cell(model, strong=model == evaluation.model)]
         for set_name in evaluation.sets:
             result = evaluation.find(model, set_name)
             if result is None:
-                cells.append(Cell(_ABSENT, faint=True))
+                cells.append(ABSENT)
             else:
-                best = result.accuracy >= _best(evaluation, set_name)
                 digits = decimals(result.pairs)
                 detail = interval_text(result.accuracy_interval, digits=digits)
-                cells.append(Cell(accuracy_text(result), detail, strong=best))
+                cells.append(
+                    Cell(accuracy_text(result), detail, strong=result.accuracy >= best[set_name])
+                )
         rows.append(tuple(cells))
     note = "threshold of each fold from the other folds, mean ± deviation over the folds"
     if all(len(row.fold_accuracies) == 10 for row in evaluation.rows):
@@ -295,7 +312,7 @@ def detail_content(evaluation: EvaluationResult, *, model: str | None = None) ->
             "best-threshold accuracy",
             "EER",
             "AUC",
-            *(f"TAR@FAR {_rate(t)}" for t in targets),
+            *(f"TAR@FAR {100 * t:g}%" for t in targets),
         ),
         rows=tuple(rows),
         note=note,
@@ -309,7 +326,7 @@ def slices_content(evaluation: EvaluationResult) -> TableContent | None:
         (
             Cell(f"{result.set_name}, {each.attribute} {each.value}"),
             *(
-                Cell(_ABSENT, faint=True)
+                ABSENT
                 if rate is None
                 else Cell(
                     percent(rate.value, digits=decimals(rate.trials)),
@@ -353,7 +370,7 @@ def published_content(
     for name in columns:
         result = evaluation.find(evaluation.model, name)
         if result is None:
-            ours.append(Cell(_ABSENT, faint=True))
+            ours.append(ABSENT)
         else:
             ends = interval_text(result.accuracy_interval, digits=2)
             ours.append(Cell(percent(result.accuracy, digits=2), ends, strong=True))
@@ -380,17 +397,9 @@ def _plain(set_name: str) -> str:
     return "".join(sign for sign in set_name.lower() if sign.isalnum())
 
 
-def _number_cell(value: float | None) -> Cell:
-    return Cell(_ABSENT, faint=True) if value is None else Cell(f"{value:.2f}")
-
-
-def _best(evaluation: EvaluationResult, set_name: str) -> float:
-    return max(row.accuracy for row in evaluation.rows if row.set_name == set_name)
-
-
 def _tar_cell(point: RateAtTarget | None, digits: int) -> Cell:
     if point is None:
-        return Cell(_ABSENT, faint=True)
+        return ABSENT
     if not point.resolved:
         return Cell(UNRESOLVED, f"{point.impostors:,} impostors", faint=True)
     reached = f"{point.false_rate.successes:,}/{point.impostors:,}"
@@ -401,10 +410,6 @@ def _tar_cell(point: RateAtTarget | None, digits: int) -> Cell:
 def _span(counts: Sequence[int]) -> str:
     low, high = min(counts), max(counts)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def _rate(share: float) -> str:
-    return f"{100 * share:g}%"
 
 
 def _wrapped(text: str) -> str:

@@ -35,7 +35,7 @@ from sphereface2.evaluation.protocols.protocol import (
     Table,
     View,
 )
-from sphereface2.evaluation.thresholds import Measure, rates_at, thin_roc
+from sphereface2.evaluation.thresholds import Measure, Trials
 from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.evaluation.verification import slices
 from sphereface2.models.unit_rows import first_of
@@ -213,15 +213,9 @@ def measure_groups(scored: PairScores, *, fmr: float) -> GroupsResult:
     """FNMR and FMR by the attribute "group" of scored pairs, at the global threshold."""
     same, values = scored.same, scored.attributes["group"]
     scores = scored.scores.astype(np.float32)
-    genuine, highest = scores[same], np.sort(scores[~same])[::-1]
-    (accepted,) = rates_at(
-        (fmr,),
-        genuine=genuine,
-        highest=highest,
-        impostors=highest.size,
-        name="FNMR@FMR",
-        people=None if scored.people is None else scored.people[same][:, 0],
-    )
+    trials = Trials.of(scores[same], scores[~same])
+    people = None if scored.people is None else scored.people[same][:, 0]
+    (accepted,) = trials.rates_at((fmr,), name="FNMR@FMR", people=people)
     at = accepted.at
     assert at is not None
     right = (scores >= np.float32(at.threshold)) == same
@@ -263,12 +257,12 @@ def measure_groups(scored: PairScores, *, fmr: float) -> GroupsResult:
             "intervals of groups: people drawn with replacement, the threshold held fixed, never "
             "narrower than Wilson's",
         ),
-        genuine=genuine.size,
-        impostors=highest.size,
+        genuine=trials.genuine.size,
+        impostors=trials.impostors,
         overall=replace(accepted, rate=_complement(accepted.rate)),
         groups=tuple(rows),
         spreads=_spreads(rows) if at.resolved else (),
-        roc=thin_roc(genuine=genuine, highest=highest, impostors=highest.size),
+        roc=trials.thin_roc(),
     )
 
 

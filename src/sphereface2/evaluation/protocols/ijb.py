@@ -42,7 +42,7 @@ from sphereface2.evaluation.templates import (
     pool_templates,
     positions,
 )
-from sphereface2.evaluation.thresholds import Measure, Scores, rates_at, thin_roc
+from sphereface2.evaluation.thresholds import Measure, Scores, Trials
 from sphereface2.models.unit_rows import Mirror, Vectors
 from sphereface2.progress import Progress
 from sphereface2.registry import nearest
@@ -251,24 +251,16 @@ def verify_templates(
     left, right = (templates.where(pairs[:, side], source=name) for side in (0, 1))
     scores = pair_scores(templates, left, right, progress=progress)
     whose = _whose(templates, left[same], people)
-    genuine = scores[same]
-    highest = np.sort(scores[~same])[::-1]
+    trials = Trials.of(scores[same], scores[~same])
     return IjbVerification(
         protocol=name,
         conventions=("accepted if cosine >= threshold", "TAR where FAR does not exceed the target"),
         templates=len(templates.ids),
         genuine=genuine_count,
         impostors=impostors,
-        tar_at_far=rates_at(
-            far_targets,
-            genuine=genuine,
-            highest=highest,
-            impostors=impostors,
-            name="TAR@FAR",
-            people=whose,
-        ),
-        roc=thin_roc(genuine=genuine, highest=highest, impostors=impostors),
-        histogram=_histogram(genuine, highest),
+        tar_at_far=trials.rates_at(far_targets, name="TAR@FAR", people=whose),
+        roc=trials.thin_roc(),
+        histogram=_histogram(trials.genuine, trials.highest),
     )
 
 

@@ -35,9 +35,9 @@ from sphereface2.evaluation.thresholds import (
     HighestScores,
     Measure,
     OperatingPoint,
+    Trials,
     counted_off,
     widened,
-    with_threshold,
 )
 from sphereface2.evaluation.uncertainty import mean_rate, rate_of
 from sphereface2.models.unit_rows import first_of
@@ -133,10 +133,7 @@ def identify_standard(
         for gallery, each in zip(galleries, found, strict=True)
     )
     mean_ranks = tuple(
-        Measure(
-            f"rank {k}",
-            mean_rate([(e.rank[e.mated] <= k, e.people[e.mated]) for e in found]),
-        )
+        Measure(f"rank {k}", mean_rate([(e.rank[e.mated] <= k, e.people[e.mated]) for e in found]))
         for k in ranks
     )
     open_set = all(each.tpir for each in single)
@@ -196,21 +193,16 @@ def identify_legacy(
     most = max((counted_off(place, pairs)[1] for place in places), default=0)
     impostors = HighestScores(min(most + 1, pairs))
     found = _search(templates, merged, probes, name=name, impostors=impostors, progress=progress)
-    falling = impostors.falling()
+    trials = Trials(found.genuine, impostors.falling(), pairs)
     measures = []
     for target, place in zip(fpir_targets, places, strict=True):
-        threshold = falling[place - 1]
-        above = int(np.count_nonzero(falling > threshold))
+        threshold = trials.highest[place - 1]
+        above = int(np.count_nonzero(trials.highest > threshold))
+        rate = rate_of(found.genuine > threshold, found.people)
         measures.append(
             Measure(
                 f"legacy TPIR@FPIR={target:g}",
-                with_threshold(
-                    rate_of(found.genuine > threshold, found.people),
-                    genuine=found.genuine,
-                    highest=falling,
-                    count=place - 1,
-                    impostors=pairs,
-                ),
+                trials.with_threshold(rate, count=place - 1),
                 OperatingPoint(
                     float(target), above / count, float(threshold), count, target * count >= 1
                 ),

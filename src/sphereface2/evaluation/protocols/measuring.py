@@ -115,6 +115,13 @@ class Subject:
         return None if stored is None else Calibration.from_mapping(stored)
 
 
+def named_alike(saved: SavedEmbeddings, names: Sequence[str]) -> SavedEmbeddings:
+    """With names like those of a list: LFW's lists name images without their ending."""
+    if saved.names is None or any(is_image_file(name) for name in names):
+        return saved
+    return replace(saved, names=[without_ending(name) for name in saved.names])
+
+
 def rows_of(
     saved: SavedEmbeddings, names: Sequence[str], *, missing: Missing = "error"
 ) -> tuple[Vectors, Mirror]:
@@ -129,9 +136,7 @@ def rows_of(
                 "images of the list and no names; put one name per line into a .txt beside it"
             )
         return saved.vectors, saved.mirror
-    if not any(is_image_file(name) for name in names):
-        # LFW's lists name images without their ending.
-        saved = replace(saved, names=[without_ending(name) for name in saved.names])
+    saved = named_alike(saved, names)
     if list(saved.names or ()) == list(names):
         return saved.vectors, saved.mirror
     rows = in_order(saved, names, missing=missing)

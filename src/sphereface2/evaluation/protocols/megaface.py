@@ -36,8 +36,8 @@ from sphereface2.evaluation.protocols.protocol import (
     cmc_view,
     strictest,
 )
-from sphereface2.evaluation.search import scan
-from sphereface2.evaluation.thresholds import Measure, Scores, kept_for, rates_at, thin_roc
+from sphereface2.evaluation.search import dot_products, scan
+from sphereface2.evaluation.thresholds import Measure, Scores, Trials, kept_for
 from sphereface2.evaluation.uncertainty import rate_of
 from sphereface2.models.unit_rows import (
     Float32,
@@ -223,7 +223,8 @@ def megaface(
         source=f"{name} distractors",
         progress=progress,
     )
-    genuine = _pair_scores(unit, left, right)
+    genuine = dot_products(unit, left, right)
+    trials = Trials(genuine, strangers.highest, impostors)
     whose = names[left]
     clean = [int(np.count_nonzero(~skipped[:size])) for size in reach]
     shown = [number for number, size in enumerate(clean) if size]
@@ -251,15 +252,8 @@ def megaface(
             for number in shown
         ),
         cmc=_cmc(genuine, strangers.top, left),
-        tpr=rates_at(
-            fpr_targets,
-            genuine=genuine,
-            highest=strangers.highest,
-            impostors=impostors,
-            name="TPR@FPR",
-            people=whose,
-        ),
-        roc=thin_roc(genuine=genuine, highest=strangers.highest, impostors=impostors),
+        tpr=trials.rates_at(fpr_targets, name="TPR@FPR", people=whose),
+        roc=trials.thin_roc(),
     )
 
 
@@ -290,14 +284,6 @@ def _cmc(genuine: Scores, top: Scores, left: npt.NDArray[np.intp]) -> tuple[floa
         ahead = np.count_nonzero(top[left[part]] >= genuine[part, None], axis=1)
         counts += np.bincount(ahead, minlength=longest + 1)
     return tuple((np.cumsum(counts)[:longest] / genuine.size).tolist())
-
-
-def _pair_scores(unit: Float32, left: npt.NDArray[np.intp], right: npt.NDArray[np.intp]) -> Scores:
-    scores = np.empty(left.size, dtype=np.float32)
-    for start in range(0, left.size, _PAIRS):
-        part = slice(start, start + _PAIRS)
-        scores[part] = np.einsum("nd,nd->n", unit[left[part]], unit[right[part]])
-    return scores
 
 
 def _centred(unit: Float32, people: npt.NDArray[Any], dirty: Mask) -> Float32:
@@ -337,14 +323,13 @@ def read_megaface(
     lists: Path,
     *,
     size: int = 1_000_000,
-    number: int = 1,
     probe_noises: Path | None = None,
     distractor_noises: Path | None = None,
 ) -> MegaFaceSet:
     """The devkit's `templatelists` folder; the noise lists only if given (a refined protocol)."""
     folder = lists / "templatelists" if (lists / "templatelists").is_dir() else lists
     probe_path = folder / "facescrub_features_list.json"
-    distractor_path = folder / f"megaface_features_list.json_{size}_{number}"
+    distractor_path = folder / f"megaface_features_list.json_{size}_1"
     names, people = _list(probe_path), _list(probe_path, key="id")
     if len(people) != len(names):
         raise ValueError(f"{probe_path} has {len(names):,} paths but {len(people):,} ids")

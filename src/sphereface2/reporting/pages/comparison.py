@@ -8,7 +8,7 @@ from sphereface2.reporting.figures.verification import det_figure, roc_figure
 from sphereface2.reporting.pages.page import LegendEntry, Page, Section, blocks, definitions
 from sphereface2.reporting.pages.verification import DEFINITIONS, ROC_NOTE, curve_section
 from sphereface2.reporting.style import BLUE, distinct_colours
-from sphereface2.reporting.tables import Cell, TableContent, accuracy_content, percent
+from sphereface2.reporting.tables import Cell, TableContent, accuracy_content, signed
 
 _DET_NOTE = (
     "The two errors against each other, both on logarithmic axes. Down and to the left is better. "
@@ -126,19 +126,15 @@ def _on_set(comparison: Comparison, name: str) -> list[SetComparison]:
 
 def _difference_cell(difference: Difference) -> Cell:
     ends = difference.interval
-    detail = f"{_signed(ends.low)} to {_signed(ends.high)}\np {_p_text(difference.p_adjusted)}"
+    detail = (
+        f"{signed(100 * ends.low)} to {signed(100 * ends.high)}\np {_p_text(difference.p_adjusted)}"
+    )
     return Cell(
-        _signed(difference.difference),
+        signed(100 * difference.difference),
         detail,
         strong=difference.is_resolved,
         faint=not difference.is_resolved,
     )
-
-
-def _signed(share: float) -> str:
-    text = percent(abs(share), digits=2)
-    sign = "" if float(text) == 0 else "+" if share > 0 else "−"
-    return sign + text
 
 
 def _p_text(p_value: float) -> str:

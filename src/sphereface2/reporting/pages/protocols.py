@@ -28,9 +28,14 @@ from sphereface2.reporting.figures.verification import (
 from sphereface2.reporting.pages.page import LegendEntry, Page, Section, Tile, blocks
 from sphereface2.reporting.pages.verification import SCORE_LEGEND
 from sphereface2.reporting.style import DASHED, GREY, axes_of, method_colour, to_svgs
-from sphereface2.reporting.tables import UNRESOLVED, Cell, TableContent, interval_text, percent
-
-ABSENT = Cell("–", faint=True)
+from sphereface2.reporting.tables import (
+    ABSENT,
+    UNRESOLVED,
+    Cell,
+    TableContent,
+    interval_text,
+    percent,
+)
 
 
 def measures_content(title: str, measures: Sequence[Measure]) -> TableContent:

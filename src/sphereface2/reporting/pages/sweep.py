@@ -27,7 +27,7 @@ from sphereface2.reporting.sweep_tables import (
     setting_text,
     standings,
 )
-from sphereface2.reporting.tables import Cell, TableContent
+from sphereface2.reporting.tables import Cell, TableContent, signed
 
 PAGE, RESULT = "index.html", "result.json"
 DEFINITIONS = (
@@ -131,7 +131,7 @@ def differences_content(result: SweepResult) -> TableContent | None:
         cells = [Cell(setting_text(result, row))]
         for column in columns:
             mean, paper = row.mean(column), row.published.get(column)
-            text = ABSENT if mean is None or paper is None else _signed(mean - paper)
+            text = ABSENT if mean is None or paper is None else signed(mean - paper)
             cells.append(Cell(text, faint=text == ABSENT))
         for places in (ours, theirs):
             text = places.get(id(row), ABSENT)
@@ -232,9 +232,3 @@ def _places(result: SweepResult, column: str) -> tuple[dict[int, str], dict[int,
     ours = {key: str(1 + sum(other > mean for _, other, _ in both)) for key, mean, _ in both}
     theirs = {key: str(1 + sum(other > paper for _, _, other in both)) for key, _, paper in both}
     return ours, theirs
-
-
-def _signed(difference: float) -> str:
-    text = f"{abs(difference):.2f}"
-    sign = "" if float(text) == 0 else "+" if difference > 0 else "−"
-    return sign + text
