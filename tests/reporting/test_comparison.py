@@ -10,8 +10,8 @@ from sphereface2.reporting.pages.comparison import (
     comparison_tables,
 )
 from tests.evaluation.test_comparison import scored
-from tests.reporting.test_report import HOSTILE, Page
 from tests.reporting.test_tables import printed
+from tests.reporting.test_verification import HOSTILE, Page
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The report: one page that holds all it shows, loads nothing and believes no name."""
+"""The report of a verification: it holds all it shows, loads nothing and believes no name."""
 
 import base64
 import re
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 from jinja2 import UndefinedError
 
+from sphereface2.data.sources.synthetic import SyntheticFaces
 from sphereface2.evaluation.results import COMBINED, EvaluationResult
 from sphereface2.experiments.paper.published import LOSSES
 from sphereface2.reporting.pages.page import png_data_uri
@@ -20,6 +21,7 @@ from sphereface2.reporting.pages.verification import (
     PairPicture,
     ReportPictures,
     hardest_pairs,
+    people_sheet,
     verification_page,
 )
 from sphereface2.reporting.tables import interval_text
@@ -280,3 +282,12 @@ def test_writing_is_all_or_nothing(tmp_path: Path) -> None:
         replace(page, sections=[None]).write(path)  # type: ignore[list-item]  # wrong on purpose
     assert path.read_text(encoding="utf-8") == written
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_row_is_a_person_and_a_column_an_image() -> None:
+    source = SyntheticFaces(people=9, images_per_person=3, image_size=48)
+    sheet = people_sheet(source, people=[4, 8], samples=4, size=48, gap=1)
+    assert sheet.shape == (97, 195, 3)
+    assert np.array_equal(sheet[49:, 98:146], source[8 * 3 + 2][0])
+    assert (sheet[:, 147:] == 255).all()  # nobody has a fourth image
+    assert people_sheet(source, samples=1, size=16, gap=0).shape == (7 * 16, 16, 3)

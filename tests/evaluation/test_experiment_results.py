@@ -1,4 +1,4 @@
-"""Results of sweeps, ranks and learned features: the numbers that tables and figures read."""
+"""Results of many runs: features, ROC over seeds, overlap of scores, speed over ranks."""
 
 import math
 from pathlib import Path
@@ -13,8 +13,15 @@ from sphereface2.evaluation.experiment_results import (
     SeedRun,
     SweepResult,
     SweepRow,
+    mean_roc,
+    overlap,
     plain_rows,
+    roc_band,
+    shares,
+    tar_at,
 )
+from sphereface2.evaluation.metrics import RocPoints
+from sphereface2.evaluation.results import ScoreHistogram
 from sphereface2.files import write_atomically
 
 
@@ -98,3 +105,67 @@ def test_a_result_is_a_readable_file_in_a_new_folder(tmp_path: Path) -> None:
     assert path.read_text() == "two"
     assert path.stat().st_mode & 0o777 == 0o644
     assert [each.name for each in path.parent.iterdir()] == ["a.json"]
+
+
+FIRST = RocPoints(far=(0.0, 0.01, 1.0), tar=(0.5, 0.8, 1.0), threshold=(0.9, 0.5, -1.0))
+SECOND = RocPoints(far=(0.0, 0.1, 1.0), tar=(0.3, 0.9, 1.0), threshold=(0.9, 0.5, -1.0))
+CUT_OFF = RocPoints(far=(0.02, 0.02, 0.3), tar=(0.1, 0.2, 0.6), threshold=(0.9, 0.8, 0.7))
+PERFECT = RocPoints(far=(0.0, 0.0), tar=(0.5, 1.0), threshold=(0.9, 0.8))
+
+
+def naive_tar(roc: RocPoints, far: float) -> float:
+    points = zip(roc.far, roc.tar, strict=True)
+    return max((tar for reached, tar in points if reached <= far), default=0.0)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "places"),
+    [
+        ([FIRST], (0.0, 0.01, 1.0)),
+        ([FIRST, SECOND], (0.0, 0.01, 0.1, 1.0)),
+        ([CUT_OFF], (0.0, 0.02, 0.3)),
+        ([PERFECT], (0.0, 1.0)),
+        ([PERFECT, PERFECT], (0.0, 1.0)),
+        ([PERFECT, CUT_OFF], (0.0, 0.02, 0.3)),
+    ],
+)
+def test_the_mean_stands_at_every_far_from_zero_on(
+    seeds: list[RocPoints], places: tuple[float, ...]
+) -> None:
+    roc = mean_roc(seeds)
+    assert roc.far == places
+    for far, tar in zip(roc.far, roc.tar, strict=True):
+        assert tar == pytest.approx(sum(naive_tar(seed, far) for seed in seeds) / len(seeds))
+        assert all(tar_at(seed, far) == naive_tar(seed, far) for seed in seeds)
+
+
+def test_the_band_is_one_deviation_wide_from_one_impostor_on() -> None:
+    band = roc_band([FIRST, SECOND], impostors=49)
+    assert band is not None
+    assert band.far == (0.1, 1.0)
+    for far, low, high in zip(band.far, band.low, band.high, strict=True):
+        tars = [naive_tar(seed, far) for seed in (FIRST, SECOND)]
+        mean = sum(tars) / 2
+        wide = math.sqrt(sum((tar - mean) ** 2 for tar in tars))  # over n - 1 = 1
+        assert (low, high) == pytest.approx((mean - wide, min(1.0, mean + wide)))
+    # 1 / 49 times 49 is a little less than 1: one impostor counts nevertheless.
+    one = RocPoints(far=(1 / 49, 1.0), tar=(0.5, 1.0), threshold=(0.5, -1.0))
+    found = roc_band([one, one], impostors=49)
+    assert found is not None
+    assert found.far == (1 / 49, 1.0)
+    assert roc_band([FIRST], impostors=49) is None
+
+
+EDGES = (-1.0, -0.5, 0.0, 0.5, 1.0)
+
+
+def test_the_overlap_is_what_both_distributions_share() -> None:
+    histogram = ScoreHistogram(edges=EDGES, genuine=(0, 1, 1, 2), impostor=(50, 30, 20, 0))
+    shared = min(0, 0.5) + min(0.25, 0.3) + min(0.25, 0.2) + min(0.5, 0)
+    assert overlap(histogram) == pytest.approx(shared)
+
+
+def test_the_same_distribution_overlaps_wholly_and_an_empty_one_not_at_all() -> None:
+    assert overlap(ScoreHistogram(EDGES, (1, 2, 3, 4), (10, 20, 30, 40))) == pytest.approx(1)
+    assert overlap(ScoreHistogram(EDGES, (0, 0, 0, 0), (10, 20, 30, 40))) == 0
+    assert shares((0, 0)) == [0, 0]
