@@ -16,11 +16,11 @@ from sphereface2.data.sources import image_file
 from sphereface2.data.sources.image_file import (
     ImageHeader,
     decode,
+    ending_of,
     is_image_file,
     look,
     read_image,
     start_of,
-    suffix_of,
 )
 from sphereface2.files import printable
 
@@ -70,7 +70,7 @@ def test_the_header_says_what_decoding_gives(suffix: str, size: tuple[int, int])
     header = look(encoded)
     assert header == ImageHeader(FORMATS[suffix], width=size[1], height=size[0])
     assert look(memoryview(encoded)) == header
-    assert suffix_of(header.format) == suffix
+    assert ending_of(encoded) == suffix
     assert decode(encoded, "it").shape == (*size, 3)
 
 

@@ -33,13 +33,13 @@ def test_each_form_is_recognised(tmp_path: Path) -> None:
         "hub2": ParquetImages,
         "hub/part-0.parquet": ParquetImages,
     }.items():
-        source = open_images(tmp_path / path, on_bad_image="skip")
+        source = open_images(tmp_path / path)
         assert type(source) is kind, path
-        assert source.on_bad_image == "skip"
+        assert source.on_bad_image == "stop"
+        source.on_bad_image = "skip"  # not all of them are readable
         source.prepare()
     own = open_images(tmp_path / "own.lst", root=tmp_path / "faces")
     assert own.people == ["3"]
-    assert own.on_bad_image == "stop"
 
 
 def test_what_cannot_be_recognised_is_explained(tmp_path: Path) -> None:

@@ -27,6 +27,9 @@ _FIRST_PERSON = FIRST_UNSEEN + 500_000  # far from the people of the verificatio
 _STREAM = 7
 _FRAMES = (2, 4)
 _COLUMNS = "TEMPLATE_ID,SUBJECT_ID,FILENAME,SIGHTING_ID,FACE_X,FACE_Y,FACE_WIDTH,FACE_HEIGHT"
+# The files of meta/, behind the prefix.
+_MEDIA, _POINTS = "face_tid_mid.txt", "name_5pts_score.txt"
+_GALLERIES, _PROBE = ("1N_gallery_G1.csv", "1N_gallery_G2.csv"), "1N_probe_mixed.csv"
 # A template's sightings: "still" is one image, "video" a few frames of one recording.
 _GALLERY = ("still", "still")
 _PROBES = (("still",), ("video", "still"), ("video",))
@@ -42,16 +45,6 @@ class _Shot:
     template: int
     media: int
     conditions: Conditions
-
-
-@dataclass(frozen=True)
-class _Lists:
-    """What the files of meta/ say, a line each."""
-
-    media: list[str]
-    points: list[str]
-    galleries: tuple[list[str], list[str]]
-    probes: list[str]
 
 
 def render_ijb(
@@ -74,7 +67,11 @@ def render_ijb(
     shots = list(_shots(people, seed))
     (root / "meta").mkdir(parents=True)
     (root / "loose_crop").mkdir()
-    lists = _Lists([], [], ([], []), [])
+    lists: dict[str, list[str]] = {
+        **{name: [] for name in (_MEDIA, _POINTS)},
+        **{name: [_COLUMNS] for name in (*_GALLERIES, _PROBE)},
+        "template_pair_label.txt": _pairs(people),
+    }
     for number, shot in enumerate(shots, start=1):
         name = f"{number}.jpg"
         picture, points = _loose(shot, rng=np.random.default_rng((seed, number, _STREAM)))
@@ -82,16 +79,9 @@ def render_ijb(
         _note(lists, shot, name, picture, points, people)
         if progress is not None:
             progress(number, len(shots))
-    start = root / "meta" / prefix
-    for ending, lines in (
-        ("face_tid_mid.txt", lists.media),
-        ("name_5pts_score.txt", lists.points),
-        ("1N_gallery_G1.csv", [_COLUMNS, *lists.galleries[0]]),
-        ("1N_gallery_G2.csv", [_COLUMNS, *lists.galleries[1]]),
-        ("1N_probe_mixed.csv", [_COLUMNS, *lists.probes]),
-        ("template_pair_label.txt", _pairs(people)),
-    ):
-        Path(f"{start}_{ending}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for ending, lines in lists.items():
+        text = "\n".join(lines) + "\n"
+        (root / "meta" / f"{prefix}_{ending}").write_text(text, encoding="utf-8")
     made = {"what": "rendered people", "people": people, "images": len(shots), "seed": seed}
     (root / MADE).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     return len(shots)
@@ -166,22 +156,19 @@ def _loose(
 
 
 def _note(
-    lists: _Lists,
+    lists: dict[str, list[str]],
     shot: _Shot,
     name: str,
     picture: NDArray[np.uint8],
     points: NDArray[np.float64],
     people: int,
 ) -> None:
-    lists.media.append(f"{name} {shot.template} {shot.media}")
+    lists[_MEDIA].append(f"{name} {shot.template} {shot.media}")
     places = " ".join(f"{value:.3f}" for value in points.reshape(-1))
-    lists.points.append(f"{name} {places} {_detector_score(shot.conditions):.3f}")
+    lists[_POINTS].append(f"{name} {places} {_detector_score(shot.conditions):.3f}")
     side = picture.shape[0]
     row = f"{shot.template},{shot.person + 1},{name},{shot.media},0,0,{side},{side}"
-    if shot.template > people:
-        lists.probes.append(row)
-    else:
-        lists.galleries[shot.person % 2].append(row)
+    lists[_PROBE if shot.template > people else _GALLERIES[shot.person % 2]].append(row)
 
 
 def _detector_score(conditions: Conditions) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from sphereface2.data.sources.encoded import EncodedImages, OnBadImage
+from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.sources.image_file import is_image_file
 from sphereface2.data.sources.image_list import LIST_SUFFIXES, ImageList
@@ -26,26 +26,23 @@ SOURCES: dict[str, Callable[..., Source]] = {
 _EXPECTED = "a folder with a folder of images for each person, a list, a .rec or a .parquet file"
 
 
-def open_images(
-    path: Path, *, root: Path | None = None, on_bad_image: OnBadImage = "stop"
-) -> EncodedImages:
+def open_images(path: Path, *, root: Path | None = None) -> EncodedImages:
     """The images at `path`, whatever form they have; `root` is where a list's paths start from."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {printable(path)}; give {_EXPECTED}")
     suffix = "" if path.is_dir() else path.suffix.lower()
     if suffix in LIST_SUFFIXES:
-        start = None if root is None else str(root)
-        return ImageList(path=str(path), root=start, on_bad_image=on_bad_image)
+        return ImageList(path=str(path), root=None if root is None else str(root))
     if root is not None:
         raise ValueError(f"root is for lists, and {printable(path)} is not one; leave it out")
     if path.is_dir():
-        return _open_folder(path, on_bad_image)
+        return _open_folder(path)
     if suffix == ".idx" and path.with_suffix(".rec").is_file():
         path, suffix = path.with_suffix(".rec"), ".rec"
     if suffix == ".rec":
-        return RecordIO(path=str(path), on_bad_image=on_bad_image)
+        return RecordIO(path=str(path))
     if suffix == ".parquet":
-        return ParquetImages(path=str(path), on_bad_image=on_bad_image)
+        return ParquetImages(path=str(path))
     if is_image_file(path.name):
         raise ValueError(f"{printable(path)} is a single image; give {_EXPECTED}")
     raise ValueError(
@@ -54,15 +51,14 @@ def open_images(
     )
 
 
-def _open_folder(path: Path, on_bad_image: OnBadImage) -> EncodedImages:
+def _open_folder(path: Path) -> EncodedImages:
     # Data sets as they are handed around: a folder that holds train.rec or Parquet shards.
     records = sorted(path.glob("*.rec"))
     if len(records) == 1 or (path / "train.rec").is_file():
-        record = records[0] if len(records) == 1 else path / "train.rec"
-        return RecordIO(path=str(record), on_bad_image=on_bad_image)
+        return RecordIO(path=str(records[0] if len(records) == 1 else path / "train.rec"))
     if records:
         names = ", ".join(printable(record.name) for record in records)
         raise ValueError(f"{printable(path)} holds several .rec files; give one of {names}")
     if any(path.glob("*.parquet")) or any(path.glob("data/*.parquet")):
-        return ParquetImages(path=str(path), on_bad_image=on_bad_image)
-    return ImageFolder(path=str(path), on_bad_image=on_bad_image)
+        return ParquetImages(path=str(path))
+    return ImageFolder(path=str(path))

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.sources.image_file import Encoded, look, to_array, to_pixels, undecodable
+from sphereface2.data.sources.image_file import Encoded, decode, look, to_array
 from sphereface2.data.sources.source import BadImage
 from sphereface2.data.transforms import resize
 from sphereface2.files import printable
@@ -111,7 +111,10 @@ class EncodedImages(ABC):
         chosen = self._stand_ins.find(index % len(self))
         while True:
             try:
-                image = self._decode(chosen)
+                # After the check a header is not looked at again: decoding is then the first to
+                # touch a memory-mapped file, and other threads go on while the disk is waited for.
+                stored, location = self.encoded(chosen), self.location(chosen)
+                image = decode(stored, location, looked=self._is_checked)
                 break
             except (ValueError, OSError) as error:
                 if self.on_bad_image == "stop":
@@ -144,15 +147,6 @@ class EncodedImages(ABC):
         self.exclude(found)
         self._is_checked = True
         self.notes += tuple(_unaligned(sizes))
-
-    def _decode(self, index: int) -> NDArray[np.uint8]:
-        stored = self.encoded(index)
-        try:
-            # After the check a header is not looked at again: decoding is then the first to touch
-            # a memory-mapped file, and other threads go on while the disk is waited for.
-            return to_pixels(stored, looked=self._is_checked)
-        except ValueError as error:
-            raise ValueError(undecodable(self.location(index), error)) from error
 
     def _check_chunks(self, workers: int) -> Iterator[tuple[int, tuple[list[BadImage], _Sizes]]]:
         starts = range(0, len(self), _CHUNK)

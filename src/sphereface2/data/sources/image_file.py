@@ -32,6 +32,10 @@ _SUFFIX_OF = {
     "jpeg": ".jpg", "png": ".png", "bmp": ".bmp", "webp": ".webp", "gif": ".gif", "tiff": ".tif"
 }  # fmt: skip
 READ_KINDS = frozenset(_SUFFIX_OF)
+_STARTS = {
+    b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png", b"BM": "bmp", b"GIF87a": "gif",
+    b"GIF89a": "gif", b"II*\0": "tiff", b"MM\0*": "tiff",
+}  # fmt: skip
 _BRANDS = {"heic": "HEIC", "heix": "HEIC", "mif1": "HEIC", "msf1": "HEIC", "avif": "AVIF"}
 _CUT_SHORT = "it is cut short"
 
@@ -56,11 +60,6 @@ def is_image_file(name: str) -> bool:
     return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
 
 
-def suffix_of(image_format: str) -> str:
-    """The ending of a file of this format, as `look` names it: '.jpg' for 'jpeg'."""
-    return _SUFFIX_OF[image_format]
-
-
 def ending_of(encoded: Encoded) -> str:
     """The ending for the file of an image; that of JPEG for one that is damaged."""
     try:
@@ -71,21 +70,11 @@ def ending_of(encoded: Encoded) -> str:
 
 def kind_of(start: bytes) -> str | None:
     """The kind of image that begins so: one of `READ_KINDS`, another one, or None for no image."""
-    if start.startswith(b"\xff\xd8\xff"):
-        return "jpeg"
-    if start.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "png"
     if start.startswith(b"RIFF") and start[8:12] == b"WEBP":
         return "webp"
-    if start.startswith(b"BM"):
-        return "bmp"
-    if start.startswith((b"GIF87a", b"GIF89a")):
-        return "gif"
-    if start.startswith((b"II*\0", b"MM\0*")):
-        return "tiff"
     if start[4:8] == b"ftyp":  # also that of videos
         return _BRANDS.get(start[8:12].decode("ascii", "replace"))
-    return None
+    return next((kind for signature, kind in _STARTS.items() if start.startswith(signature)), None)
 
 
 def not_read(kind: str) -> str:
@@ -125,18 +114,14 @@ def look(encoded: Encoded) -> ImageHeader:
 def decode(encoded: Encoded, location: str, *, looked: bool = False) -> NDArray[np.uint8]:
     """An image as uint8 RGB of shape (height, width, 3), turned as its EXIF says.
 
-    `location` names the image in the ValueError for one that cannot be decoded. With `looked`
-    the file has passed `look` before, which is then left out.
+    `location` names the image in the ValueError for one that cannot be decoded, whose cause is the
+    bare reason. With `looked` the file has passed `look` before, which is then left out.
     """
     try:
         return to_pixels(encoded, looked=looked)
     except ValueError as error:
-        raise ValueError(undecodable(location, error)) from None
-
-
-def undecodable(location: str, reason: object) -> str:
-    """The sentence for an image that cannot be decoded."""
-    return f"cannot decode the image {location}: {reason}; replace or remove it"
+        sentence = f"cannot decode the image {location}: {error}; replace or remove it"
+        raise ValueError(sentence) from error
 
 
 def to_pixels(encoded: Encoded, *, looked: bool = False) -> NDArray[np.uint8]:

@@ -14,7 +14,7 @@ from sphereface2.data.sources.encoded import OnBadImage, file_name
 from sphereface2.data.sources.folder import NamedFiles, PackedNames
 from sphereface2.data.sources.image_file import is_image_file, read_image
 from sphereface2.data.sources.source import classes_of_texts
-from sphereface2.faces.face import TEMPLATE_SIZE, align_face
+from sphereface2.faces.face import align_face
 from sphereface2.files import printable
 from sphereface2.progress import Progress, counted
 from sphereface2.registry import DataPath
@@ -176,14 +176,7 @@ _SHOWN = 3
 class AlignedFiles:
     """The faces of `folder`/NAME, brought onto the template by (n, 5, 2) landmarks."""
 
-    def __init__(
-        self,
-        folder: Path,
-        names: Sequence[str],
-        landmarks: NDArray[np.floating],
-        *,
-        size: int = TEMPLATE_SIZE,
-    ) -> None:
+    def __init__(self, folder: Path, names: Sequence[str], landmarks: NDArray[np.floating]) -> None:
         if landmarks.shape != (len(names), 5, 2):
             raise ValueError(
                 f"{len(names)} images need landmarks of the shape ({len(names)}, 5, 2), got "
@@ -193,14 +186,13 @@ class AlignedFiles:
         self.folder = folder
         self.names = names
         self.landmarks = landmarks
-        self.size = size
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, index: int, /) -> NDArray[np.uint8]:
         image = read_image(f"{self.folder}/{self.names[index]}")
-        return align_face(image, self.landmarks[index].astype(np.float64), size=self.size)
+        return align_face(image, self.landmarks[index].astype(np.float64))
 
     def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
         """Check that every file is there: lists and images are often downloaded apart."""

@@ -81,7 +81,8 @@ class RecordIO(EncodedImages):
     def encoded(self, index: int, /) -> Encoded:
         start = self._starts.item(index)
         if start < 0:
-            return _split_body(from_frames(self._view(), int(self._frames[index])))
+            payload = from_frames(self._view(), int(self._frames[index]))
+            return payload[_unpack(payload)[3] :]
         view, end = self._view(), start + self._lengths.item(index)
         if self._is_read_at_random and end > start:
             assert self._mapped is not None
@@ -181,10 +182,12 @@ class RecordIO(EncodedImages):
                 f"of {self._shown} begins; the .idx is of another .rec, so take the right one, or "
                 "remove it and the .rec is read without"
             )
-        ends = offsets + 8 + (length + 3 & ~3)
-        if (ends > size).any():
-            first = int(np.flatnonzero(ends > size)[0])
-            raise ValueError(self._cut_short(int(offsets[first]), f"in key {keys[first]}"))
+
+        def refuse(damaged: NDArray[np.bool_]) -> None:
+            for first in np.flatnonzero(damaged)[:1].tolist():
+                raise ValueError(self._cut_short(int(offsets[first]), f"in key {keys[first]}"))
+
+        refuse(offsets + 8 + (length + 3 & ~3) > size)
 
         def at(position: int) -> NDArray[np.uint32]:
             # A record that is too short for this, at the end of the file, is refused below.
@@ -199,20 +202,15 @@ class RecordIO(EncodedImages):
         heads.ids[part] = at(4) | at(5).astype(np.int64) << 32
         heads.lengths[part] = np.maximum(length - body, -1)
         for split in np.flatnonzero(kind == FIRST).tolist():
+            here = part.start + split
             # One in some thousand records: joined in full.
             try:
                 payload = from_frames(self._view(), int(offsets[split]))
-                here = (part.start or 0) + split
                 heads.flags[here], heads.labels[here], heads.ids[here], start = _unpack(payload)
                 heads.lengths[here] = len(payload) - start
             except ValueError:
-                raise ValueError(
-                    self._cut_short(int(offsets[split]), f"in key {keys[split]}")
-                ) from None
-        damaged = np.flatnonzero(heads.lengths[part] < 0)
-        if len(damaged):
-            first = int(damaged[0])
-            raise ValueError(self._cut_short(int(offsets[first]), f"in key {keys[first]}"))
+                heads.lengths[here] = -1
+        refuse(heads.lengths[part] < 0)
 
     def _whole_numbers(self, labels: NDArray[np.float32]) -> NDArray[np.int64]:
         with np.errstate(invalid="ignore"):
@@ -314,10 +312,6 @@ def _unpack(payload: bytes) -> tuple[int, float, int, int]:
     if flag:
         label = np.frombuffer(payload, "<f4", 1, HEADER.size)[0]
     return min(flag, 2), float(label), number, start
-
-
-def _split_body(payload: bytes) -> bytes:
-    return payload[_unpack(payload)[3] :]
 
 
 def _inexact_note(numbers: NDArray[np.int64]) -> list[str]:

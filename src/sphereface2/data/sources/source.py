@@ -117,7 +117,7 @@ def bad_images(source: Source) -> tuple[BadImage, ...]:
 
 
 def exclude(source: Source, bad: Sequence[BadImage]) -> None:
-    """Tell a source of unreadable images that another process met in its copy of it."""
+    """Leave out unreadable images that another process met in its copy of the source."""
     if bad:
         source.exclude(bad)  # type: ignore[attr-defined]  # who has met bad images has it
 

@@ -15,7 +15,7 @@ from sphereface2.data.pairs import VERIFICATION_SETS, format_of, recognised_form
 from sphereface2.data.pairs.bin_set import BinWriter
 from sphereface2.data.pairs.verification_set import MissingFilesError, StoredImages, VerificationSet
 from sphereface2.data.sources.encoded import OnBadImage
-from sphereface2.data.sources.image_file import look, suffix_of
+from sphereface2.data.sources.image_file import ending_of, look
 from sphereface2.datatools.convert.conversion import Conversion, Converted, Written
 from sphereface2.datatools.convert.targets import mark_folder, report
 from sphereface2.files import printable, put_in_place, write_atomically
@@ -202,7 +202,7 @@ def _write_folder(
     for done, index in enumerate(wanted, start=1):
         encoded = stored.encoded(index)
         folder = "images" if people is None else f"images/{people[index]:06d}"
-        names[index] = f"{folder}/{index:06d}{suffix_of(look(encoded).format)}"
+        names[index] = f"{folder}/{index:06d}{ending_of(encoded)}"
         place = made / names[index]
         if not place.exists() or place.stat().st_size != len(encoded):
             write_atomically(place, encoded, by=work.path / "image.part")

@@ -232,7 +232,7 @@ def _join(files: list[Path], joined: Path) -> None:
 
 
 def report(progress: Progress | None, done: int, total: int) -> None:
-    """Tell of progress now and then: a bar redrawn for every image would cost more than it."""
+    """Report progress now and then: a bar redrawn for every image would cost more than it."""
     if progress is not None and (done % _STEP == 0 or done == total):
         progress(done, total)
 

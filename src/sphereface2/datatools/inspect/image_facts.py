@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.sources.encoded import EncodedImages
-from sphereface2.data.sources.image_file import decode, look
+from sphereface2.data.sources.image_file import to_pixels
 from sphereface2.data.sources.source import BadImage
 from sphereface2.datatools.inspect.faces import FaceAverage, redness
 from sphereface2.progress import Progress
@@ -105,14 +105,9 @@ def _examine(
             break
         try:
             encoded = source.encoded(number)
-            look(encoded)
+            image = to_pixels(encoded)
         except (ValueError, OSError) as error:
             bad.append(BadImage(number, source.location(number), str(error)))
-            continue
-        try:
-            image = decode(encoded, source.location(number), looked=True)
-        except ValueError:
-            bad.append(BadImage(number, source.location(number), "its content is damaged"))
             continue
         grey = np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), np.uint8)
         digest = hashlib.blake2b(encoded, digest_size=16).digest()
