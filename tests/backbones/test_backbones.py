@@ -182,8 +182,9 @@ def test_an_iresnets_stride_is_in_the_second_convolution(name: str) -> None:
     assert shortcuts == [64, 64, 128, 256]
 
 
-def test_dropout_acts_in_training_only() -> None:
-    backbone = build_backbone("iresnet18", seed=0, dropout=0.5, **SMALL)
+@pytest.mark.parametrize("name", ["sfnet4", "iresnet18", "mobilefacenet"])
+def test_dropout_acts_in_training_only(name: str) -> None:
+    backbone = build_backbone(name, seed=0, dropout=0.5, **SMALL)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         assert not torch.equal(backbone(images()), backbone(images()))
@@ -216,7 +217,8 @@ def test_halved(size: int, times: int, expected: int) -> None:
             {"widht": 3},
             "backbone 'sfnet20' has no option 'widht'; did you mean 'width'?",
         ),
-        ("sfnet20", {"dropout": 0.1}, "backbone 'sfnet20' has no option 'dropout'"),
+        ("mobilefacenet", {"batch_norm": True}, "backbone 'mobilefacenet' has no option 'batch"),
+        ("sfnet20", {"dropout": -0.1}, "backbone.dropout must lie in [0, 1), got -0.1"),
         ("sfnet20", {"width": 0}, "backbone.width must lie between 1 and 65536, got 0"),
         ("iresnet50", {"width": 2.5}, "backbone.width: must be a whole number, got 2.5"),
         (
@@ -251,6 +253,7 @@ def test_all_options_with_their_defaults() -> None:
         "embedding_dim": 512,
         "batch_norm": False,
         "relu_after_sum": False,
+        "dropout": 0.0,
     }
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from sphereface2.config import loading as recipes_module
 from sphereface2.config.schema import (
+    AverageConfig,
     Choice,
     RunConfig,
     config_from_mapping,
@@ -247,10 +248,25 @@ def test_an_override_that_is_no_yaml_is_refused(file: Path) -> None:
         ("epoch=1", "unknown key 'epoch'; did you mean 'training.epochs'?"),
         ("optimizer.warmup=1", "unknown key 'optimizer.warmup'; did you mean 'schedule.warmup'?"),
         (
-            "optimizer.name=sgd",
-            "unknown key 'optimizer.name' (known: learning_rate, momentum, weight_decay, nesterov, "
-            "head_weight_decay, fused_head)",
+            "optimizer.gamma=1",
+            "unknown key 'optimizer.gamma' (known: name, learning_rate, momentum, weight_decay, "
+            "nesterov, betas, eps, decay_norms_and_biases, head_learning_rate, ",
         ),
+        ("optimizer.name=adam", "optimizer.name must be 'sgd' or 'adamw', got 'adam'; did you m"),
+        ("optimizer.betas=[0.9]", "the key 'optimizer.betas.1' is missing"),
+        ("optimizer.betas=[0.9, 1.0]", "optimizer.betas.1 must be below 1.0, got 1.0"),
+        ("optimizer.head_learning_rate=0", "optimizer.head_learning_rate must be above 0.0, got"),
+        ("optimizer={name: adamw, fused_head: yes}", "optimizer.fused_head is for optimizer.name="),
+        ("optimizer={name: adamw, nesterov: yes}", "optimizer.nesterov is for optimizer.name=sgd"),
+        ("training.average.decay=1", "training.average.decay must be below 1.0, got 1"),
+        (
+            "training.average.last_epochs=0",
+            "training.average.last_epochs must be at least 1, got 0",
+        ),
+        ("training.average.statistics=9", "give one of training.average.decay and training.avera"),
+        ("training.average={decay: 0.9, last_epochs: 2}", "give one of training.average.decay and"),
+        ("training.average.dekay=0.9", "unknown key 'training.average.dekay'; did you mean 'train"),
+        ("training.average=0.999", "training.average must be a section of 'key: value' lines, go"),
         ("schedule.kind=step", "unknown key 'schedule.kind' (known: name, unit, "),
         ("label_noise={rate: 0.2, share: 1}", "unknown key 'label_noise.share' (known: rate, "),
         ("lr=1", "unknown key 'lr'; did you mean 'optimizer.learning_rate'?"),
@@ -549,7 +565,7 @@ def test_the_reader_knows_where_the_choices_are() -> None:
         (name,) for name, field in RunConfig.model_fields.items() if field.annotation is Choice
     ]
     lists = {("evaluation", name, "0") for name in ("sets", "choose_on")}
-    inner = {("open_set", "data"), *lists}
+    inner = {("open_set", "data"), ("optimizer",), *lists}
     assert set(recipes_module._CHOICES) == {*choices, *inner}
 
 
@@ -566,3 +582,21 @@ def test_the_reader_knows_where_the_choices_are() -> None:
 def test_wrong_options_of_head_and_backbone_are_refused(override: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         load_config("quickstart", [override])
+
+
+def test_another_optimiser_drops_the_options_of_the_one_before(file: Path) -> None:
+    recipe = load_config("quickstart", ["optimizer.name=adamw"]).optimizer
+    assert (recipe.learning_rate, recipe.weight_decay) == (1e-3, 0.05)
+    given = load_config("quickstart", ["optimizer.learning_rate=0.01", "optimizer.name=adamw"])
+    assert given.optimizer.learning_rate == 0.01
+    same = load_config("quickstart", ["optimizer.learning_rate=0.3", "optimizer.name=sgd"])
+    assert same.optimizer.learning_rate == 0.3
+    assert load_config("quickstart", ["optimizer=adamw"]).optimizer == recipe
+
+
+def test_one_kind_of_average_replaces_the_other(tmp_path: Path) -> None:
+    recipe = tmp_path / "averaged.yaml"
+    recipe.write_text("base: quickstart\ntraining: {average: {decay: 0.9, statistics: 64}}\n")
+    average = load_config(recipe, ["training.average.last_epochs=3"]).training.average
+    assert average == AverageConfig(last_epochs=3, statistics=64)
+    assert load_config(recipe, ["training.average=null"]).training.average is None

@@ -105,9 +105,9 @@ def final_tensors(run: Path) -> dict[str, Tensor]:
     """All tensors of the last checkpoint of a run, by one rank."""
     last = run / "checkpoints" / "last"
     assert load_checkpoint(last).step == 10
-    types = {"num_batches_tracked": torch.int64, "memory_y": torch.int64, "memory_end": torch.int64}
+    whole = ("num_batches_tracked", "memory_y", "memory_end", "added")
     tensors = {
-        name: torch.zeros(shape, dtype=types.get(name.rpartition(".")[2], torch.float32))
+        name: torch.zeros(shape, dtype=torch.int64 if name.endswith(whole) else torch.float32)
         for name, shape in saved_shapes(last).items()
     }
     load_tensors(last, tensors)

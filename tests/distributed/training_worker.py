@@ -49,11 +49,16 @@ CASES = {
     "running mean": Case(head="curricularface"),
     "proxy-free": Case(head="simple", training={"accumulate": 2}),
     "hybrid": Case(head="ring", optimizer={"fused_head": True}),
+    "adamw": Case(
+        resumes=True,
+        training={"average": {"decay": 0.8}},
+        optimizer={"name": "adamw", "learning_rate": 0.002, "eps": 1e-3},
+    ),
     # Batch norm, dropout and sampled negatives: the same bits on the same number of ranks.
     "noisy": Case(
         noisy=True,
         resumes=True,
-        training={"sample_rate": 0.5, "accumulate": 2},
+        training={"sample_rate": 0.5, "accumulate": 2, "average": {"last_epochs": 2}},
         optimizer={"nesterov": True},
     ),
 }

@@ -96,6 +96,38 @@ def test_a_margin_schedule_bends_at_each_of_its_points() -> None:
     assert seen == pytest.approx([0.1, 0.1, 0.2, 0.3, 0.25, 0.2, 0.2])
 
 
+def wespeaker_margin(step: int, *, start: int, end: int, initial: float, final: float) -> float:
+    """The exponential increase of wespeaker's MarginScheduler, in its own steps."""
+    if step < start:
+        return initial
+    if step >= end:
+        return final
+    initial_value, final_value = 1.0, 1e-3
+    ratio = 1.0 - initial_value * math.exp(
+        (step - start) / (end - start) * math.log(final_value / (initial_value + 1e-6))
+    )
+    return initial + (final - initial) * ratio
+
+
+@pytest.mark.parametrize("low", [0.0, 0.1])
+def test_an_exponential_warm_up_is_wespeakers(low: float) -> None:
+    schedule = {"from": low, "to": 0.4, "epochs": [2, 6], "shape": "exponential"}
+    head = SphereFace2(4, 10, margin_schedule=schedule)
+    for step in range(0, 700, 7):  # a hundred an epoch
+        head.advance(step / 100)
+        expected = wespeaker_margin(step, start=200, end=600, initial=low, final=0.4)
+        assert head.margin == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_linear_warm_up_ends_at_the_margin_if_nothing_else_is_said() -> None:
+    head = SphereFace2(4, 10, margin=0.3, margin_schedule={"epochs": [2, 6]})
+    points = SphereFace2(4, 10, margin_schedule=[(2, 0.0), (6, 0.3)])
+    for epoch in (0.0, 2.0, 3.1, 5.9, 6.0, 9.0):
+        head.advance(epoch)
+        points.advance(epoch)
+        assert head.margin == points.margin
+
+
 def test_bias_starts_for_the_first_margin_of_a_schedule() -> None:
     scheduled = SphereFace2(4, 100, margin=0.3, margin_schedule=[(1, 0.1), (2, 0.3)])
     plain = SphereFace2(4, 100, margin=0.1)
@@ -118,6 +150,18 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("sphereface2-c", {"bias_start": math.inf}, "bias_start must be a finite number"),
     ("sphereface2-c", {"margin_schedule": []}, "at least one"),
     ("sphereface2-c", {"margin_schedule": [(2, 0.1), (1, 0.2)]}, "rising epochs"),
+    ("sphereface2-c", {"margin_schedule": {"to": 0.4}}, r"epochs must be the first and the last"),
+    ("sphereface2-c", {"margin_schedule": {"epochs": [6, 2]}}, r"such as \[2, 6\], got \[6, 2\]"),
+    ("sphereface2-c", {"margin_schedule": {"epochs": [-1, 2]}}, "margin_schedule.epochs must be"),
+    ("arcface", {"margin_schedule": {"epochs": [2, 6], "form": 1}}, "has no key 'form'"),
+    ("cosface", {"margin_schedule": {"epochs": [2, 6], "shap": 1}}, "did you mean 'shape'"),
+    (
+        "adaface",
+        {"margin_schedule": {"epochs": [2, 6], "shape": "exp"}},
+        "shape must be linear or exponential, got 'exp'; did you mean 'exponential'",
+    ),
+    ("cosface", {"margin_schedule": {"epochs": [2, 6], "to": "a"}}, "to must be a number, got 'a'"),
+    ("cosface", {"margin_schedule": {"epochs": [2, 6], "to": -1}}, "margin must be at least 0"),
     ("sphereface2-c", {"radis": 30}, r"no option 'radis'; did you mean 'radius'\?"),
     ("sphereface2-c", {"radius": "wide"}, r"head\.radius: .*valid number.*'wide'"),
     ("sphereface2-c", {"bias": "some"}, r"head\.bias: .*'shared', 'per-class' or 'none'"),

@@ -1,4 +1,7 @@
-"""SGD: what is decayed, how it steps, and clipping over backbone and head together."""
+"""SGD and AdamW: what is decayed, how they step, and clipping over backbone and head together."""
+
+import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,17 +13,22 @@ from sphereface2.training.optimizer import (
     build_fused_sgd,
     build_optimizer,
     clip_gradients,
+    remembered,
     set_learning_rate,
     squared_norm,
 )
 from tests.training.conftest import TinyNet
 
 
-def decay_of(optimizer: torch.optim.SGD, parameter: nn.Parameter) -> float:
+def group_of(optimizer: torch.optim.Optimizer, parameter: object) -> dict[str, Any]:
     for group in optimizer.param_groups:
         if any(member is parameter for member in group["params"]):
-            return float(group["weight_decay"])
+            return group
     raise AssertionError("the parameter is not optimised")
+
+
+def decay_of(optimizer: torch.optim.Optimizer, parameter: object) -> float:
+    return float(group_of(optimizer, parameter)["weight_decay"])
 
 
 def test_everything_is_decayed_but_the_bias_of_the_head() -> None:
@@ -62,6 +70,87 @@ def test_two_steps_of_sgd_by_hand() -> None:
         velocity = 0.5 * velocity + gradient + 0.1 * weight
         weight -= rate * velocity
         assert layer.weight.item() == pytest.approx(weight)
+
+
+@pytest.mark.parametrize(
+    ("settings", "decays"),
+    [
+        ({}, True),
+        ({"decay_norms_and_biases": False}, False),
+        ({"name": "adamw"}, False),
+        ({"name": "adamw", "decay_norms_and_biases": True}, True),
+    ],
+)
+def test_norms_and_biases_are_decayed_if_asked_for(settings: dict[str, Any], decays: bool) -> None:
+    net, head = TinyNet(), build_head("sphereface2-c", 8, 5)
+    config = OptimizerConfig(**{"weight_decay": 0.3, **settings})
+    optimizer = build_optimizer(net, head, config)
+    for name, parameter in net.named_parameters():
+        is_decayed = decays or name in ("layers.0.weight", "layers.5.weight")
+        assert decay_of(optimizer, parameter) == (0.3 if is_decayed else 0.0), name
+    assert decay_of(optimizer, head.weight) == 0.3
+    assert decay_of(optimizer, head.bias) == 0.0
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == 8
+
+
+@pytest.mark.parametrize("settings", [{}, {"name": "adamw"}, {"fused_head": True}])
+def test_class_weights_may_have_a_rate_of_their_own(settings: dict[str, Any]) -> None:
+    net, head = TinyNet(), build_head("sphereface2-c", 8, 5)
+    config = OptimizerConfig(**{"head_learning_rate": 4.0, "learning_rate": 0.5, **settings})
+    fused = build_fused_sgd(head, config)
+    optimizer = build_optimizer(net, head, config)
+    mover = optimizer if fused is None else fused
+    assert group_of(mover, head.weight)["lr"] == 2.0
+    for each in (optimizer, mover):
+        set_learning_rate(each, 0.25)
+    assert group_of(mover, head.weight)["lr"] == 1.0
+    assert group_of(optimizer, head.bias)["lr"] == 0.25
+    assert all(group_of(optimizer, p)["lr"] == 0.25 for p in net.parameters())
+
+
+def test_three_steps_of_adamw_by_hand() -> None:
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(layer.weight, 1.0)
+    config = OptimizerConfig(name="adamw", weight_decay=0.1, betas=(0.8, 0.9), eps=0.01)
+    optimizer = build_optimizer(layer, nn.Identity(), config)
+    assert optimizer.param_groups[0]["lr"] == 1e-3
+    weight, mean, square = 1.0, 0.0, 0.0
+    for step, (rate, gradient) in enumerate([(0.5, 2.0), (0.25, -1.0), (0.1, 0.5)], 1):
+        set_learning_rate(optimizer, rate)
+        layer.weight.grad = torch.tensor([[gradient]])
+        optimizer.step()
+        mean = 0.8 * mean + 0.2 * gradient
+        square = 0.9 * square + 0.1 * gradient**2
+        unbiased = mean / (1 - 0.8**step), square / (1 - 0.9**step)
+        weight -= rate * 0.1 * weight  # the decay is not part of the gradient
+        weight -= rate * unbiased[0] / (math.sqrt(unbiased[1]) + 0.01)
+        assert layer.weight.item() == pytest.approx(weight)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kinds"),
+    [
+        ({}, {"momentum"}),
+        ({"momentum": 0.0}, set()),
+        ({"name": "adamw"}, {"momentum", "mean_square", "updates"}),
+    ],
+)
+def test_asking_what_is_remembered_changes_no_step(
+    settings: dict[str, Any], kinds: set[str]
+) -> None:
+    weights = []
+    for asks in (True, False):
+        torch.manual_seed(0)
+        net = nn.Linear(3, 2)
+        optimizer = build_optimizer(net, nn.Identity(), OptimizerConfig(**settings))
+        for _ in range(3):
+            if asks:
+                assert {k for p in net.parameters() for k in remembered(optimizer, p)} == kinds
+            optimizer.zero_grad()
+            net(torch.ones(1, 3)).square().sum().backward()
+            optimizer.step()
+        weights.append(net.weight)
+    assert torch.equal(*weights)
 
 
 def test_clipping_sees_all_gradients_together() -> None:

@@ -11,15 +11,21 @@ class Backbone(nn.Module):
 
     A subclass builds its layers and embeds in `embed`. Its keyword arguments are the options that
     a config may set; `width` is the channels of the first layer, to which all others keep their
-    proportion.
+    proportion, and `dropout` is the share of the last features that each training step drops
+    before they are projected to the embedding.
     """
 
-    def __init__(self, *, width: int, input_size: int, embedding_dim: int) -> None:
+    def __init__(
+        self, *, width: int, input_size: int, embedding_dim: int, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         _check("width", width, at_least=1)
         # Every network here halves the image four times.
         _check("input_size", input_size, at_least=16)
         _check("embedding_dim", embedding_dim, at_least=1)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"backbone.dropout must lie in [0, 1), got {dropout}")
+        self.dropout = nn.Dropout(dropout)
         self.input_size = input_size
         self.embedding_dim = embedding_dim
 

@@ -24,11 +24,11 @@ class IResNet(Backbone):
         dropout: float = 0.0,
         norm_eps: float = 1e-5,
     ) -> None:
-        super().__init__(width=width, input_size=input_size, embedding_dim=embedding_dim)
+        super().__init__(
+            width=width, input_size=input_size, embedding_dim=embedding_dim, dropout=dropout
+        )
         if not 0 < norm_eps < 1:
             raise ValueError(f"backbone.norm_eps must lie in (0, 1), got {norm_eps}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"backbone.dropout must lie in [0, 1), got {dropout}")
         self.stem = nn.Sequential(
             nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.PReLU(width)
         )
@@ -43,7 +43,7 @@ class IResNet(Backbone):
         side = halved(input_size, 4)
         self.output = nn.Sequential(
             nn.BatchNorm2d(channels),
-            nn.Dropout(dropout),
+            self.dropout,
             nn.Flatten(),
             nn.Linear(channels * side * side, embedding_dim),
         )

@@ -21,8 +21,17 @@ class MobileFaceNet(Backbone):
     scale: ClassVar[int] = 1  # of the channels between the bottlenecks
     blocks: ClassVar[tuple[int, int, int, int]] = (1, 4, 6, 2)  # of stride 1 in each stage
 
-    def __init__(self, *, width: int = 64, input_size: int = 112, embedding_dim: int = 128) -> None:
-        super().__init__(width=width, input_size=input_size, embedding_dim=embedding_dim)
+    def __init__(
+        self,
+        *,
+        width: int = 64,
+        input_size: int = 112,
+        embedding_dim: int = 128,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            width=width, input_size=input_size, embedding_dim=embedding_dim, dropout=dropout
+        )
         channels = self.scale * width
         layers: list[nn.Module] = [_convolution(3, channels, kernel=3, stride=2)]
         if self.blocks[0] == 1:
@@ -51,7 +60,8 @@ class MobileFaceNet(Backbone):
         nn.init.xavier_normal_(self.project.weight)
 
     def embed(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.norm(self.project(self.whole(self.layers(images))))
+        features = self.dropout(self.whole(self.layers(images)))
+        embeddings: Tensor = self.norm(self.project(features))
         return embeddings
 
 

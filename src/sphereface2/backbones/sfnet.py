@@ -28,8 +28,11 @@ class SFNet(Backbone):
         embedding_dim: int = 512,
         batch_norm: bool = False,
         relu_after_sum: bool = False,
+        dropout: float = 0.0,
     ) -> None:
-        super().__init__(width=width, input_size=input_size, embedding_dim=embedding_dim)
+        super().__init__(
+            width=width, input_size=input_size, embedding_dim=embedding_dim, dropout=dropout
+        )
         stages: list[nn.Module] = []
         channels = 3
         for stage, units in enumerate(self.units):
@@ -48,7 +51,7 @@ class SFNet(Backbone):
         self.norm = nn.BatchNorm1d(embedding_dim) if batch_norm else nn.Identity()
 
     def embed(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.norm(self.project(self.stages(images).flatten(1)))
+        embeddings: Tensor = self.norm(self.project(self.dropout(self.stages(images).flatten(1))))
         return embeddings
 
 

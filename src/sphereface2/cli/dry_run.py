@@ -74,6 +74,7 @@ def _network(estimate: "Estimate") -> list[tuple[str, str]]:
         ("weights", memory.weights),
         ("gradients", memory.gradients),
         ("momentum", memory.momentum),
+        *([("averaged weights", memory.average)] if memory.average else []),
         (f"activations in {precision}", memory.activations),
         ("head's blocks", memory.head_blocks),
     )

@@ -65,9 +65,18 @@ _CHOICES = (
     ("open_set", "data"),
     ("backbone",),
     ("head",),
+    ("optimizer",),
     ("evaluation", "sets", "0"),
     ("evaluation", "choose_on", "0"),
 )
+
+
+_UNNAMED: dict[tuple[str, ...], str] = {
+    ("optimizer",): "sgd"
+}  # the choice of a mapping without a name
+
+# Where one of two keys is given: the one from above replaces the other.
+_EITHER = {("training",): ("epochs", "steps"), ("training", "average"): ("decay", "last_epochs")}
 
 
 def named(value: Any) -> Any:
@@ -117,7 +126,7 @@ def _lay_over(below: Any, above: Any, path: tuple[str, ...]) -> Any:
     if _is_choice(path):
         below, above = named(below), named(above)
         if isinstance(below, dict) and isinstance(above, dict):
-            old = below.get("name")
+            old = below.get("name", _UNNAMED.get(path))
             if above.get("name", old) != old:
                 return above
     if isinstance(below, list) and isinstance(above, dict):
@@ -125,11 +134,10 @@ def _lay_over(below: Any, above: Any, path: tuple[str, ...]) -> Any:
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return above
     merged = dict(below)
-    if path == ("training",):
-        # The length is given in epochs or in steps: the one from above replaces the other.
-        for ours, other in (("epochs", "steps"), ("steps", "epochs")):
-            if above.get(ours) is not None and other not in above:
-                merged.pop(other, None)
+    either = _EITHER.get(path, ())
+    for ours, other in zip(either, reversed(either), strict=True):
+        if above.get(ours) is not None and other not in above:
+            merged.pop(other, None)
     for key, value in above.items():
         if path == ("head",):
             # head.r=40 over a recipe's radius: 30 is the same option under another name.

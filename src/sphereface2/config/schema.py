@@ -27,6 +27,7 @@ from sphereface2.config.yaml_text import dump_yaml
 from sphereface2.registry import did_you_mean, mistake, near, nearest, shown
 
 __all__ = [
+    "AverageConfig",
     "Choice",
     "EvaluationConfig",
     "LabelNoiseConfig",
@@ -67,6 +68,9 @@ def _yes_or_no(value: Any) -> Any:
 Whole = Annotated[int, BeforeValidator(_whole)]
 Switch = Annotated[bool, BeforeValidator(_yes_or_no)]
 
+_Beta = Annotated[float, Field(ge=0, lt=1)]
+_ADAMW = {"learning_rate": 1e-3, "weight_decay": 0.05}  # where its defaults are not those of sgd
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(
@@ -90,6 +94,38 @@ class Choice(BaseModel):
     def options(self) -> dict[str, Any]:
         """The options as given, without the name: a copy."""
         return copy.deepcopy(self.model_extra or {})
+
+
+class AverageConfig(_Section):
+    """An average of the network's weights, which is evaluated and exported in their place."""
+
+    decay: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="share of the average that a step keeps: 0.999 is about the last 1,000 steps; "
+        "or give last_epochs",
+    )
+    last_epochs: Whole | None = Field(
+        default=None,
+        ge=1,
+        description="the mean of the networks at the ends of so many last epochs; or give decay",
+    )
+    statistics: Whole = Field(
+        default=4096,
+        ge=2,
+        description="training images, neither mirrored nor augmented, that the average's "
+        "batch-norm statistics are made from",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.decay is None) == (self.last_epochs is None):
+            given = "neither is given" if self.decay is None else "both are given"
+            raise ValueError(
+                f"give one of training.average.decay and training.average.last_epochs; {given}"
+            )
+        return self
 
 
 class TrainingConfig(_Section):
@@ -119,6 +155,9 @@ class TrainingConfig(_Section):
     clip_norm: float | None = Field(
         default=None, gt=0, description="largest gradient norm; null: any"
     )
+    average: AverageConfig | None = Field(
+        default=None, description="average the network's weights; null: take the last ones"
+    )
     evaluate_every: Whole = Field(
         default=1, ge=0, description="epochs between evaluations; 0: at the end"
     )
@@ -143,27 +182,68 @@ class TrainingConfig(_Section):
 
 
 class OptimizerConfig(_Section):
-    """Stochastic gradient descent with momentum."""
+    """Stochastic gradient descent with momentum, or AdamW."""
 
-    learning_rate: float = Field(default=0.1, gt=0, description="the peak, after the warm-up")
+    name: Literal["sgd", "adamw"] = Field(
+        default="sgd", description="sgd, as the paper trains, or adamw"
+    )
+    learning_rate: float = Field(
+        default=0.1,
+        gt=0,
+        description=f"the peak, after the warm-up; adamw: {_ADAMW['learning_rate']}",
+    )
     momentum: float = Field(
-        default=0.9, ge=0, lt=1, description="share of the last update that is kept"
+        default=0.9, ge=0, lt=1, description="share of the last update that is kept; for sgd only"
     )
     weight_decay: float = Field(
-        default=5e-4, ge=0, description="of the backbone, and of the head if unset"
+        default=5e-4,
+        ge=0,
+        description="of the backbone, and of the head if unset; "
+        f"adamw: {_ADAMW['weight_decay']}, beside the gradient",
     )
-    nesterov: Switch = Field(default=False, description="look ahead by one momentum step")
+    nesterov: Switch = Field(
+        default=False, description="look ahead by one momentum step; for sgd only"
+    )
+    betas: tuple[_Beta, _Beta] = Field(
+        default=(0.9, 0.999),
+        strict=False,
+        description="share of the mean and of the mean square that is kept; for adamw only",
+    )
+    eps: float = Field(
+        default=1e-8, gt=0, description="added to the root of the mean square; for adamw only"
+    )
+    decay_norms_and_biases: Switch | None = Field(
+        default=None,
+        description="decay the backbone's norms, biases and slopes as well; null: sgd does, as the "
+        "authors' code, adamw does not",
+    )
+    head_learning_rate: float = Field(
+        default=1.0, gt=0, description="of the class weights, as a multiple of learning_rate"
+    )
     head_weight_decay: float | None = Field(
         default=None, ge=0, description="of the head; null: the same"
     )
     fused_head: Switch = Field(
         default=False,
         description="move class weights within the loss, without a gradient in memory; clip_norm "
-        "then leaves them out",
+        "then leaves them out; for sgd only",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_defaults(cls, value: Any) -> Any:
+        value = named(value)
+        is_adamw = isinstance(value, Mapping) and value.get("name") == "adamw"
+        return {**_ADAMW, **value} if is_adamw else value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        for key in ("nesterov", "fused_head"):
+            if self.name == "adamw" and getattr(self, key):
+                raise ValueError(
+                    f"optimizer.{key} is for optimizer.name=sgd; set optimizer.{key}=false for "
+                    "adamw"
+                )
         if self.nesterov and self.momentum == 0:
             raise ValueError("optimizer.nesterov needs optimizer.momentum above 0, got 0")
         if self.nesterov and self.fused_head:
@@ -270,7 +350,9 @@ class RunConfig(_Section):
     backbone: Choice = Field(description="the network")
     head: Choice = Field(description="the loss")
     training: TrainingConfig = Field(description="length, batches, logging")
-    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="SGD")
+    optimizer: OptimizerConfig = Field(
+        default_factory=OptimizerConfig, description="what moves the weights"
+    )
     schedule: ScheduleConfig = Field(
         default_factory=ScheduleConfig, description="learning rate over time"
     )

@@ -1,13 +1,15 @@
 """What every head is: a module that turns embeddings and labels into a loss."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sphereface2.heads.contract import UNKNOWN, require
 from sphereface2.heads.sharding import shard_exchange
+from sphereface2.registry import nearest, shown
 
 
 class Head(nn.Module):
@@ -83,19 +85,34 @@ class Head(nn.Module):
             )
 
 
+MarginSchedule = list[tuple[float, float]] | dict[str, Any]
+"""(epoch, margin) points, or a warm-up as {from: 0, to: 0.4, epochs: [2, 6], shape: linear}."""
+
+_WARM_UP = ("from", "to", "epochs", "shape")
+_SHAPES = ("linear", "exponential")
+_REMAINDER = 1e-3  # of the way, which an exponential warm-up leaves to its very end
+
+
 class MarginHead:
     """A head with a margin that may follow a schedule (mix-in beside `Head`).
 
     A schedule is a list of (epoch, margin) points, straight lines in between, constant outside.
+    Or it is a warm-up, a mapping: `epochs` are its first and its last one, `from` and `to` the
+    margins before and after it (the least one, and `margin`, if not given), and `shape` is linear
+    (the default) or exponential: steep at first, and slower and slower towards the end.
     """
 
     margin: float
     _margin_schedule: list[tuple[float, float]] | None
+    _is_exponential: bool = False
 
     def set_margin(
-        self, margin: float, schedule: Sequence[tuple[float, float]] | None, *, low: float = 0.0
+        self, margin: float, schedule: MarginSchedule | None, *, low: float = 0.0
     ) -> None:
         """Keep the margin and its schedule; `low` is the least margin that means anything."""
+        if isinstance(schedule, dict):
+            schedule, shape = _warm_up(schedule, margin=margin, low=low)
+            self._is_exponential = shape == "exponential"
         points = None if schedule is None else [(float(e), float(m)) for e, m in schedule]
         if points is not None:
             require(len(points) > 0, "margin_schedule must name at least one (epoch, margin) point")
@@ -125,4 +142,42 @@ class MarginHead:
             self.margin = points[-1][1]
         else:
             (start, low), (end, high) = before[-1], after[0]
-            self.margin = low + (high - low) * (epoch - start) / (end - start)
+            share = (epoch - start) / (end - start)
+            if self._is_exponential:
+                share = 1.0 - _REMAINDER**share
+            self.margin = low + (high - low) * share
+
+
+def _warm_up(
+    given: Mapping[str, Any], *, margin: float, low: float
+) -> tuple[list[tuple[float, float]], str]:
+    """The points and the shape of a warm-up as a config has it."""
+    for key in given:
+        require(
+            key in _WARM_UP,
+            f"margin_schedule has no key '{key}'{nearest(key, _WARM_UP)} (keys: "
+            f"{', '.join(_WARM_UP)})",
+        )
+    start, end = given.get("from", low), given.get("to", margin)
+    shape, epochs = given.get("shape", "linear"), given.get("epochs")
+    for key, value in (("from", start), ("to", end)):
+        require(_is_number(value), f"margin_schedule.{key} must be a number, got {shown(value)}")
+    require(
+        shape in _SHAPES,
+        f"margin_schedule.shape must be linear or exponential, got {shown(shape)}"
+        f"{nearest(str(shape), _SHAPES)}",
+    )
+    require(
+        isinstance(epochs, list | tuple)
+        and len(epochs) == 2
+        and all(map(_is_number, epochs))
+        and 0 <= epochs[0] < epochs[1],
+        "margin_schedule.epochs must be the first and the last epoch of the warm-up, such as "
+        f"[2, 6], got {shown(epochs)}",
+    )
+    assert isinstance(epochs, list | tuple)
+    return [(epochs[0], start), (epochs[1], end)], shape
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -17,7 +17,7 @@ from sphereface2.heads.cosine import (
     multiply_angle,
     straight_through,
 )
-from sphereface2.heads.head import MarginHead
+from sphereface2.heads.head import MarginHead, MarginSchedule
 from sphereface2.heads.softmax import NormFace
 
 
@@ -33,7 +33,7 @@ class MarginSoftmax(MarginHead, NormFace):
         margin: float,
         sharpness: float,
         gradient: GradientMode,
-        margin_schedule: list[tuple[float, float]] | None,
+        margin_schedule: MarginSchedule | None,
         least_margin: float = 0.0,
     ) -> None:
         super().__init__(dim, num_classes, scale=scale)
@@ -66,7 +66,7 @@ class SphereFace(MarginSoftmax):
         scale: float = 30.0,
         margin: float = 1.5,
         gradient: GradientMode = "exact",
-        margin_schedule: list[tuple[float, float]] | None = None,
+        margin_schedule: MarginSchedule | None = None,
     ) -> None:
         super().__init__(
             dim,
@@ -97,7 +97,7 @@ class CosFace(MarginSoftmax):
         margin: float = 0.35,
         sharpness: float = 1.0,
         gradient: GradientMode = "exact",
-        margin_schedule: list[tuple[float, float]] | None = None,
+        margin_schedule: MarginSchedule | None = None,
     ) -> None:
         super().__init__(
             dim,
@@ -133,7 +133,7 @@ class ArcFace(MarginSoftmax):
         sharpness: float = 1.0,
         past_pi: PastPi = "falling",
         gradient: GradientMode = "exact",
-        margin_schedule: list[tuple[float, float]] | None = None,
+        margin_schedule: MarginSchedule | None = None,
     ) -> None:
         super().__init__(
             dim,
@@ -168,7 +168,7 @@ class Circle(MarginHead, NormFace):
         scale: float = 256.0,
         margin: float = 0.25,
         gradient: GradientMode = "exact",
-        margin_schedule: list[tuple[float, float]] | None = None,
+        margin_schedule: MarginSchedule | None = None,
     ) -> None:
         super().__init__(dim, num_classes, scale=scale)
         self.gradient: GradientMode = gradient
@@ -209,7 +209,7 @@ class CurricularFace(MarginHead, NormFace):
         margin: float = 0.5,
         ema: float = 0.01,
         gradient: GradientMode = "exact",
-        margin_schedule: list[tuple[float, float]] | None = None,
+        margin_schedule: MarginSchedule | None = None,
     ) -> None:
         super().__init__(dim, num_classes, scale=scale)
         require_share(ema=ema)

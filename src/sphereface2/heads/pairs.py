@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sphereface2.heads.contract import require, require_positive
-from sphereface2.heads.head import Head, MarginHead
+from sphereface2.heads.head import Head, MarginHead, MarginSchedule
 
 
 class PairHead(MarginHead, Head):
@@ -21,7 +21,7 @@ class PairHead(MarginHead, Head):
         *,
         margin: float,
         images_per_person: int,
-        margin_schedule: list[tuple[float, float]] | None,
+        margin_schedule: MarginSchedule | None,
     ) -> None:
         super().__init__(dim, num_classes)
         require(
@@ -71,7 +71,7 @@ class Contrastive(PairHead):
         *,
         margin: float = 1.0,
         images_per_person: int = 4,
-        margin_schedule: list[tuple[float, float]] | None = None,
+        margin_schedule: MarginSchedule | None = None,
     ) -> None:
         super().__init__(
             dim,
@@ -119,7 +119,7 @@ class Triplet(PairHead):
         *,
         margin: float = 0.2,
         images_per_person: int = 4,
-        margin_schedule: list[tuple[float, float]] | None = None,
+        margin_schedule: MarginSchedule | None = None,
     ) -> None:
         super().__init__(
             dim,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sphereface2.heads.contract import Rows, require, require_positive, require_share
 from sphereface2.heads.cosine import GradientMode, add_angle, straight_through
-from sphereface2.heads.head import MarginHead
+from sphereface2.heads.head import MarginHead, MarginSchedule
 from sphereface2.heads.softmax import NormFace
 
 
@@ -106,7 +106,7 @@ class AdaFace(MarginHead, NormFace):
         concentration: float = 0.333,
         ema: float = 0.01,
         gradient: GradientMode = "exact",
-        margin_schedule: list[tuple[float, float]] | None = None,
+        margin_schedule: MarginSchedule | None = None,
     ) -> None:
         super().__init__(dim, num_classes, scale=scale)
         require_positive(concentration=concentration)

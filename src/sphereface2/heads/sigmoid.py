@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sphereface2.heads.contract import Binary, Rows, require, require_positive
-from sphereface2.heads.head import MarginHead
+from sphereface2.heads.head import MarginHead, MarginSchedule
 from sphereface2.heads.proxy import ProxyHead
 
 
@@ -24,7 +24,7 @@ class Sigmoid(MarginHead, ProxyHead):
             is a tenth.
         margin: m of the positive term.
         negative_weight: w of the negative terms.
-        margin_schedule: (epoch, margin) points, straight lines in between.
+        margin_schedule: (epoch, margin) points, or {from, to, epochs, shape} (`MarginHead`).
     """
 
     unit_embeddings = False  # they come with the length s, see `forward`
@@ -38,7 +38,7 @@ class Sigmoid(MarginHead, ProxyHead):
         relative_bias_start: float | None = None,
         margin: float = 0.0,
         negative_weight: float = 1.0,
-        margin_schedule: list[tuple[float, float]] | None = None,
+        margin_schedule: MarginSchedule | None = None,
     ) -> None:
         super().__init__(dim, num_classes)
         self.unit_embeddings = False

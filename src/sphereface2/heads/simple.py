@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from sphereface2.heads.contract import require, require_positive, require_share
+from sphereface2.heads.head import MarginSchedule
 from sphereface2.heads.pairs import PairHead, pair_masks, unit_rows
 
 
@@ -49,7 +50,7 @@ class SimPLE(PairHead):
         normalize: bool = False,
         detach_batch: bool = True,
         images_per_person: int = 2,
-        margin_schedule: list[tuple[float, float]] | None = None,
+        margin_schedule: MarginSchedule | None = None,
     ) -> None:
         super().__init__(
             dim,

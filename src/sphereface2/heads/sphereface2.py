@@ -16,7 +16,7 @@ from sphereface2.heads.cosine import (
     multiply_angle,
     straight_through,
 )
-from sphereface2.heads.head import MarginHead
+from sphereface2.heads.head import MarginHead, MarginSchedule
 from sphereface2.heads.proxy import BiasKind, ProxyHead
 
 
@@ -45,7 +45,7 @@ class SphereFace2(MarginHead, ProxyHead):
         bias_start: where the bias starts; None minimises the loss at θ = π/2 (Appendix G).
         gradient: "exact" differentiates g, "straight-through" takes d logit/d cos θ = r.
         normalize: False takes products instead of cosines: L_f of the paper.
-        margin_schedule: (epoch, margin) points, straight lines in between.
+        margin_schedule: (epoch, margin) points, or {from, to, epochs, shape} (`MarginHead`).
         sub_centres: weights per class; the nearest one counts (Sub-center ArcFace, ECCV 2020), so
             that wrong or unusual images of a person need not spoil its centre.
     """
@@ -69,7 +69,7 @@ class SphereFace2(MarginHead, ProxyHead):
         bias_start: float | None = None,
         gradient: GradientMode = "exact",
         normalize: bool = True,
-        margin_schedule: list[tuple[float, float]] | None = None,
+        margin_schedule: MarginSchedule | None = None,
         sub_centres: int = 1,
     ) -> None:
         super().__init__(dim, num_classes, bias=bias, normalize=normalize, sub_centres=sub_centres)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sphereface2.heads.contract import ELSEWHERE, Binary, Rows, require, require_positive
-from sphereface2.heads.head import MarginHead
+from sphereface2.heads.head import MarginHead, MarginSchedule
 from sphereface2.heads.margin_softmax import CosFace
 from sphereface2.heads.proxy import ProxyHead, Sample
 
@@ -27,7 +27,7 @@ class UniFace(MarginHead, ProxyHead):
         margin: m of the positive term.
         negative_weight: w of the negative terms.
         bias_start: where the bias starts; None is -log(10·K).
-        margin_schedule: (epoch, margin) points, straight lines in between.
+        margin_schedule: (epoch, margin) points, or {from, to, epochs, shape} (`MarginHead`).
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class UniFace(MarginHead, ProxyHead):
         margin: float = 0.4,
         negative_weight: float = 1.0,
         bias_start: float | None = None,
-        margin_schedule: list[tuple[float, float]] | None = None,
+        margin_schedule: MarginSchedule | None = None,
     ) -> None:
         start = -math.log(10.0 * num_classes) if bias_start is None else bias_start
         super().__init__(dim, num_classes, bias="shared", bias_start=start)
@@ -114,7 +114,7 @@ class UniTSFace(CosFace):
         scale, margin: of CosFace's softmax over the class weights.
         pair_scale, pair_margin: γ and m of the term between samples.
         pair_weight: of that term.
-        margin_schedule: (epoch, margin) points for the softmax, straight lines in between.
+        margin_schedule: of the softmax: (epoch, margin) points, or {from, to, epochs, shape}.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class UniTSFace(CosFace):
         pair_scale: float = 64.0,
         pair_margin: float = 0.1,
         pair_weight: float = 1.0,
-        margin_schedule: list[tuple[float, float]] | None = None,
+        margin_schedule: MarginSchedule | None = None,
     ) -> None:
         super().__init__(
             dim, num_classes, scale=scale, margin=margin, margin_schedule=margin_schedule

@@ -53,13 +53,17 @@ class Memory:
     weights: int
     gradients: int
     momentum: int
+    """What the optimiser keeps: AdamW keeps two numbers for a weight."""
+    average: int
+    """What `training.average` keeps."""
     activations: int
     """What the forward pass of a micro-batch keeps."""
     head_blocks: int
 
     @property
     def total(self) -> int:
-        return self.weights + self.gradients + self.momentum + self.activations + self.head_blocks
+        kept = self.weights + self.gradients + self.momentum + self.average
+        return kept + self.activations + self.head_blocks
 
 
 def backbone_cost(name: str, options: Mapping[str, Any]) -> BackboneCost:
@@ -116,18 +120,22 @@ def memory_of(
     fused = head.class_weight_bytes if config.optimizer.fused_head else 0
     micro_batch = config.training.batch_size // config.training.accumulate
     kept = backbone.activation_bytes_fixed + micro_batch * backbone.activation_bytes_per_image
+    optimizer, average = config.optimizer, config.training.average
+    moments = 2 if optimizer.name == "adamw" else int(optimizer.momentum > 0)
+    networks = 0 if average is None else 1 + (average.last_epochs or 0)
     return Memory(
         weights=backbone.state_bytes + head.state_bytes,
         gradients=trained - fused,
-        momentum=trained if config.optimizer.momentum else 0,
+        momentum=moments * trained,
+        average=networks * backbone.state_bytes,
         activations=kept // 2 if is_half else kept,
         head_blocks=head.block_bytes,
     )
 
 
 def checkpoint_bytes(memory: Memory) -> int:
-    """A checkpoint keeps all weights, running statistics and momentum."""
-    return memory.weights + memory.momentum
+    """A checkpoint keeps all weights, running statistics, momentum and averages."""
+    return memory.weights + memory.momentum + memory.average
 
 
 def _operations(backbone: Backbone) -> int:

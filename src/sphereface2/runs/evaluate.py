@@ -51,13 +51,12 @@ from sphereface2.runs.folder import (
     run_config,
 )
 from sphereface2.runs.sets import build_sets, notes_on_sets
-from sphereface2.runs.train import backbone_tensors, best_step, embedder_of
+from sphereface2.runs.train import best_step, embedder_of, load_network
 from sphereface2.training.checkpoint import (
     config_settings,
     differing_settings,
     has_checkpoint,
     load_checkpoint,
-    load_tensors,
 )
 from sphereface2.training.devices import choose_device
 from sphereface2.training.distributed import current_team
@@ -177,7 +176,7 @@ def _judged(folder: Path, config: RunConfig, which: Which | None) -> _Judged:
         newer = saved if saved.step > final.step else final
         step = best_step(newer, step=saved.step, steps=newer.step)
     backbone = _untrained(config)
-    load_tensors(path, backbone_tensors(backbone), part="backbone.")
+    load_network(backbone, path, config)
     model = TorchModel(
         config.backbone.name,
         Preprocessing(backbone.input_size),

@@ -66,6 +66,7 @@ from sphereface2.runs.folder import (
     run_lock,
 )
 from sphereface2.runs.sets import build_choice_sets, build_sets, refuse_shared_people
+from sphereface2.training.averaging import AVERAGED
 from sphereface2.training.checkpoint import (
     Change,
     Checkpoint,
@@ -265,8 +266,11 @@ def best_step(checkpoint: Checkpoint, *, step: int, steps: int) -> ModelStep:
     )
 
 
-def backbone_tensors(backbone: Backbone) -> dict[str, torch.Tensor]:
-    return {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
+def load_network(backbone: Backbone, checkpoint: Path, config: RunConfig) -> None:
+    """Fill the backbone with what a checkpoint has of the network to use: trained or averaged."""
+    part = "backbone." if config.training.average is None else AVERAGED
+    tensors = {f"{part}{name}": value for name, value in backbone.state_dict().items()}
+    load_tensors(checkpoint, tensors, part=part)
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -469,7 +473,8 @@ def _notices(trainer: Trainer, noisy: NoisyLabels | None, folder: Path) -> list[
 def _export(trainer: Trainer, config: RunConfig, folder: Path, result: TrainingResult) -> None:
     remove_judgements(folder)
     backbone = trainer.backbone
-    load_tensors(result.checkpoint, backbone_tensors(backbone), part="backbone.")
+    load_network(backbone, result.checkpoint, config)
+    average = config.training.average
     save_model(
         folder / MODEL,
         backbone,
@@ -483,6 +488,7 @@ def _export(trainer: Trainer, config: RunConfig, folder: Path, result: TrainingR
             "people": trainer.head.num_classes,
             "steps": result.steps,
             "model_step": asdict(result.model_step),
+            **({} if average is None else {"average": average.model_dump(exclude_none=True)}),
         },
     )
 

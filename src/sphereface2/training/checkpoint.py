@@ -57,6 +57,7 @@ _FIXED = {
     "label_noise": "the steps so far have seen those labels",
     "open_set": "the steps so far have seen those images",
     "optimizer.fused_head": "the saved momentum is in its order",
+    "optimizer.name": "the saved momentum is of that optimiser",
     "seed": "all random choices of the steps so far come from it",
     "training.": "it is part of what a step is",
 }

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent over backbone and head, and the clipping of their gradient."""
+"""SGD or AdamW over backbone and head, the clipping of their gradient, the learning rate."""
 
 from __future__ import annotations
 
@@ -18,31 +18,40 @@ from sphereface2.heads.proxy import ProxyHead
 
 def build_optimizer(
     backbone: nn.Module, head: nn.Module, config: OptimizerConfig
-) -> torch.optim.SGD:
-    """SGD with momentum, as the paper trains.
+) -> torch.optim.Optimizer:
+    """SGD with momentum, as the paper trains, or AdamW.
 
-    Weight decay is on all of the backbone, biases and norms included, as in the authors' code,
-    and on the class weights of the head. It is not on the head's biases: SphereFace2's shared
-    bias is the threshold that all classifiers agree on (-24 to 22 at the start of the published
-    settings), and decay would pull it to zero whatever the data say. Class weights that
-    `build_fused_sgd` has taken over are left out.
+    With SGD weight decay is on all of the backbone, biases and norms included, as in the authors'
+    code; with AdamW only on weights of two dimensions and more, as is usual with it;
+    `decay_norms_and_biases` sets either. It is on the class weights of the head but not on its
+    biases: SphereFace2's shared bias is the threshold that all classifiers agree on (-24 to 22 at
+    the start of the published settings), and decay would pull it to zero whatever the data say.
+    Class weights that `build_fused_sgd` has taken over are left out.
     """
     moved = _moved_by_head(head)
+    network = [p for p in backbone.parameters() if p.requires_grad]
     trained = [p for p in head.parameters() if p.requires_grad and p is not moved]
+    decays_all = config.decay_norms_and_biases
+    if decays_all is None:
+        decays_all = config.name == "sgd"
+    decayed = [p for p in network if decays_all or p.ndim > 1]
     groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": [p for p in network if not decays_all and p.ndim <= 1], "weight_decay": 0.0},
         {
-            "params": [p for p in backbone.parameters() if p.requires_grad],
-            "weight_decay": config.weight_decay,
+            "params": [p for p in trained if p.ndim > 1],
+            "weight_decay": _head_decay(config),
+            "rate": config.head_learning_rate,
         },
-        {"params": [p for p in trained if p.ndim > 1], "weight_decay": _head_decay(config)},
         {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.SGD(
-        [group for group in groups if group["params"]],
-        lr=config.learning_rate,
-        momentum=config.momentum,
-        nesterov=config.nesterov,
-    )
+    groups = [{"rate": 1.0, **group} for group in groups if group["params"]]
+    if config.name == "adamw":
+        built: torch.optim.Optimizer = torch.optim.AdamW(groups, betas=config.betas, eps=config.eps)
+    else:
+        built = torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov)
+    set_learning_rate(built, config.learning_rate)
+    return built
 
 
 def build_fused_sgd(head: nn.Module, config: OptimizerConfig) -> FusedSGD | None:
@@ -53,9 +62,12 @@ def build_fused_sgd(head: nn.Module, config: OptimizerConfig) -> FusedSGD | None
         raise ValueError(
             f"optimizer.fused_head needs a head with class weights; {type(head).__name__} has none"
         )
-    return head.fused_sgd(
+    fused = head.fused_sgd(
         lr=config.learning_rate, momentum=config.momentum, weight_decay=_head_decay(config)
     )
+    fused.param_groups[0]["rate"] = config.head_learning_rate
+    set_learning_rate(fused, config.learning_rate)
+    return fused
 
 
 def _moved_by_head(head: nn.Module) -> nn.Parameter | None:
@@ -67,9 +79,32 @@ def _head_decay(config: OptimizerConfig) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Use this learning rate for every parameter."""
+    """Use this learning rate for every parameter, times the `rate` of its group."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group["rate"]
+
+
+def remembered(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
+    """What an optimiser keeps of a parameter from step to step, by its name in checkpoints.
+
+    Before the first step it is made here, as the optimiser would make it with the first gradient.
+    """
+    state = optimizer.state[parameter]
+    if isinstance(optimizer, torch.optim.AdamW):
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"] = torch.zeros_like(parameter).detach()
+            state["exp_avg_sq"] = torch.zeros_like(parameter).detach()
+        return {
+            "momentum": state["exp_avg"],
+            "mean_square": state["exp_avg_sq"],
+            "updates": state["step"],
+        }
+    if not optimizer.param_groups[0]["momentum"]:
+        return {}
+    if state.get("momentum_buffer") is None:
+        state["momentum_buffer"] = torch.zeros_like(parameter).detach()
+    return {"momentum": state["momentum_buffer"]}
 
 
 def clip_gradients(

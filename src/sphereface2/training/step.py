@@ -17,12 +17,14 @@ from sphereface2.data.loader.loader import Batch
 from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.heads.head import Head
 from sphereface2.heads.proxy import ProxyHead
+from sphereface2.training.averaging import build_average
 from sphereface2.training.devices import choose_precision, own_random_numbers, seed_random_numbers
 from sphereface2.training.distributed import Team
 from sphereface2.training.optimizer import (
     build_fused_sgd,
     build_optimizer,
     clip_gradients,
+    remembered,
     set_learning_rate,
     squared_norm,
 )
@@ -54,6 +56,7 @@ class Update:
         self.fused = build_fused_sgd(head, config.optimizer)
         self.optimizer = build_optimizer(backbone, head, config.optimizer)
         self.optimizers = [self.optimizer, *([] if self.fused is None else [self.fused])]
+        self.average = build_average(backbone, config.training.average)
         self.scaler = team.grad_scaler(device, enabled=self.precision is torch.float16)
         self._agree = StepAgreement(team, backbone, head)
         _sample_negatives(head, config.training.sample_rate)
@@ -117,20 +120,18 @@ class Update:
             names |= {value: f"{part}.{name}" for name, value in module.named_parameters()}
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                for parameter in group["params"] if group["momentum"] else ():
-                    state = optimizer.state[parameter]
-                    if state.get("momentum_buffer") is None:
-                        # What SGD starts from; it makes the buffer with the first gradient only.
-                        state["momentum_buffer"] = torch.zeros_like(parameter).detach()
-                    found[f"momentum.{names[parameter]}"] = state["momentum_buffer"]
-        return found
+                for parameter in group["params"]:
+                    for kind, value in remembered(optimizer, parameter).items():
+                        found[f"{kind}.{names[parameter]}"] = value
+        return found if self.average is None else {**found, **self.average.tensors()}
 
     def rows(self) -> dict[str, int]:
         """The tensors that are cut over ranks, and their rows over all ranks."""
         if not isinstance(self.head, ProxyHead):
             return {}
         names = [f"head.{name}" for name in self.head.per_class]
-        names += [f"momentum.head.{name}" for name in _class_parameters(self.head)]
+        for kind in ("momentum", "mean_square"):
+            names += [f"{kind}.head.{name}" for name in _class_parameters(self.head)]
         return dict.fromkeys(names, self.head.num_classes)
 
 

@@ -60,6 +60,8 @@ class Trainer:
     every batch, and rank 0 evaluates, writes and reports the events. Build the head inside
     `heads.sharding.class_shards` then, so that each rank holds its part of the classes.
 
+    With `training.average` the averaged network is what is evaluated and exported.
+
     The step to export is the best by `choose`, which scores sets that serve this choice alone, or
     else the last one. Without `choose` the best by `evaluate` is kept beside it, but not exported:
     a maximum over the very pairs that are reported reads too high.
@@ -120,6 +122,11 @@ class Trainer:
             share=(team.rank, team.world),
         )
         self.steps_per_epoch = plan.steps_per_epoch
+        average = training.average
+        self.statistics_steps = 0
+        if average is not None:
+            steps = math.ceil(average.statistics / training.batch_size)
+            self.statistics_steps = min(steps, plan.steps_per_epoch)
         self.total_steps = training.steps or cast(int, training.epochs) * plan.steps_per_epoch
         self.schedule = Schedule(
             config.schedule,
@@ -216,9 +223,13 @@ class Trainer:
 
     @property
     def _is_finished(self) -> bool:
-        evaluates = self.evaluate is not None or self.choose is not None
+        evaluates = self._judges or self.update.average is not None
         is_evaluated = not evaluates or self.state.evaluated_step >= self.total_steps
         return self.step >= self.total_steps and is_evaluated
+
+    @property
+    def _judges(self) -> bool:
+        return self.evaluate is not None or self.choose is not None
 
     @property
     def _must_stop(self) -> bool:
@@ -241,6 +252,8 @@ class Trainer:
             self._check_finite("gradient", agreed.gradient_norm, rate)
         self.update.apply()
         self.state.step = number
+        if self.update.average is not None:
+            self.update.average.add(number, ends_epoch=self._is_due(1))
         self._stops = agreed.stops
         seconds = batch.wait_seconds + time.perf_counter() - began
         self.window.add(
@@ -304,11 +317,19 @@ class Trainer:
         return is_step or self._is_due(self.config.training.checkpoint_every)
 
     def _evaluate(self) -> None:
-        if self.evaluate is None and self.choose is None:
+        if not self._judges and self.step < self.total_steps:
             return
-        self.backbone.eval()
+        network = self.backbone
+        if self.update.average is not None:
+            network = self.update.average.network
+            self.team.from_first(self._renew_statistics)
+            self.state.evaluated_step = self.step
+        if not self._judges:
+            return
+        network.eval()
         try:
-            metrics, choice = self._measure(self.evaluate), self._measure(self.choose)
+            metrics = self._measure(self.evaluate, network)
+            choice = self._measure(self.choose, network)
         finally:
             self.backbone.train()
         record = EvaluationRecord(self.step, self.step / self.steps_per_epoch, metrics, choice)
@@ -326,11 +347,37 @@ class Trainer:
             state.best_metric, state.best_step = reached, self.step
             self._save(self.best_path)
 
-    def _measure(self, evaluate: Evaluate | None) -> dict[str, float]:
+    def _renew_statistics(self) -> None:
+        """Make the averaged network's batch-norm statistics from the first training images.
+
+        They are those of the first epoch's first steps, as evaluation would see them: neither
+        mirrored nor augmented.
+        """
+        average = self.update.average
+        assert average is not None
+        loader = Loader(
+            self.source,
+            self.loader.plan,
+            size=self.backbone.input_size,
+            flip=False,
+            workers=self.loader.workers,
+            worker_kind=self.loader.worker_kind,
+        )
+        # In near-equal pieces: batch norm cannot normalise over a single image that is left.
+        pieces = math.ceil(self.loader.plan.batch_size / self.config.evaluation.batch_size)
+        prepare = self.update.preprocessing.to_tensor
+        with closing(loader.batches(0, self.statistics_steps)) as batches:
+            average.renew_statistics(
+                prepare(piece.to(self.device))
+                for batch in batches
+                for piece in batch.images.chunk(pieces)
+            )
+
+    def _measure(self, evaluate: Evaluate | None, network: nn.Module) -> dict[str, float]:
         """What rank 0 finds, on all ranks."""
         if evaluate is None:
             return {}
-        return self.team.from_first(lambda: dict(evaluate(self.backbone)))
+        return self.team.from_first(lambda: dict(evaluate(network)))
 
     def _save(self, path: Path) -> None:
         checkpoint = replace(
@@ -341,6 +388,9 @@ class Trainer:
             loss_steps=self.window.steps,
             seconds=self._seconds(),
         )
+        average = self.update.average
+        if average is not None and self.state.evaluated_step != self.step:
+            average.borrow_statistics()
         tensors, rows = self.update.tensors(), self.update.rows()
         save_checkpoint(path, checkpoint, tensors, rows=rows, team=self.team)
         self._last_good = path
