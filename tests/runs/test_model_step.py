@@ -15,7 +15,7 @@ from sphereface2.models.folder import load_model
 from sphereface2.runs import folder as run_folder
 from sphereface2.runs import train as runs
 from sphereface2.runs.evaluate import evaluate
-from sphereface2.training.result import ModelStep
+from sphereface2.training.result import ModelStep, Which
 from tests.evaluation.test_protocols import faces
 from tests.runs.test_runs import NO_SETS, SMALL, stop_at
 
@@ -172,6 +172,21 @@ class TestRuns:
         state = other.backbone.state_dict()
         for key, value in one.backbone.state_dict().items():
             assert torch.equal(value, state[key]), key
+
+    def test_an_averaged_network_is_what_is_exported_and_judged(
+        self, last: Path, tmp_path: Path
+    ) -> None:
+        words = ["training.average={decay: 0.9, statistics: 32}"]
+        runs.train(load_config(last, words), tmp_path / "run")
+        averaged, plain = (load_model(folder / "model") for folder in (tmp_path / "run", last))
+        assert averaged.config["extra"]["average"] == {"decay": 0.9, "statistics": 32}
+        assert "average" not in plain.config["extra"]
+        weights = [model.backbone.state_dict()["project.weight"] for model in (averaged, plain)]
+        assert not torch.equal(*weights)
+        whole: tuple[Which | None, ...] = (None, "last")
+        for checkpoint in whole:
+            reported = evaluate(tmp_path / "run", checkpoint=checkpoint).result.rows[0]
+            assert reported.accuracy == logged(tmp_path / "run")[-1]["metrics"]["reported"]
 
 
 class TestSetAside:
