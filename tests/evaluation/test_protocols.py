@@ -37,8 +37,7 @@ from sphereface2.models.embedder import MissingImageError
 from sphereface2.models.extraction import ModelEmbedder, open_embedder
 from sphereface2.models.folder import save_model, store_calibration
 from sphereface2.progress import Progress
-from sphereface2.runs.evaluate import evaluate_on
-from sphereface2.runs.writing import write_protocol
+from sphereface2.runs.evaluate import evaluate_on, write_protocol
 
 OPTIONS = {"width": 4, "input_size": 16, "embedding_dim": 6}
 

@@ -1,7 +1,7 @@
 """The command that judges a model or saved embeddings: evaluate."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from inspect import Parameter, Signature
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sphereface2.data.pairs.verification_set import Missing
     from sphereface2.evaluation.protocols.measuring import Subject
     from sphereface2.evaluation.protocols.protocol import Protocol, ProtocolResult
-    from sphereface2.evaluation.results import EvaluationResult
+    from sphereface2.runs.evaluate import Evaluated
 
 Checkpoint = Literal["last", "best"]
 
@@ -113,12 +113,14 @@ def evaluate(
     if not on and protocol is None and embeddings is None:
         _evaluate_run(given, given_options(context))
         return
-    with stoppable(), _ranks_for(embeddings) as works:
-        if not works:
-            return
+    if embeddings is not None and rank() != 0:
+        return  # saved embeddings are for one process
+    with stoppable(), nullcontext() if embeddings is not None else all_ranks(go_on=GO_ON):
+        from sphereface2.training.distributed import current_team
+
         judged, sets = _sort_words(given, on or [], embeddings=embeddings)
         _refuse_mixtures(sets, protocol=protocol, judged=judged, embeddings=embeddings)
-        with _together():
+        with current_team().together():
             subject = _subject(
                 judged,
                 embeddings,
@@ -134,7 +136,12 @@ def evaluate(
         if asked is not None:
             _evaluate_protocol(subject, asked, root=root)
         else:
-            _evaluate_sets(subject, sets, root=root)
+            from sphereface2.experiments.paper.published import LOSSES
+            from sphereface2.runs.evaluate import evaluate_on
+
+            evaluated = evaluate_on(subject, sets, root=root, published=LOSSES)
+            if evaluated is not None:  # else rank 0 has it
+                _print_verification(evaluated)
 
 
 # -- what is asked -------------------------------------------------------------------------------
@@ -288,15 +295,15 @@ def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
         published=LOSSES,
         watch=Watch(console()),
     )
-    _print_verification(evaluated.result, evaluated.report)
+    _print_verification(evaluated)
 
 
-def _print_verification(result: "EvaluationResult", report: Path) -> None:
+def _print_verification(evaluated: "Evaluated") -> None:
     from rich.console import Console
 
     from sphereface2.reporting.tables import accuracy_table, detail_table
 
-    out = Console()
+    out, result = Console(), evaluated.result
     out.print(accuracy_table(result))
     if result.step_in_words:
         say(out, f"checkpoint: {result.step_in_words}")
@@ -304,7 +311,7 @@ def _print_verification(result: "EvaluationResult", report: Path) -> None:
     out.print(detail_table(result))
     for note in result.notes:
         say(out, note, style="yellow")
-    say(out, f"report: {report}")
+    say(out, f"report: {evaluated.report}")
 
 
 def _sort_words(
@@ -388,7 +395,7 @@ def _evaluate_protocol(subject: "Subject", protocol: "Protocol[Any]", *, root: P
     from sphereface2.evaluation.protocols.measuring import measure_protocol
     from sphereface2.evaluation.protocols.protocol import is_made
     from sphereface2.experiments.paper.protocols import published_beside
-    from sphereface2.runs.writing import write_protocol
+    from sphereface2.runs.evaluate import write_protocol
 
     result = measure_protocol(protocol, subject, root)
     if result is None:
@@ -422,33 +429,3 @@ def _print_protocol(result: "ProtocolResult", report: Path) -> None:
         say(out, f"all of {result.protocol}:", wrap=True)
     print_lines(result.conventions)
     say(out, f"report: {report}")
-
-
-def _evaluate_sets(subject: "Subject", words: Sequence[str], *, root: Path | None) -> None:
-    from sphereface2.experiments.paper.published import LOSSES
-    from sphereface2.runs.evaluate import evaluate_on
-
-    evaluated = evaluate_on(subject, words, root=root, published=LOSSES)
-    if evaluated is not None:  # else rank 0 has it
-        _print_verification(evaluated.result, evaluated.report)
-
-
-# -- how it ends ---------------------------------------------------------------------------------
-
-
-@contextmanager
-def _ranks_for(embeddings: Path | None) -> Iterator[bool]:
-    """Whether this rank has something to do: saved embeddings are for one process."""
-    if embeddings is not None:
-        yield rank() == 0
-        return
-    with all_ranks(go_on=GO_ON):
-        yield True
-
-
-@contextmanager
-def _together() -> Iterator[None]:
-    from sphereface2.training.distributed import current_team
-
-    with current_team().together():
-        yield

@@ -1,4 +1,4 @@
-"""A run or a model, evaluated: verification sets scored and measured, and a report written."""
+"""A run or a model, evaluated: sets scored and measured, and what that leaves in its folder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +14,7 @@ from sphereface2.data.pairs.verification_set import Missing, VerificationSet
 from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.evaluation.pair_scores import SCORES, PairScores, save_scores
 from sphereface2.evaluation.protocols.measuring import Subject
+from sphereface2.evaluation.protocols.protocol import ProtocolResult
 from sphereface2.evaluation.results import (
     RAW_PIXELS,
     UNTRAINED,
@@ -34,13 +35,14 @@ from sphereface2.files import require_writable
 from sphereface2.models.embedder import Embedder, NetworkEmbedder, PixelEmbedder, offering_to_skip
 from sphereface2.models.folder import LoadedModel, TorchModel, load_model
 from sphereface2.progress import Watch, unwatched
+from sphereface2.reporting.pages.protocols import protocol_page
 from sphereface2.reporting.pages.verification import (
     ReportPictures,
     hardest_pairs,
     people_sheet,
     verification_page,
 )
-from sphereface2.reporting.tables import PublishedTable
+from sphereface2.reporting.tables import PublishedTable, TableContent
 from sphereface2.runs.folder import (
     CHECKPOINTS,
     CONFIG,
@@ -337,3 +339,17 @@ def _measured(
     save_scores(output / SCORES, own, model=result.model)
     result.save(output / EVALUATION)  # last: where it is, all is
     return result
+
+
+def write_protocol(
+    subject: Subject, result: ProtocolResult, *, published: Sequence[TableContent] = ()
+) -> Path:
+    """Write a protocol's result and its report, with `published` numbers of others beside ours.
+
+    Returns the path of the report.
+    """
+    result.save(subject.output / "result.json")
+    report = subject.output / REPORT
+    title, label = subject.output.name, subject.label
+    protocol_page(result, title=title, label=label, published=published).write(report)
+    return report
