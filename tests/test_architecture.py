@@ -31,6 +31,7 @@ LINE = [
     "training",
     "models",
     "evaluation",
+    "recognition",
     "datatools",
     "reporting",
     "runs",
@@ -63,6 +64,7 @@ WITHOUT_TORCH = [
     "sphereface2.data.pairs",
     "sphereface2.data.sources",
     "sphereface2.evaluation.protocols",
+    "sphereface2.recognition.recognizer",  # ONNX models run where torch is not installed
     "sphereface2.registry",
 ]
 

@@ -25,6 +25,7 @@ from sphereface2.cli import (
     reproduce,
     sweep,
     train,
+    verify,
 )
 
 app = typer.Typer(
@@ -42,6 +43,7 @@ app.command("compare")(compare.compare)
 app.command("calibrate")(calibrate.calibrate)
 app.command("extract")(extract.extract)
 app.command("import")(importing.import_)
+app.command("verify")(verify.verify)
 app.command("generate")(generate.generate)
 app.command("align")(align.align)
 app.command("inspect")(inspect.inspect)

@@ -11,6 +11,14 @@ from sphereface2.workers import usable_cores
 if TYPE_CHECKING:
     from sphereface2.data.pairs.verification_set import Missing
 
+Model = Annotated[
+    Path,
+    typer.Option(
+        metavar="MODEL",
+        envvar="SPHEREFACE2_MODEL",
+        help="A run or model folder; the environment may name it.",
+    ),
+]
 Flip = Annotated[
     bool | None,
     typer.Option(

@@ -20,6 +20,7 @@ from sphereface2.evaluation.metrics import (
     roc_curve,
 )
 from sphereface2.evaluation.pair_scores import PairScores
+from sphereface2.evaluation.ranked_scores import RankedScores
 from sphereface2.evaluation.results import ScoreHistogram
 from sphereface2.evaluation.thresholds import RateAtTarget, SavedRate
 from sphereface2.evaluation.uncertainty import (
@@ -45,6 +46,12 @@ class ProbabilityMap:
 
     def __call__(self, scores: FloatArray) -> FloatArray:
         return _sigmoid(self.slope * np.asarray(scores, dtype=np.float64) + self.intercept)
+
+    def at_prior(self, prior: float) -> "ProbabilityMap":
+        """The map for pairs of which another share is genuine."""
+        check_request((), prior)
+        shift = _logit(prior) - _logit(self.prior)
+        return ProbabilityMap(self.slope, self.intercept + shift, prior)
 
     @property
     def even(self) -> float:
@@ -80,7 +87,7 @@ def fit_probability(scores: FloatArray, same: BoolArray, *, prior: float = 0.5) 
             "genuine pairs do not score higher than impostor pairs here, so that scores say "
             "nothing about identity; is it the right model, and are the pairs labelled right?"
         )
-    shift = math.log(prior / (1.0 - prior)) - math.log(genuine / impostor)
+    shift = _logit(prior) - math.log(genuine / impostor)
     return ProbabilityMap(slope, intercept + shift, prior)
 
 
@@ -144,6 +151,10 @@ def _log_loss(logits: FloatArray, answers: FloatArray) -> float:
     return float(np.sum(np.logaddexp(0.0, logits) - answers * logits))
 
 
+def _logit(share: float) -> float:
+    return math.log(share / (1.0 - share))
+
+
 def _sigmoid(logits: FloatArray) -> FloatArray:
     positive: FloatArray = np.exp(-np.logaddexp(0.0, -logits))
     return positive
@@ -174,6 +185,7 @@ class Calibration:
     model: digest of the weights it was made with; it holds for no other model
     flip: whether the embeddings were the sum of an image's and its mirror image's
     calibration_error: mean gap between probability and share, on folds that were held out
+    impostor_scores, genuine_scores: by which any score has its rates; None in old calibrations
     """
 
     set_name: str
@@ -189,6 +201,8 @@ class Calibration:
     calibration_error: float
     histogram: ScoreHistogram
     bias: BiasThreshold | None = None
+    impostor_scores: RankedScores | None = None
+    genuine_scores: RankedScores | None = None
 
     def to_mapping(self) -> dict[str, Any]:
         """As plain JSON values, for the config of a model folder."""
@@ -271,7 +285,14 @@ def calibrate(
         calibration_error=error,
         histogram=result.histogram,
         bias=None if bias is None else _bias_threshold(scores, same, *bias),
+        impostor_scores=_ranked(scored, ~same),
+        genuine_scores=_ranked(scored, same),
     )
+
+
+def _ranked(scored: PairScores, kind: BoolArray) -> RankedScores:
+    people = None if scored.people is None else scored.people[kind]
+    return RankedScores.of(scored.scores[kind], people)
 
 
 def check_request(far_targets: Sequence[float], prior: float) -> None:

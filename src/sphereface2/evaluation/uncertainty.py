@@ -56,15 +56,21 @@ def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> Rate:
             f"a rate needs at least one trial and 0 to trials successes, got {successes} of "
             f"{trials}"
         )
-    z = normal_quantile(confidence)
     share = successes / trials
+    low, high = wilson_ends(share, trials, confidence=confidence)
+    return Rate(share, successes, trials, Interval(low, high, confidence, WILSON))
+
+
+def wilson_ends(share: float, trials: float, *, confidence: float = 0.95) -> tuple[float, float]:
+    """The ends of Wilson's interval; `trials` need not be whole where they stand for others."""
+    z = normal_quantile(confidence)
     spread = 1.0 + z * z / trials
     centre = (share + z * z / (2 * trials)) / spread
     half = z / spread * (share * (1 - share) / trials + z * z / (4 * trials * trials)) ** 0.5
     # At the ends the two terms cancel exactly; rounding must not leave a trace of them.
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == trials else min(1.0, centre + half)
-    return Rate(share, successes, trials, Interval(low, high, confidence, WILSON))
+    low = 0.0 if share == 0 else max(0.0, centre - half)
+    high = 1.0 if share == 1 else min(1.0, centre + half)
+    return low, high
 
 
 def normal_quantile(confidence: float) -> float:

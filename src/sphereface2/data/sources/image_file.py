@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.files import printable
+from sphereface2.workers import install_command
 
 IMAGE_SUFFIXES = (
     ".jpg", ".jpeg", ".png", ".bmp", ".webp", ".jfif", ".jpe", ".tif", ".tiff", ".gif"
@@ -99,16 +100,17 @@ def look(encoded: Encoded) -> ImageHeader:
         header = _LOOKS[kind](encoded)
     except struct.error:
         raise ValueError(_CUT_SHORT) from None
-    if min(header.width, header.height) < MIN_SIDE:
-        raise ValueError(
-            f"it has {header.width} × {header.height} pixels, fewer than {MIN_SIDE} a side"
-        )
-    if header.width * header.height > MAX_PIXELS:
-        raise ValueError(
-            f"it has {header.width} × {header.height} pixels, more than "
-            f"{MAX_PIXELS // 1_000_000} million"
-        )
+    _require_sides(header.width, header.height)
     return header
+
+
+def _require_sides(width: int, height: int) -> None:
+    if min(width, height) < MIN_SIDE:
+        raise ValueError(f"it has {width} × {height} pixels, fewer than {MIN_SIDE} a side")
+    if width * height > MAX_PIXELS:
+        raise ValueError(
+            f"it has {width} × {height} pixels, more than {MAX_PIXELS // 1_000_000} million"
+        )
 
 
 def decode(encoded: Encoded, location: str, *, looked: bool = False) -> NDArray[np.uint8]:
@@ -190,6 +192,30 @@ def _without_waiting(path: str, flags: int) -> int:
 def read_image(path: Path | str) -> NDArray[np.uint8]:
     """The image in a file as uint8 RGB of shape (height, width, 3), turned as its EXIF says."""
     return decode(read_file(path), printable(path))
+
+
+def read_photo(path: Path | str) -> NDArray[np.uint8]:
+    """As `read_image`; also HEIC and AVIF, as telephones write them, where pillow-heif is there."""
+    encoded = read_file(path)
+    kind = kind_of(encoded[:16])
+    if kind is None or kind in READ_KINDS:
+        return decode(encoded, printable(path))
+    try:
+        return _decode_heif(encoded)
+    except ImportError:
+        reason = f"it is of the kind {kind}, which needs a package: {install_command('heic')}"
+    except Exception as error:  # libheif's faults, of several kinds
+        reason = " ".join(str(error).split()) or "its content is damaged"
+    raise ValueError(undecodable(printable(path), reason))
+
+
+def _decode_heif(encoded: bytes) -> NDArray[np.uint8]:
+    import pillow_heif
+
+    # Opening reads the header alone; the pixels come upright, for HEIF has no other way.
+    opened = pillow_heif.open_heif(encoded, convert_hdr_to_8bit=True)
+    _require_sides(*opened.size)
+    return np.asarray(opened.to_pillow().convert("RGB"))
 
 
 # -- formats -------------------------------------------------------------------------------------

@@ -1,0 +1,224 @@
+"""From a score to an answer: a probability, the false accepts that stand against it, a decision.
+
+All of it comes from a calibration; what its pairs cannot resolve is said, not guessed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from sphereface2.evaluation.calibration import Calibration, check_request
+from sphereface2.evaluation.ranked_scores import RankedScores
+from sphereface2.evaluation.thresholds import minimum_trials
+from sphereface2.evaluation.uncertainty import Interval, Rate
+
+DEFAULT_FALSE_ACCEPTS = 1e-3
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a score says about two photos; all but the score is None without a calibration.
+
+    probability: that it is the same person, if `prior` of all pairs that are compared are
+    false_accepts: the share of pairs of different people that score at least this high
+    same: whether the score reaches `threshold`, which at most `target` of the pairs of different
+        people reach
+    set_name: the pairs that it was calibrated on
+    """
+
+    score: float
+    probability: float | None = None
+    prior: float | None = None
+    false_accepts: Rate | None = None
+    target: float | None = None
+    threshold: float | None = None
+    same: bool | None = None
+    set_name: str | None = None
+
+    def to_mapping(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+    def sentences(self) -> list[str]:
+        """The answer in words: the decision, the probability, the false accepts."""
+        if self.threshold is None or self.target is None or self.false_accepts is None:
+            return [
+                f"score {_number(self.score)}: no decision, because this model is not calibrated",
+                "calibrate it once on pairs of known people: sphereface2 calibrate MODEL --on SET "
+                "(docs/using.md says how to make such a set)",
+            ]
+        against = "reaches" if self.same else "does not reach"
+        decided = (
+            f"{'SAME PERSON' if self.same else 'DIFFERENT PEOPLE'}: the score "
+            f"{_number(self.score)} {against} {_number(self.threshold)}, the threshold for at most "
+            f"{one_in(self.target)} false accepts"
+        )
+        assert self.probability is not None
+        assert self.prior is not None
+        probable = (
+            f"probability of one person: {_probability(self.probability)}, if "
+            f"{_percent(self.prior)} of the pairs that you compare are one (the prior)"
+        )
+        rate = self.false_accepts
+        high = _percent(rate.interval.high)
+        if rate.successes == 0:
+            seen = (
+                f"false accepts at this score: none of the {rate.trials:,} pairs of different "
+                f"people of {self.set_name} score as high; below {high} (95 %), and more cannot be "
+                "said with these pairs"
+            )
+        else:
+            seen = (
+                f"false accepts at this score: {rate.successes:,} of the {rate.trials:,} pairs of "
+                f"different people of {self.set_name} score as high, {_percent(rate.value)} (95 %: "
+                f"{_percent(rate.interval.low)} to {high})"
+            )
+        return [decided, probable, seen]
+
+
+def decide(
+    score: float,
+    calibration: Calibration | None,
+    *,
+    false_accepts: float | None = None,
+    prior: float | None = None,
+) -> Answer:
+    """The answer that a calibration gives for a score.
+
+    false_accepts: the share of pairs of different people that may be accepted; 0.001 if not given,
+        or the least that the calibration resolves
+    prior: the share of pairs that are one person where this is used; the calibration's own if not
+        given
+    """
+    check_request([] if false_accepts is None else [false_accepts], 0.5 if prior is None else prior)
+    if calibration is None:
+        if false_accepts is not None or prior is not None:
+            raise ValueError(
+                "a false accept rate and a prior need a calibrated model: sphereface2 calibrate "
+                "MODEL --on SET"
+            )
+        return Answer(score)
+    impostors = ranked_impostors(calibration)
+    target = false_accepts
+    if target is None:
+        target = max(DEFAULT_FALSE_ACCEPTS, _least(impostors.pairs))
+    threshold = threshold_for(calibration, target)
+    chances = calibration.probability
+    if prior is not None:
+        chances = chances.at_prior(prior)
+    return Answer(
+        score=score,
+        probability=float(chances(np.array([score]))[0]),
+        prior=chances.prior,
+        false_accepts=impostors.rate(score),
+        target=target,
+        threshold=threshold,
+        same=score >= threshold,
+        set_name=calibration.set_name,
+    )
+
+
+def threshold_for(calibration: Calibration, false_accepts: float) -> float:
+    """The score that at most this share of the pairs of different people reach.
+
+    A ValueError if the calibration has too few pairs to tell.
+    """
+    for each in calibration.thresholds:
+        if math.isclose(each.target, false_accepts) and each.resolved:
+            return each.threshold
+    impostors = ranked_impostors(calibration)
+    if false_accepts * impostors.pairs < 1 - 1e-9:
+        raise ValueError(
+            f"the calibration on {calibration.set_name} has {impostors.pairs:,} pairs of different "
+            f"people and cannot tell {one_in(false_accepts)} false accepts from none; ask for "
+            f"{_least(impostors.pairs):g} or more, or calibrate on a set with at least "
+            f"{minimum_trials(false_accepts):,}"
+        )
+    return impostors.threshold(false_accepts)
+
+
+def ranked_impostors(calibration: Calibration) -> RankedScores:
+    """The impostor scores of a calibration; one of an earlier version is refused."""
+    if calibration.impostor_scores is None:
+        raise ValueError(
+            "the calibration is of an earlier version and lacks the scores that an answer rests "
+            "on; calibrate the model again (sphereface2 calibrate MODEL --on SET)"
+        )
+    return calibration.impostor_scores
+
+
+def false_alarms(false_accepts: Rate, people: int) -> Rate:
+    """FPIR: the share of searches for a stranger that find somebody among so many people.
+
+    1 - (1 - FAR)^N, which takes the people's scores for independent. `successes` and `trials` stay
+    those of the pairs behind it. The mean number of people found wrongly per search is N · FAR.
+    """
+    if people < 1:
+        raise ValueError(f"a gallery to search must hold at least one person, got {people}")
+
+    def of(share: float) -> float:
+        return 1.0 if share >= 1 else -math.expm1(people * math.log1p(-share))
+
+    ends = false_accepts.interval
+    return Rate(
+        of(false_accepts.value),
+        false_accepts.successes,
+        false_accepts.trials,
+        Interval(of(ends.low), of(ends.high), ends.confidence, ends.method),
+    )
+
+
+def false_accepts_for(alarms: float, people: int) -> float:
+    """The false accept rate at which so large a share of searches among N people are alarms."""
+    if not 0 < alarms < 1 or people < 1:
+        raise ValueError(
+            f"false alarms must be a share between 0 and 1, in a gallery of at least one person; "
+            f"got {alarms} and {people}"
+        )
+    return -math.expm1(math.log1p(-alarms) / people)
+
+
+def share_in_words(text: str) -> float:
+    """The share that a text means: "1e-4", "0.01 %", "1 in 1000", "1 in 1,000 searches"."""
+    plain = text.replace(",", "").strip()
+    ratio = re.fullmatch(r"([\d.]+)\s+in\s+([\d.]+)(\s+[a-z]+)?", plain)
+    percent = re.fullmatch(r"([\d.eE+-]+)\s*%", plain)
+    try:
+        if ratio is not None:
+            share = float(ratio[1]) / float(ratio[2])
+        else:
+            share = float(percent[1]) / 100 if percent is not None else float(plain)
+    except (ValueError, ZeroDivisionError):
+        share = math.nan
+    if not 0 < share < 1:
+        raise ValueError(f"'{text}' is not a rate; write 1e-4, 0.01% or '1 in 10,000'")
+    return share
+
+
+def one_in(share: float) -> str:
+    """A small share as people say it: "1 in 1,000"."""
+    return f"1 in {1 / share:,.0f}" if share <= 0.1 else _percent(share)
+
+
+def _least(impostors: int) -> float:
+    """The smallest power of ten that so many pairs resolve."""
+    return min(0.1, 10.0 ** -math.floor(math.log10(max(impostors, 10)) + 1e-9))
+
+
+def _number(score: float) -> str:
+    return f"{score:.3f}".replace("-", "−")
+
+
+def _probability(share: float) -> str:
+    if share > 0.9995:
+        return "above 99.9 %"
+    return "below 0.1 %" if share < 0.0005 else f"{100 * share:.1f} %"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"

@@ -1,0 +1,140 @@
+"""From a photo to the aligned crop of its face, whatever the photo comes as."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sphereface2.data.sources.image_file import MAX_PIXELS, MIN_SIDE, read_photo
+from sphereface2.faces import CHOICES, DETECTORS, Detector, Face, align_face, find_faces
+from sphereface2.faces.alignment import TEMPLATE, TEMPLATE_SIZE, similarity_transform
+from sphereface2.files import printable
+from sphereface2.registry import build, look_up
+
+ImageArray = NDArray[np.uint8]
+Photo = Path | str | ImageArray | Any
+"""A path, a uint8 RGB array of shape (height, width, 3), or a picture of Pillow."""
+Kind = Literal["auto", "photo", "crop"]
+KINDS: dict[str, Kind] = {"auto": "auto", "photo": "photo", "crop": "crop"}
+ONLY = "only"
+"""Instead of a choice among several faces: they are an error."""
+_NEAR = 0.05  # of the side: points of an aligned crop lie nearer to the template than that
+
+
+@dataclass(frozen=True, eq=False)
+class FoundFace:
+    """The face of a photo, cut out for a network.
+
+    photo: its path, or "photo 2" for the second of those that have none
+    crop: uint8 RGB, aligned; points: (5, 2) of the crop's pixels, where a detector looked
+    face: where it lies in the photo; others: how many further faces are there
+    aligned: whether the photo was taken for an aligned crop, as it is
+    """
+
+    photo: str
+    crop: ImageArray
+    points: NDArray[np.float64] | None = None
+    face: Face | None = None
+    others: int = 0
+    aligned: bool = False
+
+    def notes(self) -> list[str]:
+        """What a user should know about how the face was found."""
+        if self.others:
+            faces = f"{self.others + 1} faces"
+            return [f"{self.photo} shows {faces}; the most suitable by --choose was taken"]
+        return []
+
+
+@dataclass(frozen=True)
+class FaceFinder:
+    """Finds the face of a photo; the detector is built when it is first needed.
+
+    kind: "photo" (its face is looked for), "crop" (it is an aligned face already), or "auto": it
+        is a crop if it is square and its five points lie where those of aligned crops do
+    choose: which of several faces is taken: one of `CHOICES`, or "only", where several are an error
+    size: pixels per side of the crop
+    """
+
+    kind: Kind = "auto"
+    choose: str = "prominent"
+    detector: str = "mtcnn"
+    size: int = TEMPLATE_SIZE
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        look_up("kind of photo", KINDS, self.kind)
+        look_up("choice", {**CHOICES, ONLY: None}, self.choose)
+        look_up("detector", DETECTORS, self.detector)
+
+    @cached_property
+    def _detector(self) -> Detector:
+        return build("detector", DETECTORS, self.detector, **self.options)
+
+    def find(self, photo: Photo, *, number: int = 1) -> FoundFace:
+        """The face of a photo; a ValueError or FileNotFoundError says why there is none."""
+        name = printable(photo) if isinstance(photo, str | Path) else f"photo {number}"
+        image = as_array(photo, name)
+        if self.kind == "crop":
+            return FoundFace(name, image, aligned=True)
+        faces, _ = find_faces(self._detector, image)
+        if not faces:
+            raise ValueError(
+                f"there is no face in {name}; if it is an aligned crop already, give --crops "
+                "(kind='crop')"
+            )
+        height, width = image.shape[:2]
+        if self.choose == ONLY and len(faces) > 1:
+            raise ValueError(
+                f"{name} shows {len(faces)} faces; cut out the one that is meant, or give --choose "
+                "prominent"
+            )
+        choose = CHOICES["prominent" if self.choose == ONLY else self.choose]
+        face = choose(faces, width, height)
+        if self.kind == "auto" and is_aligned(face, width, height):
+            return FoundFace(name, image, face.landmarks, face, len(faces) - 1, aligned=True)
+        crop = align_face(image, face.landmarks, size=self.size)
+        matrix = similarity_transform(face.landmarks, TEMPLATE * (self.size / TEMPLATE_SIZE))
+        points = face.landmarks @ matrix[:, :2].T + matrix[:, 2]
+        return FoundFace(name, crop, points, face, len(faces) - 1)
+
+
+def is_aligned(face: Face, width: int, height: int) -> bool:
+    """Whether a face lies in its picture as in an aligned crop: square, points on the template."""
+    if width != height:
+        return False
+    away = face.landmarks - TEMPLATE * (width / TEMPLATE_SIZE)
+    return float(np.hypot(away[:, 0], away[:, 1]).mean()) < _NEAR * width
+
+
+def as_array(photo: Photo, name: str) -> ImageArray:
+    """A photo as uint8 RGB of shape (height, width, 3), upright as its EXIF says."""
+    if isinstance(photo, str | Path):
+        return read_photo(photo)
+    if hasattr(photo, "getexif"):  # a picture of Pillow, which its user has installed
+        from PIL import ImageOps
+
+        width, height = photo.size
+        _require_size(name, width, height)
+        photo = np.asarray(ImageOps.exif_transpose(photo).convert("RGB"))
+    image = np.asarray(photo)
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        raise ValueError(
+            f"{name} must be a path, a picture of Pillow, or a uint8 RGB array of the shape "
+            f"(height, width, 3); got {image.dtype} of the shape {image.shape}"
+        )
+    _require_size(name, image.shape[1], image.shape[0])
+    return image
+
+
+def _require_size(name: str, width: int, height: int) -> None:
+    if min(width, height) < MIN_SIDE or width * height > MAX_PIXELS:
+        raise ValueError(
+            f"{name} has {width} × {height} pixels; a photo has at least {MIN_SIDE} a side and at "
+            f"most {MAX_PIXELS // 1_000_000} million"
+        )
