@@ -17,6 +17,7 @@ from sphereface2.cli import (
     compare,
     convert,
     evaluate,
+    export,
     extract,
     generate,
     importing,
@@ -43,6 +44,7 @@ app.command("compare")(compare.compare)
 app.command("calibrate")(calibrate.calibrate)
 app.command("extract")(extract.extract)
 app.command("import")(importing.import_)
+app.command("export")(export.export)
 app.command("verify")(verify.verify)
 app.command("generate")(generate.generate)
 app.command("align")(align.align)

@@ -26,8 +26,8 @@ class Answer:
 
     probability: that it is the same person, if `prior` of all pairs that are compared are
     false_accepts: the share of pairs of different people that score at least this high
-    same: whether the score reaches `threshold`, which at most `target` of the pairs of different
-        people reach
+    accepted: whether the score reaches `threshold`, which at most `target` of the pairs of
+        different people reach
     set_name: the pairs that it was calibrated on
     """
 
@@ -37,7 +37,7 @@ class Answer:
     false_accepts: Rate | None = None
     target: float | None = None
     threshold: float | None = None
-    same: bool | None = None
+    accepted: bool | None = None
     set_name: str | None = None
 
     def to_mapping(self) -> dict[str, Any]:
@@ -52,11 +52,12 @@ class Answer:
                 "calibrate it once on pairs of known people: sphereface2 calibrate MODEL --on SET "
                 "(docs/using.md says how to make such a set)",
             ]
-        against = "reaches" if self.same else "does not reach"
+        verdict, against = "NOT ACCEPTED as the same person", "is below"
+        if self.accepted:
+            verdict, against = "SAME PERSON", "reaches"
         decided = (
-            f"{'SAME PERSON' if self.same else 'DIFFERENT PEOPLE'}: the score "
-            f"{_number(self.score)} {against} {_number(self.threshold)}, the threshold for at most "
-            f"{one_in(self.target)} false accepts"
+            f"{verdict}: the score {_number(self.score)} {against} {_number(self.threshold)}, the "
+            f"threshold for at most {one_in(self.target)} false accepts"
         )
         assert self.probability is not None
         assert self.prior is not None
@@ -69,14 +70,14 @@ class Answer:
         if rate.successes == 0:
             seen = (
                 f"false accepts at this score: none of the {rate.trials:,} pairs of different "
-                f"people of {self.set_name} score as high; below {high} (95 %), and more cannot be "
-                "said with these pairs"
+                f"people of {self.set_name} score as high; below {high} (95% sure), and more "
+                "cannot be said with these pairs"
             )
         else:
             seen = (
                 f"false accepts at this score: {rate.successes:,} of the {rate.trials:,} pairs of "
-                f"different people of {self.set_name} score as high, {_percent(rate.value)} (95 %: "
-                f"{_percent(rate.interval.low)} to {high})"
+                f"different people of {self.set_name} score as high, {_percent(rate.value)} (95% "
+                f"interval {_percent(rate.interval.low)} to {high})"
             )
         return [decided, probable, seen]
 
@@ -118,7 +119,7 @@ def decide(
         false_accepts=impostors.rate(score),
         target=target,
         threshold=threshold,
-        same=score >= threshold,
+        accepted=score >= threshold,
         set_name=calibration.set_name,
     )
 
@@ -216,9 +217,9 @@ def _number(score: float) -> str:
 
 def _probability(share: float) -> str:
     if share > 0.9995:
-        return "above 99.9 %"
-    return "below 0.1 %" if share < 0.0005 else f"{100 * share:.1f} %"
+        return "above 99.9%"
+    return "below 0.1%" if share < 0.0005 else f"{100 * share:.1f}%"
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+    return f"{100 * share:.2g}%" if share < 0.1 else f"{100 * share:.0f}%"

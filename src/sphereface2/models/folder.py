@@ -24,7 +24,6 @@ from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.files import is_locked, read_note, replacing, write_atomically
 from sphereface2.models.embedder import BatchEmbedder, MissingImageError, NetworkEmbedder
 from sphereface2.models.runtimes import (
-    AT_ONCE,
     GRAPHS,
     ONNX,
     OPENVINO,
@@ -207,73 +206,70 @@ def save_model(
         "extra": dict(extra or {}),
     }
 
-    def write(made: Path) -> None:
+    def describe(made: Path) -> dict[str, Any]:
         save_file(state, made / WEIGHTS)
-        # safetensors keeps its files to their owner; a model is as readable as any other file.
-        shutil.copymode(made / CONFIG, made / WEIGHTS)
+        return config
 
-    _write_folder(folder, config, write)
+    _write_folder(folder, describe)
 
 
 def save_graph(
     folder: Path | str,
-    files: Mapping[str, Path],
+    write: Callable[[Path], None],
     *,
     preprocessing: Preprocessing,
     output: str | None = None,
     flip: bool = True,
-    calibration: Mapping[str, Any] | None = None,
     extra: Mapping[str, Any] | None = None,
+    finish: Callable[[Path], None] | None = None,
 ) -> None:
-    """Write a model folder around the file of a graph, whole or not at all, checked on test images.
+    """Write a model folder around a graph, whole or not at all, checked on test images.
 
-    files: the model's files by the names they get: {"model.onnx": PATH}, or "model.xml" and
-        "model.bin"
+    write: puts the file of the graph into the folder that it is given: model.onnx, or model.xml
+        and model.bin
     output: which of the graph's outputs is the embedding; the first if not given
-    calibration: one that holds for this network as well; it gets the new folder's digest
+    finish: called with the folder before it takes its place; an error leaves all as it was
     """
-    main = next(name for name in NETWORKS if name in files)
-    graph = GRAPHS[main](files[main], output=output)
-    at_once = AT_ONCE
-    try:
-        width = embedding_width(graph, preprocessing, at_once=at_once)
-    except ValueError:
-        # Exported for a single image: then it is shown one after the other. An error that has
-        # another reason comes again.
-        at_once = 1
-        width = embedding_width(graph, preprocessing, at_once=1)
-    config = {
-        "graph": {"output": output, "at_once": at_once},
-        "embedding_dim": width,
-        "preprocessing": asdict(preprocessing),
-        "flip": flip,
-        "extra": dict(extra or {}),
-    }
 
-    def write(made: Path) -> None:
-        for name, path in files.items():
-            shutil.copyfile(path, made / name)
-        if calibration is not None:
-            store_calibration(made, {**calibration, "model": weights_digest(made)})
+    def describe(made: Path) -> dict[str, Any]:
+        write(made)
+        network = network_file(made)
+        graph = GRAPHS[network.name](network, output=output)
+        width, at_once = embedding_width(graph, preprocessing)
+        return {
+            "graph": {"output": output, "at_once": at_once},
+            "embedding_dim": width,
+            "preprocessing": asdict(preprocessing),
+            "flip": flip,
+            "extra": dict(extra or {}),
+        }
 
-    _write_folder(folder, config, write)
+    _write_folder(folder, describe, finish)
 
 
 def _write_folder(
-    folder: Path | str, config: Mapping[str, Any], write: Callable[[Path], None]
+    folder: Path | str,
+    describe: Callable[[Path], Mapping[str, Any]],
+    finish: Callable[[Path], None] | None = None,
 ) -> None:
+    """Write a model folder; `describe` puts the network into it and gives the config."""
     # Not the path itself: replacing a symbolic link would leave the model behind it as it was.
     folder = Path(folder).resolve()
     _check_replaceable(folder)
-    try:
-        whole = {"format": FORMAT, "version": VERSION, **config}
-        text = json.dumps(whole, indent=2, allow_nan=False) + "\n"
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the config of a model must be plain JSON: {error}") from None
     with replacing(folder) as made:
         made.mkdir()
+        config = {"format": FORMAT, "version": VERSION, **describe(made)}
+        try:
+            text = json.dumps(config, indent=2, allow_nan=False) + "\n"
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the config of a model must be plain JSON: {error}") from None
         (made / CONFIG).write_text(text, encoding="utf-8")
-        write(made)
+        for name in (WEIGHTS, ONNX):
+            # safetensors keeps its files to their owner; a model is as readable as any other file.
+            if (made / name).exists():
+                shutil.copymode(made / CONFIG, made / name)
+        if finish is not None:
+            finish(made)
 
 
 def find_model(path: Path | str) -> Path:
@@ -347,7 +343,13 @@ def _load_graph(folder: Path, config: dict[str, Any]) -> GraphModel:
 
 
 def _load_weights(folder: Path, config: dict[str, Any]) -> TorchModel:
-    import torch
+    try:
+        import torch
+    except ImportError:
+        raise ValueError(
+            f"{folder} is a model for torch, which is not installed: pip install torch, or bring "
+            "it as ONNX from where torch is (sphereface2 export MODEL OUT --to onnx)"
+        ) from None
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_file
 

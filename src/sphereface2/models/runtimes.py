@@ -125,24 +125,28 @@ GRAPHS: dict[str, Callable[..., Graph]] = {ONNX: onnx_graph, OPENVINO: openvino_
 """What opens the network of a model folder, by the name of its file."""
 
 
-def embedding_width(graph: Graph, preprocessing: Preprocessing, *, at_once: int = 1) -> int:
-    """The dimensions of a graph's embeddings, found by showing it test images.
+def embedding_width(graph: Graph, preprocessing: Preprocessing) -> tuple[int, int]:
+    """The dimensions of a graph's embeddings and the images it takes at once, by test images.
 
     A ValueError if it gives anything but finite embeddings that depend on the image.
     """
     rng = np.random.default_rng(0)
     side = preprocessing.input_size
-    pictures = rng.integers(0, 256, (max(at_once, 2), side, side, 3), np.uint8)
+    pictures = rng.integers(0, 256, (2, side, side, 3), np.uint8)
     pictures[0] = np.linspace(0, 255, side, dtype=np.uint8)[:, None, None]
     inputs = preprocessing.to_array(pictures)
-    found = np.concatenate(
-        [graph(inputs[start : start + at_once]) for start in range(0, len(inputs), at_once)]
-    )
-    if not np.isfinite(found).all():
+    alone = np.concatenate([graph(inputs[:1]), graph(inputs[1:])])
+    if not np.isfinite(alone).all():
         raise ValueError("it gives embeddings of a test image that are not finite")
-    if np.array_equal(found[0], found[1]):
+    if np.array_equal(alone[0], alone[1]):
         raise ValueError("it gives the same embedding for every image")
-    return int(found.shape[1])
+    try:
+        together = graph(inputs)
+    except ValueError:
+        return alone.shape[1], 1  # exported for one image at a time
+    if not np.allclose(alone, together, rtol=1e-3, atol=1e-3 * float(np.abs(alone).max())):
+        raise ValueError("it gives an image another embedding when another image is beside it")
+    return alone.shape[1], AT_ONCE
 
 
 def _checked(path: Path, runtime: str, run: Callable[[Inputs], Any]) -> Graph:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.decision import Answer, decide
-from sphereface2.faces.alignment import TEMPLATE_SIZE
+from sphereface2.faces.face import TEMPLATE_SIZE
 from sphereface2.models.folder import find_model, load_model, stored_calibration, weights_digest
 from sphereface2.recognition.photos import FaceFinder, FoundFace, Kind, Photo
 
@@ -59,7 +59,7 @@ class Recognizer:
 
         recognizer = Recognizer("runs/own-faces")
         answer = recognizer.verify("a.jpg", "b.jpg").answer
-        print(answer.same, answer.probability, answer.false_accepts)
+        print(answer.accepted, answer.probability, answer.false_accepts)
 
     kind, choose, detector: how the face of a photo is found (`recognition.photos.FaceFinder`)
     flip: whether the mirror image's embedding is added; by default as the folder says

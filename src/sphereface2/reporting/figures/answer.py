@@ -39,7 +39,7 @@ def answer_figure(verification: Verification, calibration: Calibration | None) -
     said = [
         line
         for number, sentence in enumerate(verification.sentences())
-        for line in textwrap.wrap(sentence, 62 if number == 0 else 100)
+        for line in textwrap.wrap(sentence, 70 if number == 0 else 118)
     ]
     faces = verification.faces[: _MOST_FACES + 1]
     height = 2.3 + 0.17 * len(said) + (2.5 if calibration is not None else 0.0)
@@ -56,7 +56,7 @@ def answer_figure(verification: Verification, calibration: Calibration | None) -
         _draw_score(figure.add_subplot(parts[1]), verification.answer, calibration)
     text = figure.add_subplot(parts[-1])
     text.set_axis_off()
-    first = textwrap.wrap(verification.sentences()[0], 62)
+    first = textwrap.wrap(verification.sentences()[0], 70)
     for number, line in enumerate(said):
         strong = number < len(first)
         text.annotate(
@@ -96,5 +96,5 @@ def _draw_score(axes: Axes, answer: Answer, calibration: Calibration) -> None:
         note_at(axes, answer.threshold, "threshold", INK, left=is_left, height=0.9)
     axes.axvline(answer.score, color=BLUE, linewidth=2.2)
     is_left = answer.threshold is not None and answer.score < answer.threshold
-    note_at(axes, answer.score, f"this pair {answer.score:.3f}", BLUE, left=is_left)
+    note_at(axes, answer.score, f"the score {answer.score:.3f}", BLUE, left=is_left)
     show_legend(axes, loc="upper left")
