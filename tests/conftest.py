@@ -3,9 +3,11 @@
 import os
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from sphereface2.data.sources.synthetic import FOLDER_VARIABLE
+from sphereface2.data.sources.synthetic import FOLDER_VARIABLE, SyntheticFaces
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -16,3 +18,10 @@ def _rendered_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER_VARIABLE, str(shared / "rendered"))
         yield
+
+
+@pytest.fixture(scope="session")
+def rendered() -> list[NDArray[np.uint8]]:
+    """Six people, 112×112, in place up to their pose: detectors find them as they find real ones."""
+    faces = SyntheticFaces(people=6, images_per_person=1)
+    return [faces[index][0] for index in range(6)]

@@ -177,8 +177,10 @@ def install_command(extra: str) -> str:
     """
     try:
         wanted = requires("sphereface2") or []
-    except PackageNotFoundError:  # run from a clone without being installed
-        return f"pip install -e '.[{extra}]'"
+    except PackageNotFoundError:
+        wanted = []
     marks = (f"extra == '{extra}'", f'extra == "{extra}"')
     packages = [each.partition(";")[0].strip() for each in wanted if each.endswith(marks)]
+    if not packages:  # run from a clone that is not installed, or was before it had this extra
+        return f"pip install -e '.[{extra}]'"
     return shlex.join(["pip", "install", *packages])

@@ -121,14 +121,16 @@ def export_torchscript(path: Path | str, file: Path) -> Agreement:
     model = load_model(find_model(path))
     side = model.preprocessing.input_size
     with _quietly():
-        traced = torch.jit.trace(model.backbone.cpu(), torch.zeros(2, 3, side, side))
+        traced = torch.jit.trace(  # type: ignore[no-untyped-call]
+            model.backbone.cpu(), torch.zeros(2, 3, side, side)
+        )
     found = agreement(
         model.embedder(flip=False),
         NetworkEmbedder(traced, model.preprocessing, flip=False),
         _test_images(model),
     )
     _require_agreement(found)
-    with replacing(file) as made:
+    with replacing(file) as made, _quietly():
         torch.jit.save(traced, made, _extra_files={METADATA: _metadata(model.preprocessing)})
     return found
 
@@ -203,7 +205,9 @@ def _quantize(path: Path, images: Sequence[ImageArray], preprocessing: Preproces
     quantization = importlib.import_module("onnxruntime.quantization")
     shapes = importlib.import_module("onnxruntime.quantization.shape_inference")
 
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # onnxruntime's is untyped
+    class Reader:
+        """What ONNX Runtime asks for one input after the other, until there is None."""
+
         def __init__(self) -> None:
             self._left = iter(images)
 

@@ -116,13 +116,7 @@ def as_array(photo: Photo, name: str) -> ImageArray:
     """A photo as uint8 RGB of shape (height, width, 3), upright as its EXIF says."""
     if isinstance(photo, str | Path):
         return read_photo(photo)
-    if hasattr(photo, "getexif"):  # a picture of Pillow, which its user has installed
-        from PIL import ImageOps
-
-        width, height = photo.size
-        _require_size(name, width, height)
-        photo = np.asarray(ImageOps.exif_transpose(photo).convert("RGB"))
-    image = np.asarray(photo)
+    image = np.asarray(_upright(photo, name) if hasattr(photo, "getexif") else photo)
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise ValueError(
             f"{name} must be a path, a picture of Pillow, or a uint8 RGB array of the shape "
@@ -130,6 +124,14 @@ def as_array(photo: Photo, name: str) -> ImageArray:
         )
     _require_size(name, image.shape[1], image.shape[0])
     return image
+
+
+def _upright(picture: Any, name: str) -> Any:
+    """A picture of Pillow, which its user has installed, as RGB and turned as its EXIF says."""
+    from PIL import ImageOps
+
+    _require_size(name, *picture.size)
+    return ImageOps.exif_transpose(picture).convert("RGB")
 
 
 def _require_size(name: str, width: int, height: int) -> None:

@@ -77,7 +77,8 @@ def answer_figure(verification: Verification, calibration: Calibration | None) -
 def _draw_face(axes: Axes, face: FoundFace) -> None:
     axes.imshow(face.crop)
     if face.points is not None:
-        axes.scatter(*face.points.T, s=16, facecolors="none", edgecolors=_POINT, linewidths=1.3)
+        x, y = face.points.T
+        axes.scatter(x, y, s=16, facecolors="none", edgecolors=_POINT, linewidths=1.3)
     axes.set_title(short_name(Path(face.photo).name), fontsize=8, color=MUTED, parse_math=False)
 
 

@@ -1,0 +1,144 @@
+"""Answers: against counts over the calibration's own pairs, and what cannot be told is said."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sphereface2.evaluation.calibration import Calibration, calibrate
+from sphereface2.evaluation.decision import (
+    Answer,
+    decide,
+    false_accepts_for,
+    false_alarms,
+    one_in,
+    share_in_words,
+    threshold_for,
+)
+from sphereface2.evaluation.pair_scores import PairScores
+from sphereface2.evaluation.uncertainty import wilson
+
+
+def scored_pairs(impostors: int = 4000) -> PairScores:
+    generator = np.random.default_rng(0)
+    genuine = 500
+    scores = np.concatenate(
+        [0.6 + 0.15 * generator.normal(size=genuine), 0.15 * generator.normal(size=impostors)]
+    )
+    count = len(scores)
+    return PairScores(
+        name="known",
+        scores=np.clip(scores, -1, 1),
+        pairs=np.arange(2 * count).reshape(count, 2),
+        same=np.arange(count) < genuine,
+        folds=np.arange(count) % 10,
+        sources=np.full(count, "known"),
+        positions=np.arange(count),
+    )
+
+
+SCORED = scored_pairs()
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Calibration:
+    made = calibrate(SCORED, replicates=0)
+    return Calibration.from_mapping(made.to_mapping())  # as a model folder keeps it
+
+
+@pytest.mark.parametrize("score", [-0.3, 0.0, 0.21, 0.4, 0.9])
+def test_an_answer_states_what_the_pairs_show(calibration: Calibration, score: float) -> None:
+    answer = decide(score, calibration, false_accepts=0.01)
+    impostors = SCORED.scores[~SCORED.same]
+    higher = int(np.count_nonzero(impostors >= score))
+    assert answer.false_accepts is not None
+    assert answer.threshold is not None
+    assert higher <= answer.false_accepts.successes <= 1.05 * higher + 1
+    assert np.mean(impostors >= answer.threshold) <= 0.01
+    assert answer.accepted == (score >= answer.threshold)
+    assert answer.probability == pytest.approx(
+        calibration.probability(np.array([score]))[0], abs=1e-12
+    )
+    assert (answer.prior, answer.target, answer.set_name) == (0.5, 0.01, "known")
+
+
+def test_another_prior_moves_the_odds_by_its_own(calibration: Calibration) -> None:
+    even, rare = (decide(0.4, calibration, prior=prior).probability for prior in (0.5, 0.001))
+    assert even is not None
+    assert rare is not None
+    assert even / (1 - even) == pytest.approx(999 * rare / (1 - rare), rel=1e-9)
+
+
+@pytest.mark.parametrize("target", [0.1, 0.037, 0.001, 0.0005])
+def test_any_rate_that_is_resolved_has_a_threshold(calibration: Calibration, target: float) -> None:
+    reached = np.mean(SCORED.scores[~SCORED.same] >= threshold_for(calibration, target))
+    assert reached <= target
+    # Thresholds that are stored with the calibration lie at the next genuine score above.
+    if target not in (0.1, 0.001):
+        assert reached > 0.95 * target - 1 / 4000
+
+
+def test_what_the_pairs_cannot_resolve_is_said(calibration: Calibration) -> None:
+    with pytest.raises(ValueError, match=r"4,000 pairs .* cannot tell 1 in 100,000 .* 0\.001 or"):
+        decide(0.5, calibration, false_accepts=1e-5)
+    answer = decide(0.95, calibration)
+    assert answer.false_accepts == wilson(0, 4000)
+    assert "none of the 4,000 pairs" in answer.sentences()[2]
+    assert "below 0.096%" in answer.sentences()[2]
+    assert answer.sentences()[0].startswith("SAME PERSON: the score 0.950 reaches")
+    few = calibrate(scored_pairs(60), replicates=0)
+    assert decide(0.5, few).target == 0.1  # the default of 0.001 is beyond 60 pairs
+
+
+def test_a_score_below_the_threshold_is_not_called_a_stranger(calibration: Calibration) -> None:
+    said = decide(0.1, calibration).sentences()[0]
+    assert said.startswith("NOT ACCEPTED as the same person: the score 0.100 is below")
+
+
+def test_without_a_calibration_the_answer_says_so() -> None:
+    answer = decide(0.7, None)
+    assert answer == Answer(0.7)
+    assert "not calibrated" in answer.sentences()[0]
+    assert "sphereface2 calibrate" in answer.sentences()[1]
+    with pytest.raises(ValueError, match="need a calibrated model"):
+        decide(0.7, None, false_accepts=0.01)
+
+
+def test_a_calibration_of_before_is_refused(calibration: Calibration) -> None:
+    with pytest.raises(ValueError, match="calibrate the model again"):
+        decide(0.5, replace(calibration, impostor_scores=None), false_accepts=0.02)
+
+
+def test_false_alarms_are_those_of_independent_people() -> None:
+    generator = np.random.default_rng(0)
+    rate = wilson(30, 3000)
+    found = false_alarms(rate, 50)
+    alarms = (generator.random((20_000, 50)) < 0.01).any(axis=1)
+    assert found.value == pytest.approx(alarms.mean(), abs=0.01)
+    assert found.interval.low < found.value < found.interval.high
+    assert false_alarms(rate, 1).value == pytest.approx(0.01)
+    assert false_accepts_for(found.value, 50) == pytest.approx(0.01)
+    assert false_alarms(wilson(0, 10), 5).value == 0
+    assert false_alarms(wilson(10, 10), 5).value == 1
+    for people in (0, -1):
+        with pytest.raises(ValueError, match="at least one person"):
+            false_alarms(rate, people)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("1e-4", 1e-4), ("0.01%", 1e-4), ("1 in 10,000", 1e-4), ("2 in 50 searches", 0.04)],
+)
+def test_rates_in_words(text: str, share: float) -> None:
+    assert share_in_words(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["0", "1", "two", "1 in 0", "-1e-3", "nan", "", "120%"])
+def test_what_is_not_a_rate_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a rate"):
+        share_in_words(text)
+
+
+def test_small_shares_are_said_as_people_say_them() -> None:
+    assert one_in(0.001) == "1 in 1,000"
+    assert one_in(0.5) == "50%"

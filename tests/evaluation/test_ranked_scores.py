@@ -1,0 +1,72 @@
+"""Ranked scores: against the counts over all scores, and intervals against a bootstrap."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from sphereface2.evaluation.ranked_scores import RankedScores
+from sphereface2.evaluation.uncertainty import wilson
+
+
+@pytest.mark.parametrize("count", [1, 7, 128, 129, 5000, 60_000])
+def test_counts_are_exact_above_and_five_percent_off_at_most_below(count: int) -> None:
+    generator = np.random.default_rng(count)
+    scores = np.round(generator.normal(size=count), 3)  # with ties
+    ranked = RankedScores.of(scores)
+    assert ranked.pairs == count
+    assert len(ranked.ranks) < 300
+    for score in [-9.0, 9.0, *generator.normal(size=200), *generator.choice(scores, 50)]:
+        true = int(np.count_nonzero(scores >= score))
+        found = ranked.at_or_above(score)
+        assert true <= found <= 1.05 * true + 1
+        if true < 120:
+            # A tie may run over the end of what is kept exactly.
+            assert found == true
+
+
+def test_rates_of_independent_pairs_are_wilsons() -> None:
+    scores = np.linspace(0, 1, 100)
+    rate = RankedScores.of(scores).rate(float(scores[-3]))
+    assert rate == wilson(3, 100)
+    assert RankedScores.of(scores).rate(2.0) == wilson(0, 100)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.02, 0.001])
+def test_the_threshold_keeps_to_its_share(share: float) -> None:
+    scores = np.round(np.random.default_rng(0).normal(size=20_000), 2)
+    threshold = RankedScores.of(scores).threshold(share)
+    reached = np.mean(scores >= threshold)
+    assert reached <= share
+    # The next score down would be beyond it, but for the 5 % between what is kept.
+    lower = scores[scores < threshold].max()
+    assert np.mean(scores >= lower) > 0.9 * share
+
+
+def test_pairs_that_share_people_are_worth_fewer() -> None:
+    # 40 people with an offset each: all impostor pairs among them, which share it.
+    generator = np.random.default_rng(1)
+    people = np.array([(a, b) for a in range(40) for b in range(a)])
+    offset = generator.normal(size=40)
+    scores = offset[people].sum(axis=1) + 0.1 * generator.normal(size=len(people))
+    ranked = RankedScores.of(scores, people)
+    assert ranked.independent < len(people) / 5
+    rate = ranked.rate(float(np.quantile(scores, 0.9)))
+    # A bootstrap over people by hand: a pair counts as often as both of its people are drawn.
+    accepted = scores >= np.quantile(scores, 0.9)
+    shares = []
+    for _ in range(400):
+        times = np.bincount(generator.integers(0, 40, 40), minlength=40)
+        weights = times[people].prod(axis=1)
+        shares.append(np.sum(weights * accepted) / weights.sum())
+    low, high = np.quantile(shares, [0.025, 0.975])
+    assert rate.interval.low < low + 0.03
+    assert rate.interval.high > high - 0.05
+    assert rate.interval.high - rate.interval.low < 2.5 * (high - low)
+
+
+def test_they_are_plain_numbers() -> None:
+    ranked = RankedScores.of(np.random.default_rng(0).normal(size=500))
+    values = json.loads(json.dumps(asdict(ranked)))
+    assert RankedScores(tuple(values["scores"]), tuple(values["ranks"]), 500.0) == ranked

@@ -1,0 +1,207 @@
+"""Models in ONNX and OpenVINO files: folders like any other, with torch's embeddings."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+from sphereface2 import build_backbone, load_model
+from sphereface2.cli import app
+from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.models.export import export_graph, export_torchscript
+from sphereface2.models.folder import (
+    find_model,
+    save_model,
+    store_calibration,
+    stored_calibration,
+    weights_digest,
+)
+from tests.models.onnx_files import save as save_onnx
+
+OPTIONS: dict[str, Any] = {"width": 4, "input_size": 32, "embedding_dim": 16}
+IMAGENET = Preprocessing(32, "BGR", (123.675, 116.28, 103.53), (58.4, 57.1, 57.4))
+
+
+def save(folder: Path, *, preprocessing: Preprocessing = IMAGENET, flip: bool = True) -> Path:
+    network = build_backbone("sfnet4", seed=0, **OPTIONS)
+    save_model(
+        folder, network, name="sfnet4", options=OPTIONS, preprocessing=preprocessing, flip=flip
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images() -> list[NDArray[np.uint8]]:
+    generator = np.random.default_rng(0)
+    sizes = [(32, 32), (112, 112), (40, 50), (9, 9)] * 10
+    return [generator.integers(0, 256, (*size, 3), np.uint8) for size in sizes]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A torch model, and its exports to the two runtimes."""
+    place = tmp_path_factory.mktemp("models")
+    save(place / "torch")
+    digest = weights_digest(place / "torch")
+    store_calibration(place / "torch", {"model": digest, "set_name": "mine"})
+    for form in ("onnx", "openvino"):
+        found = export_graph(place / "torch", place / form, to=form)
+        assert found.lowest_cosine > 0.99999
+    return place
+
+
+@pytest.mark.parametrize(
+    "preprocessing", [IMAGENET, Preprocessing(32), Preprocessing(32, "BGR", 0.1, 3.3)]
+)
+def test_numpy_and_torch_prepare_the_very_same_numbers(
+    images: list[NDArray[np.uint8]], preprocessing: Preprocessing
+) -> None:
+    for image in images:
+        array = preprocessing.to_array(image)
+        assert array.dtype == np.float32
+        assert np.array_equal(array, preprocessing.to_tensor(image).numpy())
+
+
+@pytest.mark.parametrize("form", ["onnx", "openvino"])
+def test_an_export_gives_the_embeddings_of_torch(
+    place: Path, images: list[NDArray[np.uint8]], form: str
+) -> None:
+    first, second = load_model(place / "torch"), load_model(place / form)
+    assert second.embedding_dim == first.embedding_dim == 16
+    assert second.preprocessing == first.preprocessing
+    for flip in (None, False):
+        one, other = (model.embed(images, flip=flip) for model in (first, second))
+        assert np.sum(one * other, axis=1).min() > 0.99999
+        assert np.abs(one - other).max() < 1e-5
+    with pytest.raises(ValueError, match="this needs a torch model"):
+        _ = second.backbone
+
+
+def test_the_calibration_comes_along_with_the_digest_of_the_export(place: Path) -> None:
+    stored = stored_calibration(place / "onnx")
+    assert stored is not None
+    assert stored["set_name"] == "mine"
+    digests = {weights_digest(place / form) for form in ("torch", "onnx", "openvino")}
+    assert len(digests) == 3
+
+
+def test_other_pixels_make_another_model(place: Path, tmp_path: Path) -> None:
+    for name in ("model.onnx", "config.json"):
+        (tmp_path / name).write_bytes((place / "onnx" / name).read_bytes())
+    assert weights_digest(tmp_path) == weights_digest(place / "onnx")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["preprocessing"]["channels"] = "RGB"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert weights_digest(tmp_path) != weights_digest(place / "onnx")
+    with pytest.raises(ValueError, match=r"another model than the model\.onnx beside it"):
+        stored_calibration(tmp_path)
+
+
+def test_an_onnx_file_holds_the_preprocessing_and_no_paths_of_this_machine(place: Path) -> None:
+    from sphereface2.models.onnx_graph import look_at_onnx
+
+    path = place / "onnx" / "model.onnx"
+    said = json.loads(look_at_onnx(path).metadata["sphereface2"])
+    assert said["preprocessing"]["mean"] == [123.675, 116.28, 103.53]
+    assert b".py" not in path.read_bytes()
+    assert b"116.28" in (place / "openvino" / "model.xml").read_bytes()
+
+
+def test_torchscript_is_one_file_with_the_preprocessing(place: Path, tmp_path: Path) -> None:
+    import torch
+
+    found = export_torchscript(place / "torch", tmp_path / "out" / "model.pt")
+    assert found.lowest_cosine > 0.99999
+    extra = {"sphereface2": ""}
+    with pytest.warns(DeprecationWarning, match="torch.jit.load"):
+        network = torch.jit.load(  # type: ignore[no-untyped-call]
+            tmp_path / "out" / "model.pt", _extra_files=extra
+        )
+    inputs = torch.rand(5, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.allclose(network(inputs), load_model(place / "torch").backbone(inputs))
+    assert json.loads(extra["sphereface2"])["preprocessing"]["input_size"] == 32
+
+
+def test_every_command_that_takes_a_model_takes_this_one(place: Path, tmp_path: Path) -> None:
+    generator = np.random.default_rng(1)
+    for person in range(12):
+        base = generator.integers(0, 256, (32, 32, 3))
+        for number in range(4):
+            picture = np.clip(base + generator.normal(0, 40, base.shape), 0, 255).astype(np.uint8)
+            path = tmp_path / "crops" / f"p{person:02}" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(path), picture)
+    model = tmp_path / "model"
+    export_graph(place / "torch", model)
+    tables = []
+    for chosen in (model, place / "torch"):
+        output = tmp_path / f"{chosen.name}.npy"
+        _run("extract", chosen, tmp_path / "crops", output)
+        tables.append(np.load(output))
+    assert np.abs(tables[0] - tables[1]).max() < 1e-4 * np.abs(tables[1]).max()
+    _run("evaluate", model, "--on", tmp_path / "crops", "--output", tmp_path / "e")
+    _run("calibrate", model, "--on", tmp_path / "crops", "--far", "0.1")
+    _run("inspect", tmp_path / "crops", "--model", model, "--output", tmp_path / "i")
+    assert json.loads((tmp_path / "i" / "inspection.json").read_text())["labels"] is not None
+
+
+def test_no_torch_is_loaded_for_them(place: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"  # importing it fails from here on
+        "import numpy as np\n"
+        "from sphereface2 import load_model\n"
+        f"model = load_model({str(place / 'onnx')!r})\n"
+        "print(model.embed(np.zeros((1, 32, 32, 3), np.uint8)).shape)\n"
+        f"load_model({str(place / 'torch')!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "(1, 16)\n"
+    assert "is a model for torch, which is not installed" in done.stderr
+
+
+def test_a_missing_runtime_is_named_with_its_command(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for form, package in (("onnx", "onnxruntime"), ("openvino", "openvino")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(ValueError, match=f"needs .*: pip install .*{form}"):
+            load_model(place / form)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ValueError, match=r"needs packages: pip install .*(onnx|export)"):
+        export_graph(place / "torch", place / "never")
+    assert not (place / "never").exists()
+
+
+def test_damage_is_a_sentence(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="make a model folder of it: sphereface2 import"):
+        find_model(save_onnx(tmp_path / "bare.onnx"))
+    folder = tmp_path / "m"
+    export_graph(place / "torch", folder)
+    (folder / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(ValueError, match="is not an ONNX model, or is damaged"):
+        load_model(folder)
+    (folder / "config.json").write_text('{"format": "sphereface2-model", "version": 1}')
+    with pytest.raises(ValueError, match="lacks the key 'preprocessing'"):
+        load_model(folder)
+    xml = tmp_path / "x"
+    export_graph(place / "torch", xml, to="openvino")
+    text = (xml / "model.xml").read_text()
+    (xml / "model.xml").write_text(text.replace('type="Convolution"', 'type="Loop"'))
+    with pytest.raises(ValueError, match="control flow"):
+        load_model(xml)
+    (xml / "model.bin").unlink()
+    with pytest.raises(FileNotFoundError, match=r"there is no model\.bin beside it"):
+        load_model(xml)
+
+
+def _run(*words: object) -> None:
+    done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
