@@ -22,6 +22,6 @@ def _rendered_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def rendered() -> list[NDArray[np.uint8]]:
-    """Six people, 112×112, in place up to their pose: detectors find them as they find real ones."""
+    """Six people, 112×112, in place up to their pose, for detectors to find."""
     faces = SyntheticFaces(people=6, images_per_person=1)
     return [faces[index][0] for index in range(6)]

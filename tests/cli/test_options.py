@@ -231,8 +231,30 @@ COMMANDS: dict[str, dict[str, list[tuple[list[str], str]]]] = {
         "--mean": ALWAYS,
         "--scale": ALWAYS,
         "--size": ALWAYS,
+        "--embedding": [(["a.pth", "new", "--embedding", "y"], "--embedding is for an ONNX file")],
         "--flip": ALWAYS,
         "--overwrite": ALWAYS,
+    },
+    "export": {
+        "--to": [(["run", "new", "--to", "onxx"], "unknown form of export 'onxx'")],
+        "--int8": [(["run", "new", "--int8"], "--int8 needs --calibration-data DIR")],
+        "--calibration-data": [
+            (["run", "new", "--calibration-data", "crops"], "--calibration-data is for --int8")
+        ],
+        "--on": [(["run", "new", "--on", "mine.txt"], "--on is for --int8")],
+        "--root": [(["run", "new", "--root", "crops"], "--root is for --int8")],
+        "--most-loss": [(["run", "new", "--most-loss", "0.1"], "--most-loss is for --int8")],
+        "--workers": [(["run", "new", "--workers", "-3"], "Invalid value for '--workers'")],
+    },
+    "verify": {
+        "--model": ALWAYS,
+        "--false-accepts": ALWAYS,
+        "--prior": ALWAYS,
+        "--choose": ALWAYS,
+        "--crops": ALWAYS,
+        "--flip": ALWAYS,
+        "--show": ALWAYS,
+        "--json": ALWAYS,
     },
     "generate": {
         "--scale": ALWAYS,

@@ -8,13 +8,16 @@ from typing import Any
 
 import cv2
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
+from onnx import helper, numpy_helper
 from typer.testing import CliRunner
 
 from sphereface2 import build_backbone, load_model
 from sphereface2.cli import app
 from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.transforms import resize
 from sphereface2.models.export import export_graph, export_torchscript
 from sphereface2.models.folder import (
     find_model,
@@ -23,6 +26,7 @@ from sphereface2.models.folder import (
     stored_calibration,
     weights_digest,
 )
+from tests.models.onnx_files import build
 from tests.models.onnx_files import save as save_onnx
 
 OPTIONS: dict[str, Any] = {"width": 4, "input_size": 32, "embedding_dim": 16}
@@ -200,6 +204,77 @@ def test_damage_is_a_sentence(place: Path, tmp_path: Path) -> None:
     (xml / "model.bin").unlink()
     with pytest.raises(FileNotFoundError, match=r"there is no model\.bin beside it"):
         load_model(xml)
+
+
+# Importing
+
+
+def test_an_imported_file_is_a_model(tmp_path: Path, images: list[NDArray[np.uint8]]) -> None:
+    file = save_onnx(tmp_path / "r50.onnx")
+    out = tmp_path / "out"
+    words = ["--mean", "123,116,103", "--scale", "58", "--colour", "bgr", "--no-flip"]
+    _run("import", file, out, *words)
+    model = load_model(out)
+    assert model.preprocessing == Preprocessing(16, "BGR", (123.0, 116.0, 103.0), 58.0)
+    assert (model.flip, model.embedding_dim) == (False, 6)
+    # By hand: the network of that file is one matrix.
+    matrix = numpy_helper.to_array(onnx.load(file).graph.initializer[0])
+    shrunk = np.stack([resize(image, 16) for image in images]).astype(np.float64)
+    inputs = (shrunk[..., ::-1] - [123, 116, 103]) / 58
+    expected = inputs.transpose(0, 3, 1, 2).reshape(len(images), -1) @ matrix
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(model.embed(images), expected, atol=1e-4)
+
+
+def test_an_export_of_ours_brings_its_preprocessing(place: Path, tmp_path: Path) -> None:
+    _run("import", place / "onnx" / "model.onnx", tmp_path / "out")
+    assert load_model(tmp_path / "out").preprocessing == IMAGENET
+
+
+def test_of_several_outputs_one_is_chosen(tmp_path: Path, images: list[NDArray[np.uint8]]) -> None:
+    both = build([*build().graph.node], outputs=("flat", "y"))
+    file = save_onnx(tmp_path / "two.onnx", both)
+    _run("import", file, tmp_path / "out", "--embedding", "y")
+    assert load_model(tmp_path / "out").embed(images).shape == (len(images), 6)
+
+
+def test_a_graph_for_one_image_takes_them_one_by_one(
+    tmp_path: Path, images: list[NDArray[np.uint8]]
+) -> None:
+    for name, batch in (("one", 1), ("any", "n")):
+        model = build(shape=(batch, 3, 16, 16))
+        _run("import", save_onnx(tmp_path / f"{name}.onnx", model), tmp_path / name)
+    one, free = (load_model(tmp_path / name).embed(images) for name in ("one", "any"))
+    np.testing.assert_allclose(one, free, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--size", "112"], "takes images of 16 × 16 pixels, not of --size 112"),
+        (["--embedding", "z"], "has no output 'z'"),
+        (["--backbone", "iresnet50"], "--backbone is not for an ONNX file"),
+        (["--mean", "1,2"], "--mean takes a number, or three"),
+    ],
+)
+def test_mistakes_of_an_import_leave_nothing(tmp_path: Path, words: list[str], why: str) -> None:
+    file = save_onnx(tmp_path / "m.onnx")
+    done = CliRunner().invoke(app, ["import", str(file), str(tmp_path / "out"), *words])
+    assert isinstance(done.exception, ValueError)
+    assert why in str(done.exception)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx"]
+
+
+def test_a_free_size_must_be_said(tmp_path: Path) -> None:
+    pooled = [
+        helper.make_node("GlobalAveragePool", ["x"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["y"]),
+    ]
+    file = save_onnx(tmp_path / "m.onnx", build(pooled, [], shape=("n", 3, "h", "w")))
+    done = CliRunner().invoke(app, ["import", str(file), str(tmp_path / "out")])
+    assert "say which with --size" in str(done.exception)
+    _run("import", file, tmp_path / "out", "--size", "24")
+    assert load_model(tmp_path / "out").preprocessing.input_size == 24
 
 
 def _run(*words: object) -> None:

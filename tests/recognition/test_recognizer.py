@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from sphereface2 import Recognizer, build_backbone, load_model
 from sphereface2.cli import app
 from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.sources.image_file import read_image
 from sphereface2.evaluation.calibration import calibrate
 from sphereface2.models.export import export_graph
 from sphereface2.models.folder import save_model, store_calibration, weights_digest
@@ -56,7 +57,7 @@ def test_embeddings_are_those_of_the_model_on_the_crops(place: Path) -> None:
     crops = [face.crop for face in recognizer.find(photos)]
     assert np.array_equal(found, load_model(place / "model").embed(crops))
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
-    arrays = [cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB) for path in photos]
+    arrays = [read_image(path) for path in photos]
     assert np.array_equal(recognizer.embed(arrays), found)
     with pytest.raises(ValueError, match=r"photos must be a list; give a single one as \['a"):
         recognizer.embed("a.png")
@@ -96,7 +97,7 @@ def test_the_answer_is_printed_drawn_and_given_as_json(place: Path, tmp_path: Pa
     assert lines[0].startswith("SAME PERSON: the score 1.000 reaches")
     assert "at most 1 in 100 false accepts" in lines[0]
     assert "10% of the pairs that you compare" in lines[1]
-    assert cv2.imread(str(picture)).shape[1] == 1080
+    assert read_image(picture).shape[1] == 1080
     answer = json.loads(run(*words, "--json").stdout)
     assert (answer["accepted"], answer["target"], answer["prior"]) == (True, 0.001, 0.5)
     assert answer["false_accepts"]["trials"] == 4000
@@ -176,7 +177,7 @@ def test_bad_photos_are_one_sentence(place: Path, tmp_path: Path, name: str) -> 
 
 
 def test_a_gif_with_a_face_is_a_photo(place: Path, tmp_path: Path) -> None:
-    cv2.imwrite(str(tmp_path / "a.gif"), cv2.imread(str(place / "a.png")))
+    cv2.imwrite(str(tmp_path / "a.gif"), read_image(place / "a.png")[..., ::-1])
     words = ["verify", place / "a.png", tmp_path / "a.gif", "--model", place / "model"]
     assert "score" in run(*words).stdout
 

@@ -1,17 +1,23 @@
 """The command that makes a model of weights that others have saved: import."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sphereface2.cli.console import console, say
+from sphereface2.cli.options import refuse_idle
 from sphereface2.files import require_writable
+
+if TYPE_CHECKING:
+    from sphereface2.data.preprocessing import Preprocessing
 
 
 def import_(
+    context: typer.Context,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Weights: .pt, .pth, .ckpt or .safetensors.")
+        Path,
+        typer.Argument(metavar="FILE", help="Weights (.pt, .pth, .safetensors) or .onnx."),
     ],
     output: Annotated[Path, typer.Argument(metavar="OUT", help="The model folder to write.")],
     options: Annotated[
@@ -40,14 +46,21 @@ def import_(
         ),
     ] = None,
     mean: Annotated[
-        str,
-        typer.Option(metavar="M|M,M,M", help="What is taken from a value of 0 to 255."),
-    ] = "127.5",
+        str | None,
+        typer.Option(
+            metavar="M|M,M,M", help="What is taken from a value of 0 to 255; 127.5 if not given."
+        ),
+    ] = None,
     scale: Annotated[
-        str, typer.Option(metavar="S|S,S,S", help="What the rest is divided by.")
-    ] = "127.5",
+        str | None,
+        typer.Option(metavar="S|S,S,S", help="What the rest is divided by; 127.5 if not given."),
+    ] = None,
     size: Annotated[
         int | None, typer.Option(help="The side of the images, where several fit the weights.")
+    ] = None,
+    embedding: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of an ONNX file with several outputs, the embedding."),
     ] = None,
     flip: Annotated[
         bool,
@@ -60,7 +73,8 @@ def import_(
     """Make a model folder of weights from elsewhere: import backbone.pth models/r50
 
     Understood are InsightFace's iresnet and mbf, OpenSphere's sfnet and iresnet, AdaFace's ir, and
-    state dicts of our own backbones. Reading the file runs no code from it.
+    state dicts of our own backbones; and any network in one ONNX file. Reading a file runs no code
+    from it.
     """
     from sphereface2.config.yaml_text import parse_yaml
     from sphereface2.models.importing import import_weights, save_import
@@ -68,6 +82,24 @@ def import_(
     require_writable(output)
     if output.exists() and not overwrite:
         raise ValueError(f"{output} is there already; choose another folder, or give --overwrite")
+    shown: dict[str, Any] = {
+        "channels": None if colour is None else colour.upper(),
+        "mean": None if mean is None else _numbers("--mean", mean),
+        "scale": None if scale is None else _numbers("--scale", scale),
+        "size": size,
+    }
+    if file.suffix.lower() == ".onnx":
+        from sphereface2.models.folder import import_onnx
+        from sphereface2.models.runtimes import import_preprocessing
+
+        refuse_idle(context, "options", "backbone", "part", because="is not for an ONNX file")
+        if not file.is_file():
+            raise FileNotFoundError(f"there is no file {file}")
+        preprocessing = import_preprocessing(file, **shown)
+        width = import_onnx(file, output, preprocessing=preprocessing, output=embedding, flip=flip)
+        _report(f"{file.name}, {width} dimensions: {output}", preprocessing, output)
+        return
+    refuse_idle(context, "embedding", because="is for an ONNX file")
     given = {}
     for text in options or []:
         key, equals, value = text.partition("=")
@@ -79,18 +111,21 @@ def import_(
         backbone=backbone,
         options=given,
         part=part,
-        channels=None if colour is None else colour.upper(),
-        mean=_numbers("--mean", mean),
-        scale=_numbers("--scale", scale),
-        size=size,
+        **{name: value for name, value in shown.items() if value is not None},
     )
     save_import(model, output, flip=flip)
-    lines = [f"{model.source}, as {model.name}: {output}", f"takes images of {model.preprocessing}"]
+    _report(f"{model.source}, as {model.name}: {output}", model.preprocessing, output)
     if model.ignored:
-        shown = ", ".join(model.ignored[:3]) + (" ..." if len(model.ignored) > 3 else "")
-        lines.append(f"left behind, since a model has no use for them: {shown}")
-    lines.append(f"next: sphereface2 evaluate {output} --on SET, which shows whether that is right")
-    say(console(), "\n".join(lines))
+        named = ", ".join(model.ignored[:3]) + (" ..." if len(model.ignored) > 3 else "")
+        say(console(), f"left behind, since a model has no use for them: {named}")
+
+
+def _report(what: str, preprocessing: "Preprocessing", output: Path) -> None:
+    say(console(), f"{what}\ntakes images of {preprocessing}")
+    say(
+        console(),
+        f"next: sphereface2 evaluate {output} --on SET, which shows whether that is right",
+    )
 
 
 def _numbers(flag: str, text: str) -> float | tuple[float, float, float]:

@@ -29,14 +29,12 @@ from sphereface2.models.folder import (
     stored_calibration,
     weights_digest,
 )
-from sphereface2.models.runtimes import ONNX, OPENVINO
+from sphereface2.models.runtimes import METADATA, ONNX, OPENVINO
 from sphereface2.models.unit_rows import unit_rows
 from sphereface2.workers import install_command
 
 FORMS = ("onnx", "openvino", "torchscript")
 INPUT, OUTPUT = "images", "embeddings"
-METADATA = "sphereface2"
-"""Where the files keep the preprocessing: a key of ONNX's metadata, a part of the others'."""
 LEAST_COSINE = 0.99999
 """Embeddings in float32 agree that far with torch's, or the export is refused."""
 _COMPARED = 16  # images

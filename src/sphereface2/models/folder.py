@@ -247,6 +247,29 @@ def save_graph(
     _write_folder(folder, describe, finish)
 
 
+def import_onnx(
+    path: Path,
+    folder: Path | str,
+    *,
+    preprocessing: Preprocessing,
+    output: str | None = None,
+    flip: bool = True,
+) -> int:
+    """Make a model folder of an ONNX file, which is checked on test images; the dimensions."""
+    try:
+        width, _ = embedding_width(GRAPHS[ONNX](path, output=output), preprocessing)
+    except ValueError as error:
+        said = str(error)
+        raise ValueError(said if str(path) in said else f"{path} is not taken: {said}") from None
+
+    def copy(made: Path) -> None:
+        shutil.copyfile(path, made / ONNX)
+
+    extra = {"imported": {"file": path.name}}
+    save_graph(folder, copy, preprocessing=preprocessing, output=output, flip=flip, extra=extra)
+    return width
+
+
 def _write_folder(
     folder: Path | str,
     describe: Callable[[Path], Mapping[str, Any]],

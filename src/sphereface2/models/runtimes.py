@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.preprocessing import PerChannel, Preprocessing
 from sphereface2.models.embedder import BatchEmbedder, Embeddings, ImageArray, RunNetwork
 from sphereface2.models.onnx_graph import Shape, look_at_onnx
 from sphereface2.workers import install_command, usable_cores
@@ -22,6 +23,8 @@ from sphereface2.workers import install_command, usable_cores
 ONNX = "model.onnx"
 OPENVINO = "model.xml"
 OPENVINO_WEIGHTS = "model.bin"
+METADATA = "sphereface2"
+"""Where files that we export keep the preprocessing: a key of ONNX's metadata, for one."""
 MOST_MEMORY = 4 * 2**30
 """Bytes that a graph may take while it runs: whoever wrote it, it does not take the machine."""
 AT_ONCE = 32
@@ -66,6 +69,42 @@ class GraphEmbedder(BatchEmbedder):
                 found = found + self.graph(np.ascontiguousarray(part[..., ::-1]))
             parts.append(found)
         return np.concatenate(parts)
+
+
+def import_preprocessing(
+    path: Path,
+    *,
+    size: int | None = None,
+    channels: str | None = None,
+    mean: PerChannel | None = None,
+    scale: PerChannel | None = None,
+) -> Preprocessing:
+    """What an ONNX file takes: what is given, else what the file says, else 127.5 and RGB.
+
+    A file that we have exported says all of it; any other its size at most.
+    """
+    facts = look_at_onnx(path)
+    said: dict[str, Any] = {}
+    with suppress(ValueError, KeyError, TypeError):
+        said = dict(json.loads(facts.metadata[METADATA])["preprocessing"])
+    shape = next(iter(facts.inputs.values()), ())
+    fixed = shape[2] if len(shape) == 4 and shape[2] == shape[3] else None
+    side = size or fixed or said.get("input_size")
+    if side is None:
+        raise ValueError(f"{path} takes images of any size; say which with --size, such as 112")
+    if fixed is not None and side != fixed:
+        raise ValueError(f"{path} takes images of {fixed} × {fixed} pixels, not of --size {size}")
+
+    def chosen(name: str, given: object, otherwise: object) -> Any:
+        value = said.get(name, otherwise) if given is None else given
+        return tuple(value) if isinstance(value, list) else value
+
+    return Preprocessing(
+        int(side),
+        chosen("channels", channels, "RGB"),
+        chosen("mean", mean, 127.5),
+        chosen("scale", scale, 127.5),
+    )
 
 
 def onnx_graph(path: Path, *, output: str | None = None) -> Graph:

@@ -206,7 +206,7 @@ def read_photo(path: Path | str) -> NDArray[np.uint8]:
         reason = f"it is of the kind {kind}, which needs a package: {install_command('heic')}"
     except Exception as error:  # libheif's faults, of several kinds
         reason = " ".join(str(error).split()) or "its content is damaged"
-    raise ValueError(undecodable(printable(path), reason))
+    raise ValueError(f"cannot decode the image {printable(path)}: {reason}; replace or remove it")
 
 
 def _decode_heif(encoded: bytes) -> NDArray[np.uint8]:

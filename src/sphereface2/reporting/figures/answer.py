@@ -92,9 +92,9 @@ def _draw_score(axes: Axes, answer: Answer, calibration: Calibration) -> None:
     edges = calibration.histogram.edges
     axes.set_xlim(min(edges[0], answer.score - 0.02), max(edges[-1], answer.score + 0.02))
     if answer.threshold is not None:
-        axes.axvline(answer.threshold, ymax=0.9, color=INK, linewidth=1.0, linestyle=DASHED)
+        axes.axvline(answer.threshold, ymax=0.92, color=INK, linewidth=1.0, linestyle=DASHED)
         is_left = answer.threshold < answer.score
-        note_at(axes, answer.threshold, "threshold", INK, left=is_left, height=0.9)
+        note_at(axes, answer.threshold, "\nthreshold", INK, left=is_left)
     axes.axvline(answer.score, color=BLUE, linewidth=2.2)
     is_left = answer.threshold is not None and answer.score < answer.threshold
     note_at(axes, answer.score, f"the score {answer.score:.3f}", BLUE, left=is_left)
