@@ -52,7 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, rendered: list[NDArray[np.ui
 
 def test_embeddings_are_those_of_the_model_on_the_crops(place: Path) -> None:
     recognizer = Recognizer(place / "model")
-    photos = [place / "a.png", str(place / "b.png")]
+    photos: list[Path | str] = [place / "a.png", str(place / "b.png")]
     found = recognizer.embed(photos)
     crops = [face.crop for face in recognizer.find(photos)]
     assert np.array_equal(found, load_model(place / "model").embed(crops))
