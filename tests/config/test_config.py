@@ -68,7 +68,6 @@ def test_the_papers_settings() -> None:
         "margin": 0.4,
         "balance": 0.7,
         "sharpness": 3,
-        "loss_weight": 10,
     }
     assert (config.training.batch_size, config.training.steps) == (512, 80000)
     assert config.schedule.milestones == (40000, 60000)

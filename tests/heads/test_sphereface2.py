@@ -33,7 +33,9 @@ def test_bias_starts_at_the_published_values(
 @pytest.mark.parametrize("classes", [2, 50])
 def test_bias_starts_where_the_loss_is_flat_in_it(name: str, balance: float, classes: int) -> None:
     """Appendix G: dL/db = 0 when every embedding is at right angles to every class weight."""
-    head: Any = build_head(name, 8, classes, balance=balance, radius=5.0).double()
+    head: Any = build_head(
+        name, 8, classes, balance=balance, radius=5.0, loss_weight=1.0
+    ).double()
     with torch.no_grad():
         head.weight.zero_()
         head.weight[:, 0] = 1.0
@@ -67,7 +69,7 @@ def test_class_fraction_weighs_one_positive_like_all_negatives() -> None:
 
 def test_unknown_samples_are_negatives_for_every_class() -> None:
     """A batch of one known and one unknown sample: the unknown has no positive term."""
-    head = SphereFace2(6, 4).double()
+    head = SphereFace2(6, 4, loss_weight=1.0).double()
     x = torch.randn(2, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     cosine = torch.nn.functional.normalize(x) @ torch.nn.functional.normalize(head.weight).T
     score = 2 * ((cosine + 1) / 2) ** 3 - 1

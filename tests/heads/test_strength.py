@@ -1,6 +1,7 @@
 """How strongly a loss pulls, against the slope of its formula."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -46,3 +47,28 @@ def test_a_unified_threshold_pulls_by_its_distance(cosine: float) -> None:
     assert pull(made("uniface", scale=16.0), cosine) == pytest.approx(expected, rel=1e-4)
     expected = 16.0 * sigmoid(-(16.0 * cosine + bias))
     assert pull(made("sigmoid", scale_start=16.0), cosine) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["sphereface2-c", "sphereface2-a", "sphereface2-m"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"sharpness": 1.0},
+        {"sharpness": 5.0, "radius": 40.0},
+        {"balance": 0.9},
+        {"balance": None},
+        {"balance": "class-fraction", "gradient": "straight-through"},
+    ],
+)
+def test_the_usual_strength_is_that_of_cosface_with_scale_30(name: str, options: Any) -> None:
+    # The start of the bias leaves the A and M types, whose negatives have no margin, a little less.
+    assert pull(made(name, **options), 0.0) == pytest.approx(29.0, abs=1.1)
+    assert pull(made("cosface", scale=30.0), 0.0) == pytest.approx(30.0, rel=1e-3)
+
+
+def test_what_has_no_pull_to_compare_keeps_its_weight() -> None:
+    products: Any = made("sphereface2-c", normalize=False, sharpness=1.0)
+    assert products.loss_weight == 1.0
+    only_negatives: Any = made("sphereface2-c", balance=0.0)
+    assert only_negatives.loss_weight == pytest.approx(30.0 / 0.75)

@@ -20,6 +20,10 @@ from sphereface2.heads.head import MarginHead, MarginSchedule
 from sphereface2.heads.proxy import BiasKind, ProxyHead
 
 
+USUAL_PULL = 30.0
+"""How strongly the heads pull a sample at a right angle to its class, unless told otherwise."""
+
+
 class SphereFace2(MarginHead, ProxyHead):
     """SphereFace2 with the CosFace-type margin (SphereFace2-C), the paper's final loss (Eq. 5):
 
@@ -38,9 +42,11 @@ class SphereFace2(MarginHead, ProxyHead):
         margin: m of the positive term; None is the default of the type: 0.4 (C), 0.5 (A), 1.7 (M).
         margin_negative: m of the negative terms (C only); None is the same as `margin`.
         sharpness: t of the similarity adjustment g; 1 switches it off.
-        loss_weight: factor on the loss. It sets the effective learning rate: the authors used 10
-            on VGGFace2 and 50 on MS1M, though the paper does not mention it. wespeaker's loss has
-            no 1/r: there it is the radius, and bias_start is 0.
+        loss_weight: factor on the loss, which sets how strongly it pulls at a given learning rate.
+            None: a sample at a right angle to its class is pulled with 30 (-dL/dcos θ_y), as
+            CosFace with scale 30 pulls it, whatever λ and t are. The authors used 10 on VGGFace2
+            and 50 on MS1M, a pull of 5.3 and 26; the paper does not mention it. wespeaker's loss
+            has no 1/r: there it is the radius, and bias_start is 0.
         bias: one learnable bias for all classes ("shared"), one per class, or none.
         bias_start: where the bias starts; None minimises the loss at θ = π/2 (Appendix G).
         gradient: "exact" differentiates g, "straight-through" takes d logit/d cos θ = r.
@@ -64,7 +70,7 @@ class SphereFace2(MarginHead, ProxyHead):
         margin: float | None = None,
         margin_negative: float | None = None,
         sharpness: float = 3.0,
-        loss_weight: float = 1.0,
+        loss_weight: float | None = None,
         bias: BiasKind = "shared",
         bias_start: float | None = None,
         gradient: GradientMode = "exact",
@@ -73,7 +79,9 @@ class SphereFace2(MarginHead, ProxyHead):
         sub_centres: int = 1,
     ) -> None:
         super().__init__(dim, num_classes, bias=bias, normalize=normalize, sub_centres=sub_centres)
-        require_positive(radius=radius, sharpness=sharpness, loss_weight=loss_weight)
+        require_positive(radius=radius, sharpness=sharpness)
+        if loss_weight is not None:
+            require_positive(loss_weight=loss_weight)
         if balance == "class-fraction":
             balance = (num_classes - 1) / num_classes
         if balance is not None:
@@ -91,8 +99,8 @@ class SphereFace2(MarginHead, ProxyHead):
         self.balance = balance
         self.radius = float(radius)
         self.sharpness = float(sharpness)
-        self.loss_weight = float(loss_weight)
         self.gradient: GradientMode = gradient
+        self.loss_weight = self._usual_weight() if loss_weight is None else float(loss_weight)
         self.margin_negative = margin_negative
         self.set_margin(
             self.default_margin if margin is None else margin,
@@ -144,6 +152,15 @@ class SphereFace2(MarginHead, ProxyHead):
         if z > 1.0:
             total = 4.0 * z * math.exp(positive - negative) / (root - (1.0 - z))
         return math.log(2.0 * z) - negative - math.log(total)
+
+    def _usual_weight(self) -> float:
+        """The loss_weight with which a sample at a right angle to its class is pulled with 30."""
+        if not self.unit_weights:
+            return 1.0  # products have no scale to compare with
+        # σ(-logit) is 1 there, so the pull is loss_weight · λ · g'(0), g'(0) = t/2^(t-1).
+        t = self.sharpness
+        slope = 1.0 if self.gradient == "straight-through" else t * 2.0 ** (1.0 - t)
+        return USUAL_PULL / ((self._balance_weights()[0] or 1.0) * slope)
 
     def _balance_weights(self) -> tuple[float, float]:
         return (1.0, 1.0) if self.balance is None else (self.balance, 1.0 - self.balance)
