@@ -86,6 +86,30 @@ def test_images_are_those_of_the_source(tmp_path: Path) -> None:
 LABELS = [-1, *np.repeat(np.arange(20), 3).tolist(), -1]
 
 
+def test_impostors_may_be_many_more_than_genuine_pairs(tmp_path: Path) -> None:
+    folder = people(tmp_path / "faces", [6] * 40)
+    (found,) = drawn_pairs(path=str(folder), pairs=200, impostors=2000)
+    owners = whose(found)
+    np.testing.assert_array_equal(owners[:, 0] == owners[:, 1], found.same)
+    assert found.same.sum() == 100
+    # A fold of four people with six images has 216 impostor pairs.
+    assert np.bincount(found.folds[~found.same]).tolist() == [200] * 10
+    assert len({tuple(sorted(pair)) for pair in found.pairs.tolist()}) == 2100
+    with pytest.raises(ValueError, match="impostors must be at least 10, got 9"):
+        drawn_pairs(path=str(folder), impostors=9)
+
+
+def test_two_halves_share_nobody_and_are_everybody(tmp_path: Path) -> None:
+    folder = people(tmp_path / "faces", [3] * 25)
+    (first,) = drawn_pairs(path=str(folder), half="first")
+    (second,) = drawn_pairs(path=str(folder), half="second")
+    assert set(whose(first).ravel()) == set(range(13))
+    assert set(whose(second).ravel()) == set(range(13, 25))
+    assert (len(first.images), len(second.images)) == (39, 36)
+    names = [second.images.name(index) for index in range(36)]  # type: ignore[attr-defined]  # named
+    assert names[0].startswith("p13") and names[-1].startswith("p24")
+
+
 def numbers_of(source: SetAside) -> list[int]:
     return [int(source[index][0][0, 0, 0]) for index in range(len(source))]
 

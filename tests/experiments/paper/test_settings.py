@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from sphereface2.experiments.paper import published, settings
-from sphereface2.experiments.paper.catalogue import EXPERIMENTS
+from sphereface2.experiments.paper.catalogue import BOTH, EXPERIMENTS
+from sphereface2.experiments.paper.reproduce import Reproduction
 from sphereface2.experiments.paper.settings import SMALL, Ground
 from sphereface2.experiments.sweep.plan import PlannedRun, Setting, Sweep, plan_sweep
 from sphereface2.reporting.tables import PublishedTable
@@ -128,6 +129,20 @@ def test_the_large_network_has_the_papers_radius() -> None:
     large = settings.paper_ground(settings.LARGE)
     (binary,) = [each for each in settings.benchmark_losses(large) if "2" in each.label]
     assert "head.radius=40" in binary.overrides
+
+
+def test_sphereface2_is_as_strong_as_in_the_authors_code_at_the_papers_scale_only() -> None:
+    by_scale = {}
+    for scale in BOTH:
+        sweep = Reproduction(scale=scale).plan("losses")
+        assert sweep is not None
+        by_scale[scale] = {
+            row.label: "head.loss_weight=10" in row.overrides for row in sweep.settings
+        }
+    assert not any(by_scale["small"].values())
+    assert {label for label, is_set in by_scale["paper"].items() if is_set} == {
+        "sphereface2-c", "sphereface2-a", "sphereface2-m",
+    }  # fmt: skip
 
 
 def test_strangers_come_on_top_of_the_same_known_faces() -> None:

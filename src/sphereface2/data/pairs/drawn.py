@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ class _NamedFaces(Faces):
 
     def name(self, index: int, /) -> str:
         """The name of the image, by which saved embeddings know it."""
-        return self.source.name(index)
+        return self.source.name(int(self.numbers[index]))
 
 
 def drawn_pairs(
@@ -43,6 +44,8 @@ def drawn_pairs(
     path: DataPath,
     root: DataPath | None = None,
     pairs: int = 6000,
+    impostors: int | None = None,
+    half: Literal["first", "second"] | None = None,
     seed: int = 0,
     title: str | None = None,
 ) -> list[VerificationSet]:
@@ -53,15 +56,30 @@ def drawn_pairs(
     genuine pairs are spread evenly over the people. Where a fold has too few images for its part
     of `pairs`, it gets what there is, as many impostor pairs as genuine ones. Images of nobody
     known (label -1) stay out.
+
+    `impostors` is a number of impostor pairs of its own, for rates at a low FAR. `half` takes the
+    first or the second half of the people: one to tune on, the other to report.
     """
+    if impostors is not None and impostors < FOLDS:
+        raise ValueError(f"drawn pairs: impostors must be at least {FOLDS}, got {impostors}")
     if pairs < 2 * FOLDS:
         raise ValueError(f"drawn pairs: pairs must be at least {2 * FOLDS}, got {pairs}")
     if seed < 0:
         raise ValueError(f"drawn pairs: seed must not be negative, got {seed}")
     source = open_images(Path(path), root=None if root is None else Path(root))
     name = Path(path).stem if title is None else title
+    used = np.arange(len(source))
+    if half is not None:
+        is_late = source.labels >= (source.num_classes + 1) // 2
+        used = np.flatnonzero(is_late == (half == "second"))
     drawn = draw_pairs(
-        _NamedFaces(source), source.labels, name=name, where=path, pairs=pairs, seed=seed
+        _NamedFaces(source, used),
+        source.labels[used],
+        name=name,
+        where=path,
+        pairs=pairs,
+        impostors=impostors,
+        seed=seed,
     )
     return [replace(drawn, names=names_of_people(source))]
 
@@ -73,6 +91,7 @@ def draw_pairs(
     name: str,
     where: str,
     pairs: int = 6000,
+    impostors: int | None = None,
     seed: int = 0,
 ) -> VerificationSet:
     """As `drawn_pairs`, of images that are open; `where` names them in messages."""
@@ -91,8 +110,12 @@ def draw_pairs(
     for fold in range(folds):
         members = dealt[fold::folds]
         genuine = _genuine(members, pairs // (2 * folds), rng)
-        impostors = _impostors(members, len(genuine), rng)
-        chosen += [genuine[: len(impostors)], impostors]
+        if impostors is None:
+            others = _impostors(members, len(genuine), rng)
+            genuine = genuine[: len(others)]
+        else:
+            others = _many_impostors(members, impostors // folds, rng)
+        chosen += [genuine, others]
     counts = [len(each) for each in chosen]
     return VerificationSet(
         name=name,
@@ -137,6 +160,24 @@ def _impostors(
         if len(found) == wanted:
             break
     return np.array(list(found), np.int64).reshape(-1, 2)
+
+
+def _many_impostors(
+    members: list[NDArray[np.int64]], wanted: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """As `_impostors`, for numbers that a loop would be slow for; each image is as likely."""
+    images = np.concatenate(members)
+    person = np.repeat(np.arange(len(members)), [len(own) for own in members])
+    found = np.empty(0, np.int64)
+    # A fold of few people may not have as many pairs as are wanted.
+    for _ in range(20):
+        left, right = rng.integers(len(images), size=(2, 2 * wanted))
+        keep = (person[left] != person[right]) & (left < right)
+        found = np.union1d(found, left[keep] * len(images) + right[keep])
+        if len(found) >= wanted:
+            break
+    chosen = rng.permutation(found)[:wanted]
+    return images[np.stack(np.divmod(chosen, len(images)), axis=1)]
 
 
 def _sniff(path: Path) -> bool:

@@ -19,7 +19,11 @@ from sphereface2.experiments.paper.catalogue import EXPERIMENTS, Experiment, Sca
 from sphereface2.experiments.paper.features import learn_features
 from sphereface2.experiments.paper.parallel import measure_parallel
 from sphereface2.experiments.paper.protocols import protocol_result, protocol_roc
-from sphereface2.experiments.paper.settings import SMALL, paper_ground
+from sphereface2.experiments.paper.settings import (
+    SMALL,
+    as_strong_as_the_authors,
+    paper_ground,
+)
 from sphereface2.experiments.paper.small_roots import small_root
 from sphereface2.experiments.sweep.board import SweepEvents
 from sphereface2.experiments.sweep.engine import run_sweep
@@ -148,13 +152,15 @@ class Reproduction:
         """The settings of an experiment, with what turns the recipe to its data."""
         assert experiment.rows is not None
         ground = SMALL if self.scale == "small" else paper_ground(experiment.recipe)
+        rows = experiment.rows(ground)
+        if self.scale == "paper":
+            rows = tuple(as_strong_as_the_authors(each) for each in rows)
         return Sweep(
             name=experiment.name,
             title=experiment.title,
             recipe=ground.recipe,
             settings=tuple(
-                replace(each, overrides=(*each.overrides, *given))
-                for each in experiment.rows(ground)
+                replace(each, overrides=(*each.overrides, *given)) for each in rows
             ),
             seeds=self.seeds,
             where=experiment.where,

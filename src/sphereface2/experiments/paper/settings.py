@@ -117,9 +117,15 @@ def sphereface2(
         "radius": radius,
         "margin": "null" if margin is None else margin,
         "sharpness": sharpness,
-        "loss_weight": 10,
     }
     return (*(f"head.{key}={value}" for key, value in values.items()), *more)
+
+
+def as_strong_as_the_authors(setting: Setting) -> Setting:
+    """The setting with the loss_weight of the authors' code on VGGFace2, which the paper omits."""
+    if not any(each.startswith("head.name=sphereface2-") for each in setting.overrides):
+        return setting
+    return replace(setting, overrides=(*setting.overrides, "head.loss_weight=10"))
 
 
 def principles(ground: Ground) -> tuple[Setting, ...]:
