@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test cover golden lint types check mutants clean
+.PHONY: install demo test cover golden record-golden lint types check mutants clean
 
 install: .venv/.installed
 
@@ -38,8 +38,14 @@ types: install
 check: lint types test
 
 # The numbers that users see, to the last digit, before and after a change of the inside.
+# Only instructions that every x86-64 processor has, so that all of them round alike.
+PORTABLE := OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE
+
 golden: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/golden
+	$(PORTABLE) $(BIN)/python -m pytest tests/golden
+
+record-golden: install
+	$(PORTABLE) $(BIN)/python -m tests.golden.record $(CASES)
 
 # How many small faults the tests catch; e.g. make mutants MUTANTS='heads --sample 50 --seed 3'
 mutants: install

@@ -1,4 +1,4 @@
-"""Write down the golden numbers: python -m tests.golden.record [CASE...]
+"""Write down the golden numbers: make record-golden [CASES="CASE..."]
 
 Do this only for numbers that are meant to change, and say why in the commit.
 """

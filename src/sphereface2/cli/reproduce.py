@@ -10,6 +10,7 @@ from sphereface2.cli.options import Jobs, Seeds, given_options, refuse_idle
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
+    from sphereface2.experiments.paper.catalogue import Scale
     from sphereface2.experiments.paper.reproduce import Reproduced, Reproduction
 
 ALL = "all"
@@ -29,7 +30,7 @@ def reproduce(
     ] = "small",
     data: Annotated[
         Path | None,
-        typer.Option(help="The folder with the paper's data sets, for --scale paper."),
+        typer.Option(help="The paper's data sets, for --scale paper; for real-...: your faces."),
     ] = None,
     seeds: Seeds = "3",
     jobs: Jobs = None,
@@ -56,11 +57,14 @@ def reproduce(
     from sphereface2.experiments.sweep.plan import seeds_of_text
     from sphereface2.registry import look_up
 
-    chosen = look_up("--scale", {each: each for each in BOTH}, scale)
+    chosen: Scale = look_up("--scale", {each: each for each in BOTH}, scale)
     names = [each for each, what in EXPERIMENTS.items() if chosen in what.scales]
     if name != ALL:
         experiment = look_up("experiment", {**EXPERIMENTS, ALL: None}, name)
-        if experiment is not None and experiment.rows is None:
+        if experiment is not None and experiment.kind == "real":
+            refuse_idle(context, "scale", because=f"has no meaning for {name}: give --data DIR")
+            chosen = "real"
+        elif experiment is not None and experiment.rows is None:
             refuse_idle(context, "seeds", "jobs", because=f"is for runs, which {name} has none of")
         names = [name]
     screen = console()
@@ -159,6 +163,10 @@ def _tell_plans(work: "Reproduction", names: list[str]) -> None:
         title = f"{name}: {runs}; a run like '{first.label}'"
         table = estimate_table(estimates[sweep.recipe], title=title, runs=rows * seeds, jobs=jobs)
         screen.print(table)
+        if work.scale == "real":
+            count = len(work.seeds)
+            more = f"{count} seed{'s' * (count > 1)} each"
+            screen.print(f"then the best of each loss at twice the epochs, {more}", highlight=False)
         missing = work.missing(name)
         if missing is not None:
             say(screen, missing)

@@ -20,11 +20,11 @@ from sphereface2.experiments.paper.settings import LARGE, SMALLER
 from sphereface2.experiments.sweep.plan import Setting
 from sphereface2.reporting.tables import PublishedTable
 
-Scale = Literal["small", "paper"]
+Scale = Literal["small", "paper", "real"]
 RowsOf = Callable[[settings.Ground], tuple[Setting, ...]]
 
 BEYOND = "beyond the paper"
-Kind = Literal["table", "scores", "roc", "features", "parallel", "drawing"]
+Kind = Literal["table", "scores", "roc", "features", "parallel", "drawing", "real"]
 BOTH: tuple[Scale, ...] = ("small", "paper")
 
 
@@ -34,7 +34,8 @@ class Experiment:
 
     where: its place in the paper; claim: what the paper says of it, or what is asked beyond it
     kind: how it is made: a table of trained settings; a figure of their scores or ROC; features
-        of a few people; a measurement over ranks; or a drawing that needs no training
+        of a few people; a measurement over ranks; a drawing that needs no training; or losses
+        that are tuned and compared on real faces
     rows: the settings that are trained, on the ground of the scale
     protocols: what judges the trained models in place of the pair sets
     table, row_names: the paper's numbers for a protocol, and our label -> the paper's row
@@ -280,6 +281,22 @@ _ALL = (
         BEYOND,
         "How do losses that came later compare?",
         rows=settings.newer_losses,
+    ),
+    Experiment(
+        "real-losses",
+        "Loss functions on real faces, each tuned alike",
+        BEYOND,
+        "Which loss is best on your own faces? --data DIR has a train and a val set of people.",
+        kind="real",
+        scales=("real",),
+    ),
+    Experiment(
+        "real-noise",
+        "Wrong labels on real faces",
+        BEYOND,
+        "Do 20 and 40 % of wrong labels cost SphereFace2 less, with the settings of real-losses?",
+        kind="real",
+        scales=("real",),
     ),
 )
 

@@ -25,6 +25,12 @@ from sphereface2.experiments.paper.settings import (
     paper_ground,
 )
 from sphereface2.experiments.paper.small_roots import small_root
+from sphereface2.experiments.real_losses import (
+    RealFaces,
+    compare_losses,
+    tuning_sweep,
+    with_label_noise,
+)
 from sphereface2.experiments.sweep.board import SweepEvents
 from sphereface2.experiments.sweep.engine import run_sweep
 from sphereface2.experiments.sweep.plan import Sweep
@@ -78,9 +84,16 @@ class Reproduction:
     ) -> None:
         if data is not None and scale == "small":
             raise ValueError("--data goes with --scale paper; the small scale renders its people")
+        if data is None and scale == "real":
+            raise ValueError(
+                "give the faces as --data DIR, a folder with one entry called like train and one "
+                "like val, each a folder of people or a .rec file"
+            )
         self.folder = folder
         self.scale: Scale = scale
-        self.data: PaperData | None = None if data is None else find_datasets(data)
+        self.root = data
+        is_paper = data is not None and scale == "paper"
+        self.data: PaperData | None = find_datasets(data) if data and is_paper else None
         self.seeds = tuple(seeds)
         self.jobs = jobs
         self.events = events
@@ -100,12 +113,15 @@ class Reproduction:
             "features": self._features,
             "parallel": self._parallel,
             "drawing": self._drawing,
+            "real": self._real,
         }
         return make[experiment.kind](experiment)
 
     def plan(self, name: str) -> Sweep | None:
         """What would be trained, whether its data are there or not; None if nothing is."""
         experiment = self._find(name)
+        if self.root is not None and experiment.kind == "real":
+            return tuning_sweep(RealFaces.find(self.root), command=self.command(name))
         if experiment.rows is None:
             return None
         given: tuple[str, ...] = ()
@@ -126,10 +142,10 @@ class Reproduction:
     def command(self, name: str) -> str:
         """What a user types for this."""
         words = ["sphereface2", "reproduce", name]
-        if self.scale != "small":
+        if self.scale == "paper":
             words += ["--scale", self.scale]
-        if self.data is not None:
-            words += ["--data", str(self.data.root)]
+        if self.root is not None:
+            words += ["--data", str(self.root)]
         if self.seeds != (0, 1, 2):
             count = len(self.seeds)
             plain = self.seeds == tuple(range(count))
@@ -260,6 +276,26 @@ class Reproduction:
         named = NamedFigure(name, caption, draw())
         return self._keep(experiment, [named])
 
+    def _real(self, experiment: Experiment) -> Reproduced:
+        assert self.root is not None
+        faces = RealFaces.find(self.root)
+        tuning, result, tests = compare_losses(
+            faces,
+            runs=self.runs,
+            seeds=self.seeds,
+            jobs=self.jobs,
+            events=self.events,
+            watch=self.watch,
+            command=self.command(experiment.name),
+        )
+        if experiment.name == "real-noise":
+            result = with_label_noise(
+                result, faces, runs=self.runs, jobs=self.jobs, events=self.events
+            )
+            return self._keep(experiment, sweep_figures(result), result)
+        more: dict[str, JsonResult] = {"tuning.json": tuning, "tests.json": tests}
+        return self._keep(experiment, sweep_figures(result), result, more=more)
+
     # -- the files ---------------------------------------------------------------------------------
 
     def _keep(
@@ -271,7 +307,7 @@ class Reproduction:
         more: Mapping[str, JsonResult] | None = None,
     ) -> Reproduced:
         """Write everything below the experiment's folder."""
-        suffix = "" if self.scale == "small" else f"-{self.scale}"
+        suffix = "-paper" if self.scale == "paper" else ""
         place = self.folder / f"{experiment.name}{suffix}"
         files: list[Path] = []
         if table is not None:

@@ -1,0 +1,235 @@
+"""The losses on real faces: each tuned in as many trials, then trained with fresh seeds.
+
+One half of the validation people chooses among the trials, the other half is reported, so that no
+number is of people who chose it. Everything but the head is the same for all losses.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from sphereface2.config.schema import load_config
+from sphereface2.evaluation.comparison import Difference, compare_seeds
+from sphereface2.evaluation.experiment_results import SweepFigure, SweepResult
+from sphereface2.evaluation.pair_scores import SCORES, PairScores, load_scores
+from sphereface2.evaluation.thresholds import tar_at_fars
+from sphereface2.experiments.sweep.board import SweepEvents
+from sphereface2.experiments.sweep.engine import run_sweep
+from sphereface2.experiments.sweep.plan import Setting, Sweep
+from sphereface2.files import JsonResult
+from sphereface2.progress import Watch, unwatched
+
+RECIPE = "real-faces"
+OURS = "sphereface2-c"
+TUNING_SEED = 9  # in no table
+ACCURACY, RATES = "accuracy", "rates"
+FAR_TARGETS = (1e-2, 1e-3, 1e-4)
+CHOSEN_BY = "TAR@FAR 0.01"
+_REPLICATES = 300
+
+
+def _heads(name: str, key: str, values: Sequence[float], *more: str) -> tuple[tuple[str, ...], ...]:
+    return tuple((f"head.name={name}", *more, f"head.{key}={value}") for value in values)
+
+
+TRIALS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "sphereface2-c": _heads("sphereface2-c", "margin", (0.1, 0.2, 0.3, 0.4, 0.5)),
+    "sphereface2-a": _heads("sphereface2-a", "margin", (0.1, 0.2, 0.3, 0.4, 0.5)),
+    "sphereface2-m": _heads("sphereface2-m", "margin", (1.1, 1.3, 1.5, 1.7, 2.0)),
+    "cosface": (
+        *_heads("cosface", "margin", (0.1, 0.2, 0.35), "head.scale=30"),
+        *_heads("cosface", "margin", (0.2, 0.35), "head.scale=64"),
+    ),
+    "arcface": (
+        *_heads("arcface", "margin", (0.1, 0.2, 0.3), "head.scale=30"),
+        *_heads("arcface", "margin", (0.3, 0.5), "head.scale=64"),
+    ),
+    "adaface": (
+        *_heads("adaface", "margin", (0.1, 0.2, 0.4), "head.scale=30"),
+        *_heads("adaface", "margin", (0.2, 0.4), "head.scale=64"),
+    ),
+    "softmax": tuple(
+        ("head.name=softmax", f"optimizer.learning_rate={rate}")
+        for rate in (0.02, 0.05, 0.1, 0.2, 0.4)
+    ),
+}
+"""Loss -> the settings that are tried; as many for each."""
+
+NOISY = ("cosface", "arcface", OURS)
+NOISE_RATES = (0.2, 0.4)
+
+
+@dataclass(frozen=True)
+class LossDifferences:
+    """A loss less SphereFace2-C on the same pairs, means over seeds."""
+
+    loss: str
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True)
+class PairedTests(JsonResult):
+    """Every loss against SphereFace2-C, by a bootstrap over people."""
+
+    IS: ClassVar[str] = "the paired tests of an experiment"
+    WRITTEN_BY: ClassVar[str] = "sphereface2 reproduce"
+
+    baseline: str
+    seeds: tuple[int, ...]
+    losses: tuple[LossDifferences, ...]
+
+
+@dataclass(frozen=True)
+class RealFaces:
+    """Training images, and images of other people to tune on and to report."""
+
+    train: Path
+    validation: Path
+
+    @classmethod
+    def find(cls, root: Path) -> "RealFaces":
+        """The entries of a folder whose names have `train` and `val` in them."""
+        if not root.is_dir():
+            raise FileNotFoundError(f"--data {root} is not a folder")
+        return cls(*(_images(root, word) for word in ("train", "val")))
+
+    def overrides(self, *, half: str) -> tuple[str, ...]:
+        """What turns the recipe to these images, and to one half of the validation people."""
+        kind = "recordio" if self.train.suffix == ".rec" else "folder"
+        people = f"name: drawn, path: '{self.validation}', half: {half}"
+        sets = f"[{{{people}, title: {ACCURACY}}}, "
+        sets += f"{{{people}, title: {RATES}, pairs: 100000, impostors: 100000}}]"
+        return (f"data.name={kind}", f"data.path='{self.train}'", f"evaluation.sets={sets}")
+
+
+def _images(root: Path, word: str) -> Path:
+    found = [each for each in sorted(root.iterdir()) if word in each.name]
+    found = [each for each in found if each.is_dir() or each.suffix == ".rec"]
+    if len(found) != 1:
+        names = ", ".join(each.name for each in found) or "none"
+        raise FileNotFoundError(
+            f"{root} must have one folder of people or .rec file with '{word}' in its name; "
+            f"it has {names}"
+        )
+    (entry,) = found
+    records = sorted(entry.glob("*.rec")) if entry.is_dir() else []
+    return (records[0] if len(records) == 1 else entry).resolve()
+
+
+def tuning_sweep(faces: RealFaces, *, command: str = "") -> Sweep:
+    """All trials of all losses, at half the epochs, judged on the first half of the people."""
+    epochs = load_config(RECIPE, ["data.path=."]).training.epochs
+    assert epochs is not None
+    given = (f"training.epochs={max(1, epochs // 2)}", *faces.overrides(half="first"))
+    trials = tuple(
+        Setting(_label(words), (*words, *given)) for each in TRIALS.values() for words in each
+    )
+    title = "Tuning of the losses on real faces"
+    return Sweep(
+        "real-losses-tuning", title, RECIPE, trials, (TUNING_SEED,), scale="real", command=command
+    )
+
+
+def compare_losses(
+    faces: RealFaces,
+    *,
+    runs: Path,
+    seeds: Sequence[int],
+    jobs: int | None = None,
+    events: SweepEvents | None = None,
+    watch: Watch = unwatched,
+    command: str = "",
+) -> tuple[SweepResult, SweepResult, PairedTests]:
+    """Tune every loss, train the best setting of each with every seed, and test the differences."""
+    tuning = run_sweep(tuning_sweep(faces, command=command), runs=runs, jobs=jobs, events=events)
+    tuning = _with_rates(tuning, runs)
+    settings = []
+    for loss in TRIALS:
+        rows = [row for row in tuning.rows if row.method == loss and row.numbers(CHOSEN_BY)]
+        if not rows:
+            raise ValueError(f"every trial of {loss} failed; see {runs}")
+        best = max(rows, key=lambda row: row.numbers(CHOSEN_BY)[0])
+        words = next(each for each in TRIALS[loss] if _label(each) == best.label)
+        settings.append(Setting(best.label, (*words, *faces.overrides(half="second"))))
+    sweep = Sweep(
+        "real-losses", "Loss functions on real faces", RECIPE, tuple(settings), tuple(seeds),
+        scale="real", command=command, figure=SweepFigure("rows"),
+    )  # fmt: skip
+    result = _with_rates(run_sweep(sweep, runs=runs, jobs=jobs, events=events), runs)
+    with watch("testing the differences"):
+        tests = _paired_tests(result, runs)
+    return tuning, result, tests
+
+
+def with_label_noise(
+    chosen: SweepResult,
+    faces: RealFaces,
+    *,
+    runs: Path,
+    jobs: int | None = None,
+    events: SweepEvents | None = None,
+) -> SweepResult:
+    """The chosen settings of three losses again, with a part of the training labels wrong."""
+    rows = [row for row in chosen.rows if row.method in NOISY]
+    settings = tuple(
+        Setting(
+            f"{row.method}, {100 * rate:g} %",
+            (*row.overrides, *([f"label_noise.rate={rate}"] if rate else [])),
+        )
+        for row in rows
+        for rate in (0.0, *NOISE_RATES)
+    )
+    sweep = Sweep(
+        "real-noise", "Wrong labels on real faces", RECIPE, settings, chosen.seeds,
+        scale="real", command=chosen.command, figure=SweepFigure("noise"),
+    )  # fmt: skip
+    return _with_rates(run_sweep(sweep, runs=runs, jobs=jobs, events=events), runs)
+
+
+def _label(words: Sequence[str]) -> str:
+    """`cosface, scale=30, margin=0.2`."""
+    name, *rest = words
+    return ", ".join([name.partition("=")[2], *(each.rpartition(".")[2] for each in rest)])
+
+
+def _with_rates(result: SweepResult, runs: Path) -> SweepResult:
+    """The result with the accuracy of the balanced pairs and TARs over the many impostors."""
+    columns = ("accuracy", *(f"TAR@FAR {target:g}" for target in FAR_TARGETS))
+    rows = []
+    for row in result.rows:
+        seeds = []
+        for run in row.runs:
+            values = {}
+            if not run.error:
+                scored = _scores(runs / run.folder, RATES)
+                tars = tar_at_fars(scored.scores, scored.same, FAR_TARGETS)
+                numbers = [run.values[ACCURACY], *(round(100 * each.rate, 4) for each in tars)]
+                values = dict(zip(columns, numbers, strict=True))
+            seeds.append(replace(run, values=values))
+        rows.append(replace(row, runs=tuple(seeds)))
+    return replace(
+        result, columns=columns, rows=tuple(rows), judged=CHOSEN_BY, measure="", pairs={}
+    )
+
+
+def _scores(run: Path, name: str) -> PairScores:
+    return next(each for each in load_scores(run / SCORES)[1] if each.name == name)
+
+
+def _paired_tests(result: SweepResult, runs: Path) -> PairedTests:
+    rows = sorted(result.rows, key=lambda row: row.method != OURS)
+    scored = {
+        name: [
+            (row.method, [_scores(runs / run.folder, name) for run in row.runs if not run.error])
+            for row in rows
+        ]
+        for name in (ACCURACY, RATES)
+    }
+    accuracy = compare_seeds(scored[ACCURACY], far_targets=(), replicates=_REPLICATES)
+    rates = compare_seeds(scored[RATES], far_targets=FAR_TARGETS, replicates=_REPLICATES)
+    losses = []
+    for loss in (row.method for row in rows[1:]):
+        tars = [each for each in rates[loss] if each.measure.startswith("TAR")]
+        losses.append(LossDifferences(loss, (accuracy[loss][0], *tars)))
+    return PairedTests(rows[0].method, result.seeds, tuple(losses))
