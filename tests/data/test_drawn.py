@@ -107,7 +107,8 @@ def test_two_halves_share_nobody_and_are_everybody(tmp_path: Path) -> None:
     assert set(whose(second).ravel()) == set(range(13, 25))
     assert (len(first.images), len(second.images)) == (39, 36)
     names = [second.images.name(index) for index in range(36)]  # type: ignore[attr-defined]  # named
-    assert names[0].startswith("p13") and names[-1].startswith("p24")
+    assert names[0].startswith("p13")
+    assert names[-1].startswith("p24")
 
 
 def numbers_of(source: SetAside) -> list[int]:

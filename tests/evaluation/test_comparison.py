@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from sphereface2.evaluation.comparison import bootstrap_p_value, compare, holm, mcnemar
+from sphereface2.evaluation.comparison import (
+    bootstrap_p_value,
+    compare,
+    compare_seeds,
+    holm,
+    mcnemar,
+)
 from sphereface2.evaluation.pair_scores import PairScores, load_scores, save_scores
 from sphereface2.evaluation.results import COMBINED
 from sphereface2.evaluation.verification import decided_right, measure
@@ -191,3 +197,27 @@ class TestScoresFile:
         save_scores(tmp_path / "scores.npz", [broken], model="net")
         with pytest.raises(ValueError, match=r"2 of 600 scores are not finite \(number 3, 5\)"):
             load_scores(tmp_path / "scores.npz")
+
+
+def test_seeds_are_compared_by_their_means() -> None:
+    ours = [scored(0, noise=noise) for noise in (0.1, 0.12)]
+    theirs = [scored(0, noise=noise) for noise in (0.8, 0.82, 0.84)]
+    found = compare_seeds([("ours", ours), ("theirs", theirs)], replicates=200)
+    accuracy, *_, tar = found["theirs"]
+    expected = [np.mean([measure(each, model="", replicates=0).accuracy for each in some])
+                for some in (ours, theirs)]  # fmt: skip
+    assert [accuracy.baseline, accuracy.value] == pytest.approx(expected)
+    assert accuracy.difference < 0
+    assert accuracy.is_resolved
+    assert tar.measure == "TAR@FAR 1%"  # 300 impostor pairs resolve no less
+    # With one seed each it is the bootstrap of `compare`.
+    alone = compare_seeds([("ours", ours[:1]), ("theirs", theirs[:1])], replicates=200)
+    usual = compare([("ours", ours[:1]), ("theirs", theirs[:1])], replicates=200)
+    for one, other in zip(alone["theirs"], usual.comparisons[0].differences, strict=True):
+        assert (one.measure, one.difference, one.interval) == (
+            other.measure, other.difference, other.interval,
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="theirs has no run"):
+        compare_seeds([("ours", ours), ("theirs", [])])
+    with pytest.raises(ValueError, match="different pairs"):
+        compare_seeds([("ours", ours), ("theirs", [scored(1, noise=0.1, pairs=500)])])

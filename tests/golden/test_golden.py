@@ -5,6 +5,7 @@ commit says why.
 """
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,16 @@ def test_every_recorded_file_is_of_a_case() -> None:
     assert {path.stem for path in NUMBERS.glob("*.json")} == set(CASES)
 
 
-def differences(was: Any, now: Any, place: str = "") -> Iterator[str]:
+def differences(was: Any, now: Any, tolerance: float = 0.0, place: str = "") -> Iterator[str]:
     """Where two nested values differ, by path."""
     if isinstance(was, dict) and isinstance(now, dict):
         for key in was.keys() | now.keys():
-            yield from differences(was.get(key), now.get(key), f"{place}/{key}")
+            yield from differences(was.get(key), now.get(key), tolerance, f"{place}/{key}")
     elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
         for index, (a, b) in enumerate(zip(was, now, strict=True)):
-            yield from differences(a, b, f"{place}/{index}")
+            yield from differences(a, b, tolerance, f"{place}/{index}")
+    elif isinstance(was, float) and isinstance(now, float):
+        if not math.isclose(was, now, rel_tol=tolerance, abs_tol=tolerance):
+            yield f"{place}: was {was!r}, is {now!r}"
     elif was != now:
         yield f"{place}: was {was!r}, is {now!r}"

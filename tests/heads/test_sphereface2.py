@@ -33,9 +33,7 @@ def test_bias_starts_at_the_published_values(
 @pytest.mark.parametrize("classes", [2, 50])
 def test_bias_starts_where_the_loss_is_flat_in_it(name: str, balance: float, classes: int) -> None:
     """Appendix G: dL/db = 0 when every embedding is at right angles to every class weight."""
-    head: Any = build_head(
-        name, 8, classes, balance=balance, radius=5.0, loss_weight=1.0
-    ).double()
+    head: Any = build_head(name, 8, classes, balance=balance, radius=5.0, loss_weight=1.0).double()
     with torch.no_grad():
         head.weight.zero_()
         head.weight[:, 0] = 1.0

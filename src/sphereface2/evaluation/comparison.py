@@ -5,7 +5,7 @@ the numbers themselves. McNemar's exact test looks at the pairs that only one of
 the bootstrap over people draws the same people for both and looks at the differences.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,6 +139,46 @@ def compare(
     return Comparison(tuple(labels), tuple(results), tuple(comparisons))
 
 
+def compare_seeds(
+    models: Sequence[tuple[str, Sequence[PairScores]]],
+    *,
+    replicates: int = REPLICATES,
+    far_targets: Sequence[float] = FAR_TARGETS,
+) -> dict[str, tuple[Difference, ...]]:
+    """Compare every model with the first by the means over its seeds, on the same pairs of one set.
+
+    The bootstrap draws people; what chance in training makes shows in the seeds, not here.
+    """
+    seeds = [scored for _, several in models for scored in several]
+    for label, several in models:
+        if not several:
+            raise ValueError(f"{label} has no run that could be compared")
+        for scored in several:
+            _require_same_pairs((models[0][0], [models[0][1][0]]), (label, [scored]))
+    measured = [
+        measure(scored, model="", far_targets=far_targets, replicates=0) for scored in seeds
+    ]
+    targets = [point.target for point in measured[0].tar_at_far if point.resolved]
+    drawn = replicate(
+        [(scored.scores, decided_right(scored)[:, None]) for scored in seeds],
+        seeds[0].same,
+        seeds[0].people,
+        targets=targets,
+        replicates=replicates,
+    )
+    draws = drawn[0]
+    values, columns = [], []
+    for _, several in models:
+        own = [_measures(measured.pop(0), targets) for _ in several]
+        replicated = [_replicated(drawn.pop(0), targets) for _ in several]
+        values.append({name: float(np.mean([each[name] for each in own])) for name in own[0]})
+        columns.append(
+            {name: np.mean([each[name] for each in replicated], axis=0) for name in own[0]}
+        )
+    found = _differences(values, columns, draws, least_p={})
+    return dict(zip([label for label, _ in models[1:]], found, strict=True))
+
+
 def mcnemar(only_first: int, only_second: int) -> float:
     """Two-sided exact p value: would a fair coin split the discordant pairs this unevenly?"""
     from scipy.stats import binomtest  # takes a second to load, which no training should wait for
@@ -184,25 +224,8 @@ def _compare_set(
         for each in right[1:]
     ]
     exact = [mcnemar(*count) for count in counts]
-    differences: list[list[Difference]] = [[] for _ in counts]
-    for name in values[0]:
-        spreads = [column[name] - columns[0][name] for column in columns[1:]]
-        p_values = [bootstrap_p_value(spread) for spread in spreads]
-        if name == ACCURACY:
-            # The more careful of the two: McNemar knows no people, a bootstrap no small numbers.
-            p_values = [max(pair) for pair in zip(p_values, exact, strict=True)]
-        for number, adjusted in enumerate(holm(p_values)):
-            differences[number].append(
-                Difference(
-                    measure=name,
-                    baseline=values[0][name],
-                    value=values[number + 1][name],
-                    difference=values[number + 1][name] - values[0][name],
-                    interval=drawn[0].interval(spreads[number]),
-                    p_value=p_values[number],
-                    p_adjusted=adjusted,
-                )
-            )
+    # The more careful of the two: McNemar knows no people, a bootstrap no small numbers.
+    differences = _differences(values, columns, drawn[0], least_p={ACCURACY: exact})
     return [
         SetComparison(
             set_name=result.set_name,
@@ -213,12 +236,42 @@ def _compare_set(
             only_model=count[0],
             only_baseline=count[1],
             mcnemar=p_value,
-            differences=tuple(rows),
+            differences=rows,
         )
         for result, count, p_value, rows in zip(
             results[1:], counts, exact, differences, strict=True
         )
     ]
+
+
+def _differences(
+    values: Sequence[Mapping[str, float]],
+    columns: Sequence[Mapping[str, FloatArray]],
+    drawn: Replicates,
+    *,
+    least_p: Mapping[str, Sequence[float]],
+) -> list[tuple[Difference, ...]]:
+    """Every model less the first: its values, and the replicates of each by the same names."""
+    found: list[list[Difference]] = [[] for _ in values[1:]]
+    for name, baseline in values[0].items():
+        spreads = [column[name] - columns[0][name] for column in columns[1:]]
+        p_values = [bootstrap_p_value(spread) for spread in spreads]
+        if name in least_p:
+            p_values = [max(pair) for pair in zip(p_values, least_p[name], strict=True)]
+        for number, adjusted in enumerate(holm(p_values)):
+            value = values[number + 1][name]
+            found[number].append(
+                Difference(
+                    measure=name,
+                    baseline=baseline,
+                    value=value,
+                    difference=value - baseline,
+                    interval=drawn.interval(spreads[number]),
+                    p_value=p_values[number],
+                    p_adjusted=adjusted,
+                )
+            )
+    return [tuple(rows) for rows in found]
 
 
 def _measures(result: VerificationResult, targets: Sequence[float]) -> dict[str, float]:

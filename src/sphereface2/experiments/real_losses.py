@@ -189,8 +189,8 @@ def with_label_noise(
 
 def _label(words: Sequence[str]) -> str:
     """`cosface, scale=30, margin=0.2`."""
-    name, *rest = words
-    return ", ".join([name.partition("=")[2], *(each.rpartition(".")[2] for each in rest)])
+    (_, name), *rest = (word.split("=") for word in words)
+    return ", ".join([name, *(f"{key.rpartition('.')[2]}={value}" for key, value in rest)])
 
 
 def _with_rates(result: SweepResult, runs: Path) -> SweepResult:

@@ -19,7 +19,6 @@ from sphereface2.heads.cosine import (
 from sphereface2.heads.head import MarginHead, MarginSchedule
 from sphereface2.heads.proxy import BiasKind, ProxyHead
 
-
 USUAL_PULL = 30.0
 """How strongly the heads pull a sample at a right angle to its class, unless told otherwise."""
 

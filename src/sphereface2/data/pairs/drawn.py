@@ -177,7 +177,8 @@ def _many_impostors(
         if len(found) >= wanted:
             break
     chosen = rng.permutation(found)[:wanted]
-    return images[np.stack(np.divmod(chosen, len(images)), axis=1)]
+    couples: NDArray[np.int64] = images[np.stack(np.divmod(chosen, len(images)), axis=1)]
+    return couples
 
 
 def _sniff(path: Path) -> bool:

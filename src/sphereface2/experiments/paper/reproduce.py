@@ -175,9 +175,7 @@ class Reproduction:
             name=experiment.name,
             title=experiment.title,
             recipe=ground.recipe,
-            settings=tuple(
-                replace(each, overrides=(*each.overrides, *given)) for each in rows
-            ),
+            settings=tuple(replace(each, overrides=(*each.overrides, *given)) for each in rows),
             seeds=self.seeds,
             where=experiment.where,
             scale=self.scale,
