@@ -6,9 +6,10 @@
 A mutant is the package with one small fault (`mutations.py`). The tests that run the function it is
 in are run against it, the shortest first and those with ranks last; a mutant that none of them
 notices survives and is shown.
-Everything happens in a copy of the repository, one process per mutant, forked from one that has
-torch loaded already. Which tests run which function is recorded once; that and every outcome are
-kept in `.mutants/`, so that a stopped run continues where it was. --sample 0 takes all mutants.
+Everything happens in copies of the repository, one per process of a small pool; a mutant has a
+process of its own, forked from one that has torch loaded already. Which tests run which function is
+recorded once; that and every outcome are kept in `.mutants/`, so that a stopped run continues where
+it was. --sample 0 takes all mutants.
 
 A survivor that cannot be noticed stands in `benchmarks/equivalent_mutants.txt`, with the reason.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -28,6 +30,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -53,9 +56,11 @@ STAGES = {
         "tests/reporting",
         "tests/cli/test_inspect.py",
         "tests/cli/test_compare_and_calibrate.py",
+        "tests/cli/test_evaluate.py",
+        "tests/datatools/test_inspection.py",
         "tests/models",
     ],
-    "training": ["tests/training"],
+    "training": ["tests/training", "tests/runs"],
     "data/mixing.py": ["tests/data/test_mixing.py"],
     "data/transforms.py": ["tests/data/test_transforms.py"],
     "data/loader/batch_plan.py": ["tests/data/test_loader.py", "tests/data/test_mixing.py"],
@@ -102,18 +107,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = read_equivalent(EQUIVALENT)
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
         # All is read from the copy: whoever edits on meanwhile disturbs nothing.
-        copy = _copy(Path(place))
-        mutants = _in_order(copy, modules, options.seed)
+        copies = [Path(place, str(number)) for number in range(options.processes)]
+        for copy in copies:
+            _copy(copy)
+        mutants = _in_order(copies[0], modules, options.seed)
         drawn = mutants[: options.sample or None]
         asked = [mutant for mutant in drawn if mutant.key not in known]
         for key in known.keys() - {mutant.key for mutant in mutants}:
             if key.split(" ")[0] in modules:
                 console.print(f"no longer in the code, but listed as equivalent: {escape(key)}")
-        _load_libraries(copy)
+        _load_libraries()
+        forking = multiprocessing.get_context("fork")
+        rooms = forking.SimpleQueue()
+        for copy in copies:
+            rooms.put(copy)
         try:
-            with Progress(console=console) as progress:
-                calls = _record(copy, modules, progress, again=options.record)
-                outcomes = _judge(asked, copy, calls, progress, console)
+            with (
+                Progress(console=console) as progress,
+                ProcessPoolExecutor(options.processes, forking, _enter, (rooms,)) as pool,
+            ):
+                try:
+                    calls = _record(pool, copies[0], modules, progress, again=options.record)
+                    outcomes = _judge(pool, asked, copies[0], calls, progress, console)
+                finally:
+                    pool.shutdown(cancel_futures=True)
         except KeyboardInterrupt:
             console.print("stopped; the same command continues")
             return 130
@@ -128,6 +145,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("modules", nargs="*", help="stages or modules, e.g. heads data/mixing.py")
     parser.add_argument("--sample", type=int, default=200, help="how many mutants; 0: all")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
+    parser.add_argument("--processes", type=int, default=2, help="mutants at the same time")
     parser.add_argument("--record", action="store_true", help="record again what each test runs")
     return parser.parse_args(arguments)
 
@@ -173,7 +191,7 @@ def read_equivalent(path: Path) -> dict[str, str]:
 # -- the copy, and processes that have torch loaded ------------------------------------------------
 
 
-def _copy(place: Path) -> Path:
+def _copy(place: Path) -> None:
     """A copy of the files that git knows of, with the times that they have."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
@@ -183,14 +201,10 @@ def _copy(place: Path) -> Path:
         if (ROOT / name).is_file():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, place / name)
-    return place
 
 
-def _load_libraries(copy: Path) -> None:
+def _load_libraries() -> None:
     """What costs seconds to import and is never mutated."""
-    os.environ["PYTHONPATH"] = str(copy / "src")
-    sys.path[:] = [str(copy / "src"), *(path for path in sys.path if path != str(ROOT / "src"))]
-    os.chdir(copy)
     import cv2
     import matplotlib.pyplot
     import pydantic
@@ -203,6 +217,15 @@ def _load_libraries(copy: Path) -> None:
     assert all((cv2, matplotlib, pydantic, safetensors, scipy, sklearn, typer))
     torch.set_num_threads(1)
     assert "sphereface2" not in sys.modules
+
+
+def _enter(rooms: multiprocessing.SimpleQueue[Path]) -> None:
+    """A process of the pool works in a copy of its own."""
+    copy = rooms.get()
+    os.environ["PYTHONPATH"] = str(copy / "src")
+    outside = (path for path in sys.path if path not in (str(ROOT), str(ROOT / "src")))
+    sys.path[:] = [str(copy / "src"), str(copy), *outside]
+    os.chdir(copy)
 
 
 def _forked(work: Callable[[], int], *, timeout: float, log: Path) -> int | None:
@@ -234,8 +257,23 @@ def _forked(work: Callable[[], int], *, timeout: float, log: Path) -> int | None
             os.waitpid(child, 0)
 
 
-def _pytest(tests: Sequence[str], *plugins: object) -> int:
-    arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+class Chosen:
+    """A pytest plugin that runs these tests only: file by file, so that fixtures are made once."""
+
+    def __init__(self, tests: Sequence[str]) -> None:
+        self.tests = set(tests)
+        self.files = list(dict.fromkeys(test.split("::")[0] for test in tests))
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [
+            item
+            for item in items
+            if item.nodeid in self.tests or item.nodeid.split("::")[0] in self.tests
+        ]
+
+
+def _pytest(files: Sequence[str], *plugins: object) -> int:
+    arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
     return int(pytest.main(arguments, plugins=list(plugins)))
 
 
@@ -284,7 +322,14 @@ class Recorder:
             sys.setprofile(None)  # thousands of rounds of the same: what it calls is known
 
 
-def _record(copy: Path, modules: Sequence[str], progress: Progress, *, again: bool) -> Calls:
+def _record(
+    pool: ProcessPoolExecutor,
+    copy: Path,
+    modules: Sequence[str],
+    progress: Progress,
+    *,
+    again: bool,
+) -> Calls:
     """What each test of the modules' stages calls; recorded again when the test's file changes."""
     kept = _load(KEPT / "calls.json")
     files: list[Path] = []
@@ -294,29 +339,43 @@ def _record(copy: Path, modules: Sequence[str], progress: Progress, *, again: bo
                 path = copy / test
                 files += sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
     files += sorted({copy / test for module, test in WITH_RANKS.items() if module in modules})
-    found: Calls = {}
-    task = progress.add_task("recording what each test runs", total=len(files))
-    for path in files:
-        name = str(path.relative_to(copy))
-        digest = _digest(path.read_bytes())
-        if again or kept.get(name, {}).get("digest") != digest:
-            result = copy / "calls.json"
-
-            def work(name: str = name, result: Path = result) -> int:
-                recorder = Recorder(copy / PACKAGE)
-                code = _pytest([name], recorder)
-                result.write_text(json.dumps(recorder.calls), encoding="utf-8")
-                return code
-
-            result.unlink(missing_ok=True)
-            _forked(work, timeout=1800, log=copy / "record.log")
-            if not result.exists():
-                sys.exit(f"{name} cannot be run:\n{(copy / 'record.log').read_text()}")
-            kept[name] = {"digest": digest, "calls": _load(result)}
-            _save(KEPT / "calls.json", kept)
-        found.update(kept[name]["calls"])
+    digests = {str(path.relative_to(copy)): _digest(path.read_bytes()) for path in files}
+    task = progress.add_task("recording what each test runs", total=len(digests))
+    work = {
+        pool.submit(_recorded, name): name
+        for name, digest in digests.items()
+        if again or kept.get(name, {}).get("digest") != digest
+    }
+    progress.advance(task, len(digests) - len(work))
+    for done in as_completed(work):
+        name = work[done]
+        kept[name] = {"digest": digests[name], "calls": done.result()}
+        _save(KEPT / "calls.json", kept)
         progress.advance(task)
-    return {test: entry for test, entry in found.items() if entry["is_good"]}
+    return {
+        test: entry
+        for name in digests
+        for test, entry in kept[name]["calls"].items()
+        if entry["is_good"]
+    }
+
+
+def _recorded(name: str) -> Calls:
+    """What each test of a file calls, seen in a process of its own."""
+    copy = Path.cwd()
+    result, log = copy / "calls.json", copy / "record.log"
+
+    def work() -> int:
+        recorder = Recorder(copy / PACKAGE)
+        code = _pytest([name], recorder)
+        result.write_text(json.dumps(recorder.calls), encoding="utf-8")
+        return code
+
+    result.unlink(missing_ok=True)
+    _forked(work, timeout=1800, log=log)
+    if not result.exists():
+        raise RuntimeError(f"{name} cannot be run:\n{log.read_text()}")
+    return _load(result)
 
 
 def _tests_for(mutant: Mutant, calls: Calls) -> tuple[list[str], list[str]]:
@@ -349,49 +408,70 @@ def _tests_for(mutant: Mutant, calls: Calls) -> tuple[list[str], list[str]]:
 
 
 def _judge(
-    mutants: Sequence[Mutant], copy: Path, calls: Calls, progress: Progress, console: Console
+    pool: ProcessPoolExecutor,
+    mutants: Sequence[Mutant],
+    copy: Path,
+    calls: Calls,
+    progress: Progress,
+    console: Console,
 ) -> dict[str, Outcome]:
     path = KEPT / "outcomes.json"
     kept = {key: Outcome(**values) for key, values in _load(path).items()}
     found: dict[str, Outcome] = {}
     task = progress.add_task("mutants", total=len(mutants))
-    for mutant in mutants:
-        source = (copy / PACKAGE / mutant.module).read_bytes()
-        quick, slow = _tests_for(mutant, calls)
-        files = sorted({test.split("::")[0] for test in (*quick, *slow)})
-        digests = _digest(source), _digest(*(Path(copy / file).read_bytes() for file in files))
-        before = kept.get(mutant.key)
-        is_known = before is not None and before.module == digests[0]
-        if before is not None and is_known and (before.is_caught or before.tests == digests[1]):
-            outcome = before
-        else:
-            began = time.perf_counter()
-            status = "no test"
-            for tests in filter(None, (quick, slow)):
-                known = sum(calls[test]["seconds"] for test in tests if test in calls)
-                status = _try(mutant, source, copy, tests, timeout=120 + 5 * known)
-                if status != "survived":
-                    break
-            outcome = Outcome(status, time.perf_counter() - began, *digests)
-            kept[mutant.key] = outcome
-            _save(path, {key: vars(value) for key, value in kept.items()})
+
+    def note(mutant: Mutant, outcome: Outcome) -> None:
         found[mutant.key] = outcome
         progress.advance(task)
         if not outcome.is_caught:
             _show(mutant, outcome, console)
+
+    work = {}
+    for mutant in mutants:
+        source = (copy / PACKAGE / mutant.module).read_bytes()
+        rounds = _tests_for(mutant, calls)
+        files = sorted({test.split("::")[0] for tests in rounds for test in tests})
+        digests = _digest(source), _digest(*(Path(copy / file).read_bytes() for file in files))
+        before = kept.get(mutant.key)
+        is_known = before is not None and before.module == digests[0]
+        if before is not None and is_known and (before.is_caught or before.tests == digests[1]):
+            note(mutant, before)
+        else:
+            seconds = [sum(calls[each]["seconds"] for each in some if each in calls)
+                       for some in rounds]  # fmt: skip
+            timed = [(some, 120 + 5 * known) for some, known in zip(rounds, seconds, strict=True)]
+            work[pool.submit(_outcome, mutant, timed, digests)] = mutant
+    for done in as_completed(work):
+        kept[work[done].key] = done.result()
+        _save(path, {key: vars(value) for key, value in kept.items()})
+        note(work[done], done.result())
     return found
 
 
-def _try(mutant: Mutant, source: bytes, copy: Path, tests: list[str], *, timeout: float) -> str:
+def _outcome(
+    mutant: Mutant, rounds: Sequence[tuple[list[str], float]], digests: tuple[str, str]
+) -> Outcome:
+    """What the tests say, round by round until one of them notices; of each its longest time."""
+    began = time.perf_counter()
+    status = "no test"
+    for tests, timeout in rounds:
+        if tests and status in ("no test", "survived"):
+            status = _try(mutant, tests, timeout=timeout)
+    return Outcome(status, time.perf_counter() - began, *digests)
+
+
+def _try(mutant: Mutant, tests: list[str], *, timeout: float) -> str:
+    copy = Path.cwd()
     path = copy / PACKAGE / mutant.module
-    times = path.stat()
+    times, source = path.stat(), path.read_bytes()
     # Of the same second and size as the file before, it would be taken from the cache of bytecode.
     path.write_bytes(mutant.applied(source))
 
     def work() -> int:
         sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        return _pytest(["-x", *tests])
+        chosen = Chosen(tests)
+        return _pytest(["-x", *chosen.files], chosen)
 
     try:
         code = _forked(work, timeout=timeout, log=copy / "mutant.log")
@@ -400,7 +480,8 @@ def _try(mutant: Mutant, source: bytes, copy: Path, tests: list[str], *, timeout
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     if code is None:
         return "timeout"
-    return "survived" if code == 0 else "caught"
+    nothing_chosen = pytest.ExitCode.NO_TESTS_COLLECTED
+    return "survived" if code in (0, nothing_chosen) else "caught"
 
 
 def _show(mutant: Mutant, outcome: Outcome, console: Console) -> None:

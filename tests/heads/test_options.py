@@ -7,36 +7,101 @@ from typing import Any
 import pytest
 import torch
 
-from sphereface2.heads import HEADS, build_head
+from sphereface2.heads import HEADS, UniFace, build_head
+from sphereface2.heads.head import MarginHead
 
-PUBLISHED: dict[str, dict[str, float]] = {
+_SPHEREFACE2 = {
+    "balance": 0.7, "radius": 30.0, "margin": None, "margin_negative": None, "sharpness": 3.0,
+    "loss_weight": 1.0, "bias": "shared", "bias_start": None, "gradient": "exact",
+    "normalize": True, "sub_centres": 1,
+}  # fmt: skip
+# Every default but that of `margin_schedule`, which is None everywhere.
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "sphereface2-c": _SPHEREFACE2,
+    "sphereface2-a": _SPHEREFACE2,
+    "sphereface2-m": _SPHEREFACE2,
+    "uniface": {"scale": 64.0, "margin": 0.4, "negative_weight": 1.0, "bias_start": None},
+    "sigmoid": {
+        "scale_start": 30.0, "relative_bias_start": None, "margin": 0.0, "negative_weight": 1.0,
+    },
+    "softmax": {},
     "normface": {"scale": 30.0},
-    "sphereface": {"scale": 30.0, "margin": 1.5},  # SphereFace-R, as in the paper's comparison
-    "cosface": {"scale": 64.0, "margin": 0.35, "sharpness": 1.0},
-    "arcface": {"scale": 64.0, "margin": 0.5, "sharpness": 1.0},
-    "curricularface": {"scale": 64.0, "margin": 0.5, "ema": 0.01},
-    "circle": {"scale": 256.0, "margin": 0.25},
+    # SphereFace-R, as in the paper's comparison
+    "sphereface": {"scale": 30.0, "margin": 1.5, "gradient": "exact"},
+    "cosface": {"scale": 64.0, "margin": 0.35, "sharpness": 1.0, "gradient": "exact"},
+    "arcface": {
+        "scale": 64.0, "margin": 0.5, "sharpness": 1.0, "past_pi": "falling", "gradient": "exact",
+    },
+    "curricularface": {"scale": 64.0, "margin": 0.5, "ema": 0.01, "gradient": "exact"},
+    "circle": {"scale": 256.0, "margin": 0.25, "gradient": "exact"},
     "magface": {
         "scale": 64.0, "norm_low": 10.0, "norm_high": 110.0, "margin_low": 0.45,
-        "margin_high": 0.8, "norm_weight": 35.0, "easy_margin": True,
+        "margin_high": 0.8, "norm_weight": 35.0, "easy_margin": True, "gradient": "exact",
     },
+    "adaface": {
+        "scale": 64.0, "margin": 0.4, "concentration": 0.333, "ema": 0.01, "gradient": "exact",
+    },
+    "contrastive": {"margin": 1.0, "images_per_person": 4},
+    "triplet": {"margin": 0.2, "images_per_person": 4},
     "simple": {
         "balance": 0.0001, "radius": 1.0, "margin": 0.0, "angular_bias": 0.3, "bias_start": -10.0,
-        "loss_weight": 1000.0, "normalize": False, "detach_batch": True,
+        "loss_weight": 1000.0, "memory": 4096, "normalize": False, "detach_batch": True,
+        "images_per_person": 2,
     },
-    "adaface": {"scale": 64.0, "margin": 0.4, "concentration": 0.333, "ema": 0.01},
-    "contrastive": {"margin": 1.0},
-    "triplet": {"margin": 0.2},
-    "deepid2": {"margin": 1.0},
-    "sphereface2-c": {"balance": 0.7, "radius": 30.0, "sharpness": 3.0},
+    "deepid2": {"margin": 1.0, "pair_weight": 1.0, "images_per_person": 2},
+    "ring": {"ring_weight": 0.01, "ring_start": 20.0},
+    "unitsface": {
+        "scale": 64.0, "margin": 0.4, "pair_scale": 64.0, "pair_margin": 0.1, "pair_weight": 1.0,
+    },
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+def defaults(name: str) -> dict[str, Any]:
+    parameters = inspect.signature(HEADS[name]).parameters.values()
+    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize("name", HEADS)
 def test_the_defaults_are_the_published_settings(name: str) -> None:
-    signature = inspect.signature(HEADS[name])
-    found = {key: signature.parameters[key].default for key in PUBLISHED[name]}
+    found = defaults(name)
+    assert found.pop("margin_schedule", None) is None
     assert found == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_number_that_is_given_is_the_one_that_the_head_has(name: str) -> None:
+    numbers = {key: value for key, value in defaults(name).items() if type(value) in (int, float)}
+    for key, default in numbers.items():
+        value = default + 1 if isinstance(default, int) else 1.25 * default + 0.01
+        head = build_head(name, 8, 10, **{key: value})
+        assert getattr(head, key, value) == value, key
+
+
+@pytest.mark.parametrize("name", [name for name in HEADS if "margin_schedule" in defaults(name)])
+def test_a_margin_follows_its_schedule_in_every_head(name: str) -> None:
+    head = build_head(name, 8, 10, margin_schedule=[(0, 1.25), (4, 1.75)])
+    assert isinstance(head, MarginHead)
+    margins = []
+    for epoch in (0.0, 1.0, 4.0):
+        head.advance(epoch)
+        margins.append(head.margin)
+    assert margins == [1.25, 1.375, 1.75]
+
+
+def test_where_the_learned_numbers_start() -> None:
+    """A threshold or a bias starts where the sum over all negatives is a tenth."""
+    uniface, sigmoid = build_head("uniface", 8, 100), build_head("sigmoid", 8, 100)
+    assert uniface.get_parameter("bias").item() == pytest.approx(-math.log(1000.0))
+    assert sigmoid.get_parameter("log_scale").exp().item() == pytest.approx(30.0)
+    assert sigmoid.get_parameter("relative_bias").item() == pytest.approx(math.log(1000.0) / 30.0)
+    assert build_head("simple", 8, 100).get_parameter("bias").item() == -10.0
+    assert build_head("ring", 8, 100, ring_start=7.0).get_parameter("ring_radius").item() == 7.0
+    pairs = build_head("unitsface", 8, 100, pair_scale=9.0, pair_margin=0.3).get_submodule("pairs")
+    assert isinstance(pairs, UniFace)
+    assert (pairs.scale, pairs.margin) == (9.0, 0.3)
+    adaface = build_head("adaface", 8, 100)
+    assert adaface.get_buffer("mean_norm").item() == 20.0
+    assert adaface.get_buffer("norm_deviation").item() == 100.0
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -75,6 +140,35 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("sphereface2-a", {"normalize": False, "sharpness": 1.0}, "goes with the C-type margin"),
     ("cosface", {"margin_schedule": [(1, 0.1), (1, 0.2)]}, "rising epochs"),
+    ("cosface", {"margin_schedule": [(2, 0.1), (1, 0.2)]}, "rising epochs"),
+    ("cosface", {"margin_schedule": []}, "at least one .epoch, margin. point"),
+    ("cosface", {"margin_schedule": [(1, 0.1), (2, -0.2)]}, "margin must be at least 0, got -0.2"),
+    ("cosface", {"margin_schedule": {"epochs": [2, 2]}}, r"such as \[2, 6\], got \[2, 2\]"),
+    ("cosface", {"margin_schedule": {"epochs": [-1, 2]}}, r"such as \[2, 6\], got \[-1, 2\]"),
+    ("cosface", {"margin_schedule": {"epochs": [1, 2, 3]}}, r"such as \[2, 6\], got \[1, 2, 3\]"),
+    ("cosface", {"margin_schedule": {"epochs": [True, 2]}}, r"such as \[2, 6\], got"),
+    ("cosface", {"margin_schedule": {}}, r"such as \[2, 6\], got"),
+    (
+        "cosface",
+        {"margin_schedule": {"epochs": [0, 2], "from": "a"}},
+        "margin_schedule.from must be a number",
+    ),
+    (
+        "cosface",
+        {"margin_schedule": {"epochs": [0, 2], "to": True}},
+        "margin_schedule.to must be a number",
+    ),
+    ("contrastive", {"margin": 0.0}, "margin must be above 0"),
+    ("triplet", {"margin": 0.0}, "margin must be above 0"),
+    ("deepid2", {"margin": 0.0}, "margin must be above 0"),
+    ("uniface", {"scale": 0.0}, "scale must be above 0"),
+    ("uniface", {"negative_weight": 0.0}, "negative_weight must be above 0"),
+    ("uniface", {"bias_start": math.inf}, "bias_start must be a finite number, got inf"),
+    ("sigmoid", {"scale_start": 0.0}, "scale_start must be above 0"),
+    ("sigmoid", {"negative_weight": 0.0}, "negative_weight must be above 0"),
+    ("sigmoid", {"relative_bias_start": math.nan}, "relative_bias_start must be a finite number"),
+    ("unitsface", {"pair_scale": 0.0}, "pair_scale must be above 0"),
+    ("unitsface", {"pair_weight": 0.0}, "pair_weight must be above 0"),
 ]
 
 
@@ -156,3 +250,47 @@ def test_the_statistics_of_pairs_leave_out_an_image_with_itself(name: str) -> No
     found = head.statistics()
     assert found["positive_score"] == pytest.approx(0.5)
     assert found["negative_score"] == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "expected"),
+    [
+        ("ring", "mean_norm", 3.0),
+        ("ring", "ring_radius", 20.0),
+        ("magface", "mean_norm", 10.0),  # the least length that it knows
+        ("sigmoid", "scale", 30.0),
+        ("sigmoid", "positive_score", 0.5),
+        ("simple", "bias", -10.0),
+        ("simple", "positive_score", 1.0),
+        ("simple", "negative_score", 0.0),
+        ("simple", "active_negatives", 0.0),
+    ],
+)
+def test_the_statistics_that_are_a_heads_own(name: str, key: str, expected: float) -> None:
+    """Two images of one person, of lengths 2 and 4, and one of nobody known, of length 9."""
+    head = build_head(name, 4, 3)
+    if name != "simple":
+        with torch.no_grad():
+            head.get_parameter("weight").copy_(torch.eye(4)[[3, 1, 2]])
+            head.get_parameter("weight")[0, 0] = math.sqrt(1 / 3)  # 60 degrees from the images
+    head.warns_of_unknown = False
+    rows = torch.eye(4)[[0, 0, 1]] * torch.tensor([[2.0], [4.0], [9.0]])
+    head(rows, torch.tensor([0, 0, -1]))
+    assert head.statistics() == {}
+    head.collect_statistics = True
+    head(rows, torch.tensor([0, 0, -1]))
+    assert head.statistics()[key] == pytest.approx(expected)
+
+
+def test_a_negative_pair_of_simple_is_active_above_its_threshold() -> None:
+    """The score x·x' - 0.3‖x‖‖x'‖ of the two is 2.8, and with margin and bias just about 0."""
+    for margin, share in ((0.1, 0.0), (0.3, 1.0)):
+        head = build_head("simple", 2, 2, memory=0, bias_start=-3.0, margin=margin)
+        head.collect_statistics = True
+        head(torch.tensor([[4.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
+        assert head.statistics()["active_negatives"] == share
+
+
+def test_a_head_shows_what_it_is() -> None:
+    assert "margin=0.25" in repr(build_head("sigmoid", 4, 3, margin=0.25))
+    assert "scale=9, margin=0.25" in repr(build_head("uniface", 4, 3, scale=9.0, margin=0.25))
