@@ -129,8 +129,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 try:
                     calls = _record(pool, copies[0], modules, progress, again=options.record)
                     outcomes = _judge(pool, asked, copies[0], calls, progress, console)
-                finally:
-                    pool.shutdown(cancel_futures=True)
+                except KeyboardInterrupt:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    for process in multiprocessing.active_children():
+                        process.terminate()
+                    raise
         except KeyboardInterrupt:
             console.print("stopped; the same command continues")
             return 130
@@ -287,19 +290,19 @@ class Recorder:
         self.package = f"{package}/"
         self.calls: Calls = {}
         self._seen: set[Any] = set()
-        self._events = 0
+        self._calls = 0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._seen, self._events = set(), 0
+        self._seen, self._calls = set(), 0
         began = time.perf_counter()
-        threading.setprofile(self._note)
-        sys.setprofile(self._note)
+        threading.settrace(self._note)
+        sys.settrace(self._note)
         try:
             return (yield)
         finally:
-            sys.setprofile(None)
-            threading.setprofile(None)
+            sys.settrace(None)
+            threading.settrace(None)
             functions = {
                 f"{code.co_filename.removeprefix(self.package)} {code.co_qualname}"
                 for code in self._seen
@@ -314,12 +317,13 @@ class Recorder:
         entry["is_good"] &= not report.failed
 
     def _note(self, frame: FrameType, event: str, argument: object) -> None:
-        self._events += 1
-        if event == "call" and frame.f_code not in self._seen:
+        # As the trace of calls it is not asked about lines, nor about functions written in C.
+        self._calls += 1
+        if frame.f_code not in self._seen:
             self._seen.add(frame.f_code)
-            self._events = 0
-        elif self._events > 100_000:
-            sys.setprofile(None)  # thousands of rounds of the same: what it calls is known
+            self._calls = 0
+        elif self._calls > 50_000:
+            sys.settrace(None)  # thousands of rounds of the same: what it calls is known
 
 
 def _record(
