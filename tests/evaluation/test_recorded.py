@@ -17,9 +17,12 @@ import pytest
 from sphereface2.evaluation.calibration import calibrate, reliability
 from sphereface2.evaluation.comparison import compare
 from sphereface2.evaluation.mislabelled import find_mislabelled
+from sphereface2.evaluation.protocols.groups import ACROSS, measure_groups
 from sphereface2.evaluation.protocols.identification import identify
 from sphereface2.evaluation.protocols.ijb import evaluate_ijb
 from sphereface2.evaluation.protocols.megaface import CENTRED, megaface
+from sphereface2.evaluation.protocols.protocol import Embedded, Embeddings, ProtocolResult
+from sphereface2.evaluation.protocols.tinyface import LISTS, TinyFace
 from sphereface2.evaluation.verification import measure, measure_all
 from tests.evaluation import test_identification as identification
 from tests.evaluation import test_ijb as ijb
@@ -79,6 +82,33 @@ def sliced() -> Any:
     return measure(replace(pairs, attributes={"distance": kinds}), model="m", replicates=60)
 
 
+def grouped(fmr: float) -> Any:
+    pairs = scored(4, noise=0.4)
+    kinds = np.where(np.arange(600) % 3 == 0, "north", "south")
+    across = ~pairs.same & (np.arange(600) % 5 == 0)
+    groups = np.where(across, ACROSS, kinds)
+    return measure_groups(replace(pairs, attributes={"group": groups}), fmr=fmr)
+
+
+def tiny_faces() -> Any:
+    """Thirty people, two images of each enrolled; three of the probes are of strangers."""
+    generator = np.random.default_rng(8)
+    people = generator.normal(size=(33, 16))
+
+    def embedded(who: Any, *, start: int = 0) -> Embedded:
+        vectors = people[who] + generator.normal(size=(len(who), 16))
+        names = [f"{person + start}_{number}.jpg" for number, person in enumerate(who)]
+        everyone = np.ones(len(who), np.bool_)
+        return Embedded(vectors.astype(np.float32), "given", names, None, everyone, "example")
+
+    lists = (
+        embedded(np.repeat(np.arange(30), 2)),
+        embedded(generator.integers(0, 33, 80), start=1000),
+        embedded(np.arange(33).repeat(3)),
+    )
+    return TinyFace().measure(Embeddings(dict(zip(LISTS, lists, strict=True))))
+
+
 def mislabelled(case: str, seed: int, **options: Any) -> Any:
     generator = np.random.default_rng(seed)
     images = gallery(generator, scatter=0.08, **HARD[case])
@@ -98,6 +128,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "megaface, centred": lambda: megaface_with_noise(noisy_probes_are=CENTRED, longest_rank=7),
     "identification": lambda: identification_of(0, name="doors", ranks=(1, 2, 3)),
     "identification, max": lambda: identification_of(1, pooling="max", fpir_targets=(0.2,)),
+    "groups": lambda: grouped(0.05),
+    "groups, no threshold": lambda: grouped(1e-4),
+    "tinyface": tiny_faces,
     "verification": lambda: measure(scored(0, noise=0.5), model="m", replicates=60),
     "verification, sets": lambda: measure_all(
         [verification.scored("a", 0), verification.scored("b", 1)], model="m", replicates=60
@@ -130,6 +163,8 @@ CASES: dict[str, Callable[[], Any]] = {
 def found(case: Callable[[], Any]) -> Any:
     value = case()
     plain: Any = [asdict(each) for each in value] if isinstance(value, Sequence) else asdict(value)
+    if isinstance(value, ProtocolResult):
+        plain["view"] = asdict(value.view())
     plain = json.loads(json.dumps(plain, default=lambda each: np.asarray(each).tolist()))
     return numbers(in_columns(plain))
 
