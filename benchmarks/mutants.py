@@ -7,9 +7,10 @@ A mutant is the package with one small fault (`mutations.py`). The tests that ru
 in are run against it, the shortest first and those with ranks last; a mutant that none of them
 notices survives and is shown.
 Everything happens in copies of the repository, one per process of a small pool; a mutant has a
-process of its own, forked from one that has torch loaded already. Which tests run which function is
-recorded once; that and every outcome are kept in `.mutants/`, so that a stopped run continues where
-it was. --sample 0 takes all mutants.
+process of its own, forked from one that has the package and its tests loaded already, where its
+function is exchanged. What survives that, or runs at import, is tried again in a process that loads
+the package with the fault. Which tests run which function is recorded once; that and every outcome
+are kept in `.mutants/`, so that a stopped run continues where it was. --sample 0 takes all mutants.
 
 A survivor that cannot be noticed stands in `benchmarks/equivalent_mutants.txt`, with the reason.
 """
@@ -17,6 +18,7 @@ A survivor that cannot be noticed stands in `benchmarks/equivalent_mutants.txt`,
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
 import multiprocessing
@@ -31,9 +33,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -98,6 +101,11 @@ class Outcome:
     def is_caught(self) -> bool:
         return self.status in ("caught", "timeout")
 
+    def holds(self, trial: Trial) -> bool:
+        """Whether it is that of a trial, too: more tests do not let go what others caught."""
+        module, tests = trial.digests
+        return self.module == module and (self.is_caught or self.tests == tests)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
@@ -117,23 +125,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if key.split(" ")[0] in modules:
                 console.print(f"no longer in the code, but listed as equivalent: {escape(key)}")
         _load_libraries()
-        forking = multiprocessing.get_context("fork")
-        rooms = forking.SimpleQueue()
-        for copy in copies:
-            rooms.put(copy)
         try:
-            with (
-                Progress(console=console) as progress,
-                ProcessPoolExecutor(options.processes, forking, _enter, (rooms,)) as pool,
-            ):
-                try:
+            with Progress(console=console) as progress:
+                with _pool(copies, ()) as pool:
                     calls = _record(pool, copies[0], modules, progress, again=options.record)
-                    outcomes = _judge(pool, asked, copies[0], calls, progress, console)
-                except KeyboardInterrupt:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    for process in multiprocessing.active_children():
-                        process.terminate()
-                    raise
+                outcomes = _judge(asked, copies, calls, progress, console)
         except KeyboardInterrupt:
             console.print("stopped; the same command continues")
             return 130
@@ -222,13 +218,56 @@ def _load_libraries() -> None:
     assert "sphereface2" not in sys.modules
 
 
-def _enter(rooms: multiprocessing.SimpleQueue[Path]) -> None:
+@contextmanager
+def _pool(copies: Sequence[Path], tests: Sequence[str]) -> Iterator[ProcessPoolExecutor]:
+    """A process for each copy, which has these files of tests loaded, and the package with them."""
+    forking = multiprocessing.get_context("fork")
+    rooms = forking.SimpleQueue()
+    for copy in copies:
+        rooms.put(copy)
+    with ProcessPoolExecutor(len(copies), forking, _enter, (rooms, tests)) as pool:
+        try:
+            yield pool
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+
+
+def _enter(rooms: multiprocessing.SimpleQueue[Path], tests: Sequence[str]) -> None:
     """A process of the pool works in a copy of its own."""
     copy = rooms.get()
     os.environ["PYTHONPATH"] = str(copy / "src")
     outside = (path for path in sys.path if path not in (str(ROOT), str(ROOT / "src")))
     sys.path[:] = [str(copy / "src"), str(copy), *outside]
     os.chdir(copy)
+    if tests:
+        with (copy / "load.log").open("w") as log, redirect_stdout(log), redirect_stderr(log):
+            _pytest(["--collect-only", *tests])
+
+
+def exchange(path: Path, function: str, source: bytes) -> bool:
+    """Give a function that is loaded its code in `source`; whether it could be found and fits."""
+    outer = function.split(".<locals>")[0]
+    codes = [compile(source, str(path), "exec")]
+    while codes and codes[-1].co_qualname != outer:
+        code = codes.pop()
+        codes[:0] = [each for each in code.co_consts if isinstance(each, CodeType)]
+    loaded = [
+        each
+        for each in gc.get_objects()
+        if isinstance(each, FunctionType)
+        and each.__code__.co_qualname == outer
+        and each.__code__.co_filename == str(path)
+    ]
+    if not codes or not loaded:
+        return False
+    for each in loaded:
+        if each.__code__.co_freevars != codes[-1].co_freevars:
+            return False
+        each.__code__ = codes[-1]
+    return True
 
 
 def _forked(work: Callable[[], int], *, timeout: float, log: Path) -> int | None:
@@ -411,10 +450,18 @@ def _tests_for(mutant: Mutant, calls: Calls) -> tuple[list[str], list[str]]:
 # -- judging ---------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A mutant, and the rounds of tests to ask with the longest time for each."""
+
+    mutant: Mutant
+    rounds: tuple[tuple[list[str], float], ...]
+    digests: tuple[str, str]
+
+
 def _judge(
-    pool: ProcessPoolExecutor,
     mutants: Sequence[Mutant],
-    copy: Path,
+    copies: Sequence[Path],
     calls: Calls,
     progress: Progress,
     console: Console,
@@ -423,48 +470,67 @@ def _judge(
     kept = {key: Outcome(**values) for key, values in _load(path).items()}
     found: dict[str, Outcome] = {}
     task = progress.add_task("mutants", total=len(mutants))
-
-    def note(mutant: Mutant, outcome: Outcome) -> None:
-        found[mutant.key] = outcome
-        progress.advance(task)
-        if not outcome.is_caught:
-            _show(mutant, outcome, console)
-
-    work = {}
+    trials: list[Trial] = []
     for mutant in mutants:
-        source = (copy / PACKAGE / mutant.module).read_bytes()
-        rounds = _tests_for(mutant, calls)
-        files = sorted({test.split("::")[0] for tests in rounds for test in tests})
-        digests = _digest(source), _digest(*(Path(copy / file).read_bytes() for file in files))
-        before = kept.get(mutant.key)
-        is_known = before is not None and before.module == digests[0]
-        if before is not None and is_known and (before.is_caught or before.tests == digests[1]):
-            note(mutant, before)
-        else:
-            seconds = [sum(calls[each]["seconds"] for each in some if each in calls)
-                       for some in rounds]  # fmt: skip
-            timed = [(some, 120 + 5 * known) for some, known in zip(rounds, seconds, strict=True)]
-            work[pool.submit(_outcome, mutant, timed, digests)] = mutant
-    for done in as_completed(work):
-        kept[work[done].key] = done.result()
-        _save(path, {key: vars(value) for key, value in kept.items()})
-        note(work[done], done.result())
+        trial = _trial(mutant, copies[0], calls)
+        known = kept.get(mutant.key)
+        if known is None or not known.holds(trial):
+            trials.append(trial)
+            continue
+        found[mutant.key] = known
+        progress.advance(task)
+        if not known.is_caught:
+            _show(mutant, known, console)
+    quick = [trial for trial in trials if trial.mutant.function and trial.rounds]
+    files = sorted({test.split("::")[0] for trial in quick for test in trial.rounds[0][0]})
+    for is_loaded in (True, False):
+        with _pool(copies, files if is_loaded else ()) as pool:
+            if is_loaded and quick:
+                _require_that_tests_pass(pool, quick[0])
+            work = {pool.submit(_outcome, trial, is_loaded=is_loaded): trial
+                    for trial in (quick if is_loaded else trials)
+                    if trial.mutant.key not in found}  # fmt: skip
+            for done in as_completed(work):
+                mutant, outcome = work[done].mutant, done.result()
+                if is_loaded and not outcome.is_caught:
+                    continue
+                found[mutant.key] = kept[mutant.key] = outcome
+                _save(path, {key: vars(value) for key, value in kept.items()})
+                progress.advance(task)
+                if not outcome.is_caught:
+                    _show(mutant, outcome, console)
     return found
 
 
-def _outcome(
-    mutant: Mutant, rounds: Sequence[tuple[list[str], float]], digests: tuple[str, str]
-) -> Outcome:
-    """What the tests say, round by round until one of them notices; of each its longest time."""
+def _require_that_tests_pass(pool: ProcessPoolExecutor, trial: Trial) -> None:
+    """A process that fails tests of the code as it is would catch every fault."""
+    mutant = replace(trial.mutant, start=0, end=0, text="")
+    if pool.submit(_outcome, replace(trial, mutant=mutant), is_loaded=True).result().is_caught:
+        sys.exit("tests that pass by themselves fail where the package is loaded already")
+
+
+def _trial(mutant: Mutant, copy: Path, calls: Calls) -> Trial:
+    source = (copy / PACKAGE / mutant.module).read_bytes()
+    rounds = [tests for tests in _tests_for(mutant, calls) if tests]
+    files = sorted({test.split("::")[0] for tests in rounds for test in tests})
+    digests = _digest(source), _digest(*((copy / file).read_bytes() for file in files))
+    seconds = [sum(calls[t]["seconds"] for t in tests if t in calls) for tests in rounds]
+    timed = ((tests, 120 + 5 * known) for tests, known in zip(rounds, seconds, strict=True))
+    return Trial(mutant, tuple(timed), digests)
+
+
+def _outcome(trial: Trial, *, is_loaded: bool) -> Outcome:
+    """What the tests say, round by round until one notices; the first one where all is loaded."""
     began = time.perf_counter()
     status = "no test"
-    for tests, timeout in rounds:
-        if tests and status in ("no test", "survived"):
-            status = _try(mutant, tests, timeout=timeout)
-    return Outcome(status, time.perf_counter() - began, *digests)
+    for tests, timeout in trial.rounds[:1] if is_loaded else trial.rounds:
+        status = _status(trial.mutant, tests, timeout=timeout, is_loaded=is_loaded)
+        if status != "survived":
+            break
+    return Outcome(status, time.perf_counter() - began, *trial.digests)
 
 
-def _try(mutant: Mutant, tests: list[str], *, timeout: float) -> str:
+def _status(mutant: Mutant, tests: list[str], *, timeout: float, is_loaded: bool) -> str:
     copy = Path.cwd()
     path = copy / PACKAGE / mutant.module
     times, source = path.stat(), path.read_bytes()
@@ -474,6 +540,8 @@ def _try(mutant: Mutant, tests: list[str], *, timeout: float) -> str:
     def work() -> int:
         sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        if is_loaded and not exchange(path, mutant.function, mutant.applied(source)):
+            return 0  # to be tried again
         chosen = Chosen(tests)
         return _pytest(["-x", *chosen.files], chosen)
 

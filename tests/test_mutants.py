@@ -2,10 +2,11 @@
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.mutants import EQUIVALENT, Recorder, read_equivalent
+from benchmarks.mutants import EQUIVALENT, Recorder, exchange, read_equivalent
 from benchmarks.mutations import Mutant, mutants_of
 from tests import __file__ as tests_file
 
@@ -107,3 +108,19 @@ def test_the_recorder_notes_the_functions_that_a_test_calls() -> None:
     with pytest.raises(StopIteration):
         next(around)
     assert recorder.calls["test_a.py::test_b"]["functions"] == ["test_mutants.py changes"]
+
+
+def test_a_function_that_is_loaded_gets_the_code_with_the_fault(tmp_path: Path) -> None:
+    path = tmp_path / "shares.py"
+    names: dict[str, Any] = {}
+    exec(compile(SOURCE, str(path), "exec"), names)
+    taken = names["share"]
+    assert taken(1, 2, cut=True) == 0.5
+    (fault,) = (m for m in mutants_of("shares.py", SOURCE) if m.text == "(part * whole)")
+    assert exchange(path, fault.function, fault.applied(SOURCE))
+    assert taken(3, 2) == 6
+    (inner,) = (m for m in mutants_of("shares.py", SOURCE) if m.text == "(max(value, LIMIT))")
+    assert exchange(path, inner.function, inner.applied(SOURCE))
+    assert taken(3, 2, cut=True) == 1.5
+    assert not exchange(path, "nobody", SOURCE)
+    assert not exchange(tmp_path / "other.py", "share", SOURCE)
