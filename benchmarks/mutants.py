@@ -30,6 +30,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -81,6 +82,8 @@ RANKS = {
 }
 QUICK_SECONDS = 40.0
 """Tests beyond so many seconds in all, and ranks, are asked only where the others see nothing."""
+
+_BROKEN = 70  # exit code of a process in which not a test failed, but this program
 
 Calls = dict[str, dict[str, Any]]
 """Of each test its file, its seconds and the functions ("module function") that it runs."""
@@ -257,7 +260,7 @@ def exchange(path: Path, function: str, source: bytes) -> bool:
     loaded = [
         each
         for each in gc.get_objects()
-        if isinstance(each, FunctionType)
+        if type(each) is FunctionType  # isinstance would ask objects that warn when asked
         and each.__code__.co_qualname == outer
         and each.__code__.co_filename == str(path)
     ]
@@ -274,7 +277,7 @@ def _forked(work: Callable[[], int], *, timeout: float, log: Path) -> int | None
     """The exit code of `work` in a process of its own; None if it did not end in time."""
     child = os.fork()
     if child == 0:
-        code = 70
+        code = _BROKEN
         try:
             os.setpgid(0, 0)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -282,7 +285,10 @@ def _forked(work: Callable[[], int], *, timeout: float, log: Path) -> int | None
             os.dup2(handle, 1)
             os.dup2(handle, 2)
             code = work()
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(code)
     ends = time.monotonic() + timeout
     try:
@@ -552,6 +558,8 @@ def _status(mutant: Mutant, tests: list[str], *, timeout: float, is_loaded: bool
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     if code is None:
         return "timeout"
+    if code == _BROKEN:
+        raise RuntimeError(f"{mutant.key} could not be tried:\n{(copy / 'mutant.log').read_text()}")
     nothing_chosen = pytest.ExitCode.NO_TESTS_COLLECTED
     return "survived" if code in (0, nothing_chosen) else "caught"
 
