@@ -12,7 +12,7 @@ from sphereface2.heads.head import MarginHead
 
 _SPHEREFACE2 = {
     "balance": 0.7, "radius": 30.0, "margin": None, "margin_negative": None, "sharpness": 3.0,
-    "loss_weight": 1.0, "bias": "shared", "bias_start": None, "gradient": "exact",
+    "loss_weight": None, "bias": "shared", "bias_start": None, "gradient": "exact",
     "normalize": True, "sub_centres": 1,
 }  # fmt: skip
 # Every default but that of `margin_schedule`, which is None everywhere.
