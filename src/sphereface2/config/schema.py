@@ -24,15 +24,17 @@ from pydantic import (
 from sphereface2.aliases import SYNONYMS
 from sphereface2.config.loading import Recipe, named, read_run, recipes
 from sphereface2.config.yaml_text import dump_yaml
-from sphereface2.registry import did_you_mean, mistake, near, nearest, shown
+from sphereface2.registry import DataPath, did_you_mean, mistake, near, nearest, shown
 
 __all__ = [
     "AverageConfig",
     "Choice",
     "EvaluationConfig",
+    "FreezeConfig",
     "LabelNoiseConfig",
     "OpenSetConfig",
     "OptimizerConfig",
+    "PreprocessingConfig",
     "Recipe",
     "RunConfig",
     "ScheduleConfig",
@@ -51,6 +53,8 @@ _OPTIONS_OF = {
     "head": ("sphereface2.heads", "head_options"),
 }
 
+START = "start"
+"""The backbone's name where it is the network of training.start_from."""
 REQUIRED = "???"  # stands in a recipe where only the user can know the value
 
 
@@ -128,6 +132,19 @@ class AverageConfig(_Section):
         return self
 
 
+class FreezeConfig(_Section):
+    """Given weights that are kept for a while, their batch norm included."""
+
+    parts: tuple[str, ...] = Field(
+        default=(),
+        strict=False,
+        description="modules of the backbone, such as stem or stages.0; none: all of it",
+    )
+    epochs: float | None = Field(
+        default=1.0, gt=0, description="of the training, from its start; null: all of them"
+    )
+
+
 class TrainingConfig(_Section):
     """How long, in which batches, and what is done along the way."""
 
@@ -150,6 +167,20 @@ class TrainingConfig(_Section):
     worker_kind: Literal["auto", "processes", "threads"] = Field(
         default="auto",
         description="what workers are; auto: processes for files on Linux, else threads",
+    )
+    start_from: DataPath | None = Field(
+        default=None,
+        min_length=1,
+        description="whose weights the network starts from: a run, a model folder, or a file of "
+        "another project; null: random ones",
+    )
+    start_classes: Literal["random", "means", "same"] = Field(
+        default="random",
+        description="class weights at the start; means: of the people's embeddings; same: those of "
+        "the run in start_from, which has the same people",
+    )
+    freeze: FreezeConfig | None = Field(
+        default=None, description="what of the given weights is kept at first; null: nothing"
     )
     flip: Switch = Field(default=True, description="mirror every other image, at random")
     clip_norm: float | None = Field(
@@ -178,6 +209,15 @@ class TrainingConfig(_Section):
                 f"training.batch_size ({self.batch_size}) must be a multiple of "
                 f"training.accumulate ({self.accumulate})"
             )
+        if self.start_from is None:
+            for key, is_set in (
+                (f"start_classes={self.start_classes}", self.start_classes != "random"),
+                ("freeze", self.freeze is not None),
+            ):
+                if is_set:
+                    raise ValueError(
+                        f"training.{key} needs training.start_from, the weights to start from"
+                    )
         return self
 
 
@@ -219,6 +259,9 @@ class OptimizerConfig(_Section):
     )
     head_learning_rate: float = Field(
         default=1.0, gt=0, description="of the class weights, as a multiple of learning_rate"
+    )
+    backbone_learning_rate: float = Field(
+        default=1.0, gt=0, description="of the backbone, as a multiple of learning_rate"
     )
     head_weight_decay: float | None = Field(
         default=None, ge=0, description="of the head; null: the same"
@@ -332,6 +375,18 @@ class OpenSetConfig(_Section):
     )
 
 
+class PreprocessingConfig(_Section):
+    """What the network is shown of a pixel: (value - mean) / scale, channel by channel."""
+
+    channels: Literal["RGB", "BGR"] = Field(default="RGB", description="their order")
+    mean: float | tuple[float, float, float] = Field(
+        default=127.5, strict=False, description="one number, or one for each channel"
+    )
+    scale: float | tuple[float, float, float] = Field(
+        default=127.5, strict=False, description="one number, or one for each channel"
+    )
+
+
 class RunConfig(_Section):
     """Everything that determines a run."""
 
@@ -347,7 +402,11 @@ class RunConfig(_Section):
     open_set: OpenSetConfig | None = Field(
         default=None, description="further images of unknown people; null: none"
     )
-    backbone: Choice = Field(description="the network")
+    preprocessing: PreprocessingConfig | None = Field(
+        default=None,
+        description="what the network is shown; null: as training.start_from, else RGB in [-1, 1]",
+    )
+    backbone: Choice = Field(description=f"the network; {START}: that of training.start_from")
     head: Choice = Field(description="the loss")
     training: TrainingConfig = Field(description="length, batches, logging")
     optimizer: OptimizerConfig = Field(
@@ -413,6 +472,10 @@ def config_from_mapping(values: Mapping[str, Any]) -> RunConfig:
     else:
         for section, (room, options) in _OPTIONS_OF.items():
             choice: Choice = getattr(config, section)
+            if section == "backbone" and choice.name == START:
+                if config.training.start_from is None:
+                    raise ValueError(f"backbone.name={START} needs training.start_from")
+                continue  # known when the weights are read
             getattr(import_module(room), options)(choice.name, choice.options)
         return config
     # An unknown key is often the cause of what else is wrong, such as a missing one.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sphereface2.config.schema import RunConfig
 from sphereface2.data.transforms import resize
 
 if TYPE_CHECKING:
@@ -81,6 +82,13 @@ class Preprocessing:
         )
         values: torch.Tensor = (batch.permute(0, 3, 1, 2).float() - mean) / scale
         return values
+
+
+def preprocessing_of(config: RunConfig, input_size: int) -> Preprocessing:
+    """What the network of a run is shown."""
+    if config.preprocessing is None:
+        return Preprocessing(input_size)
+    return Preprocessing(input_size, **config.preprocessing.model_dump())
 
 
 def _by_channel(value: PerChannel) -> NDArray[np.float32]:

@@ -225,7 +225,8 @@ def plan_run(source: str | Path, overrides: Sequence[str] = ()) -> DraftConfig:
 
 def _opened(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _opened(inner) for key, inner in value.items()}
+        # Without the weights to start from nothing is known of the network.
+        return {k: v if k == "start_from" else _opened(v) for k, v in value.items()}
     if isinstance(value, list):
         return [_opened(inner) for inner in value]
     return NOT_GIVEN if value == REQUIRED else value

@@ -11,7 +11,7 @@ from sphereface2.backbones import Backbone, build_backbone
 from sphereface2.config.schema import RunConfig, dump_config, load_config
 from sphereface2.data.mixing import build_people
 from sphereface2.data.pairs.verification_set import Missing, VerificationSet
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.preprocessing import preprocessing_of
 from sphereface2.evaluation.pair_scores import SCORES, PairScores, save_scores
 from sphereface2.evaluation.protocols.measuring import Subject
 from sphereface2.evaluation.protocols.protocol import ProtocolResult
@@ -181,7 +181,7 @@ def _judged(folder: Path, config: RunConfig, which: Which | None) -> _Judged:
     load_network(backbone, path, config)
     model = TorchModel(
         config.backbone.name,
-        Preprocessing(backbone.input_size),
+        preprocessing_of(config, backbone.input_size),
         config={},
         flip=run_config(folder).evaluation.flip,
         network=backbone,

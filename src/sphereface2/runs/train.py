@@ -28,7 +28,7 @@ from sphereface2.data.pairs import VERIFICATION_SETS, set_choice
 from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_people
 from sphereface2.data.pairs.drawn import SET_ASIDE
 from sphereface2.data.pairs.verification_set import VerificationSet
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.preprocessing import Preprocessing, preprocessing_of
 from sphereface2.data.sources import SOURCES
 from sphereface2.data.sources.source import bad_images, notes_on
 from sphereface2.evaluation.results import (
@@ -66,6 +66,7 @@ from sphereface2.runs.folder import (
     run_lock,
 )
 from sphereface2.runs.sets import build_choice_sets, build_sets, refuse_shared_people
+from sphereface2.runs.start import start_weights, with_start
 from sphereface2.training.averaging import AVERAGED
 from sphereface2.training.checkpoint import (
     Change,
@@ -111,6 +112,7 @@ def train(
                 (refuse_foreign_folder if overwrite else refuse_used_folder)(folder)
             trainer = _build_trainer(config, folder, events=events, watch=watch)
         team.require_same(_identity(trainer))
+        _start(trainer, config, watch)
         with team.together():
             if team.is_first:
                 if overwrite:
@@ -169,6 +171,8 @@ def resume(
         team.require_same(_identity(trainer))
         if checkpoint is not None and is_over:
             return _left_as_it_is(folder, config, checkpoint, changes, events)
+        if checkpoint is None:
+            _start(trainer, config, watch)
         step = 0 if checkpoint is None else checkpoint.step
         with team.together():
             if team.is_first:
@@ -275,6 +279,9 @@ def load_network(backbone: Backbone, checkpoint: Path, config: RunConfig) -> Non
 
 def resolve(config: RunConfig) -> RunConfig:
     """The same config with every option of every choice filled in, under our own names."""
+    given = with_start(config)
+    if given:
+        config = config_from_mapping({**config.model_dump(), **given})
     values = config.model_dump()
     values["data"] = _resolved(config.data, _options("data", SOURCES, config.data))
     if config.open_set is not None:
@@ -337,7 +344,7 @@ def _build_trainer(
     source = build_training_source(config)
     backbone = build_backbone(config.backbone.name, seed=config.seed, **config.backbone.options)
     head = _build_head(config, dim=backbone.embedding_dim, num_classes=source.num_classes)
-    evaluation, preprocessing = config.evaluation, Preprocessing(backbone.input_size)
+    evaluation, preprocessing = config.evaluation, preprocessing_of(config, backbone.input_size)
     evaluate = _Evaluation(config, preprocessing) if evaluation.sets else None
     is_chosen = evaluation.choose_on or evaluation.set_aside
     choose = _Evaluation(config, preprocessing) if is_chosen else None
@@ -361,6 +368,20 @@ def _build_trainer(
         if choose is not None:
             choose.sets = build_choice_sets(config, source, watch=watch)
     return trainer
+
+
+def _start(trainer: Trainer, config: RunConfig, watch: Watch) -> None:
+    """Give a new run the weights that it starts from, if there are any."""
+    trainer.state.start = start_weights(
+        config,
+        trainer.backbone,
+        trainer.head,
+        trainer.source,
+        settings=trainer.state.settings,
+        embedder=embedder_of(config, trainer.backbone, trainer.update.preprocessing),
+        team=trainer.team,
+        watch=watch,
+    )
 
 
 def _identity(trainer: Trainer) -> dict[str, Any]:
@@ -489,6 +510,7 @@ def _export(trainer: Trainer, config: RunConfig, folder: Path, result: TrainingR
             "steps": result.steps,
             "model_step": asdict(result.model_step),
             **({} if average is None else {"average": average.model_dump(exclude_none=True)}),
+            **({} if trainer.state.start is None else {"start_from": trainer.state.start}),
         },
     )
 

@@ -58,7 +58,9 @@ _FIXED = {
     "open_set": "the steps so far have seen those images",
     "optimizer.fused_head": "the saved momentum is in its order",
     "optimizer.name": "the saved momentum is of that optimiser",
+    "preprocessing": "the saved weights are of a network that sees pixels so",
     "seed": "all random choices of the steps so far come from it",
+    "training.start": "weights to start from are read once, when a run begins",
     "training.": "it is part of what a step is",
 }
 # What is known of the images besides the config, in the order in which it is compared.
@@ -94,6 +96,8 @@ class Checkpoint:
     loss_steps: int = 0
     seconds: float = 0.0
     """Time spent on the run so far."""
+    start: dict[str, str] | None = None
+    """Which weights the network started from: their path, SHA-256 and kind."""
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -310,6 +314,21 @@ def check_settings(checkpoint: Checkpoint, settings: Mapping[str, Any], path: Pa
                 f"{'the data' if where is None else where} cannot be what {run} was trained on: "
                 f"the {key} was {before} and is {now}; give its own images with data.path=PATH, or "
                 "train another run"
+            )
+
+
+def require_same_people(checkpoint: Checkpoint, settings: Mapping[str, Any], run: Path) -> None:
+    """A ValueError where the class weights of a checkpoint are not of the people of these images.
+
+    settings: of the new run, as `run_settings` gives them
+    """
+    for key in _IMAGES:
+        before, now = checkpoint.settings.get(key), settings.get(key)
+        if before != now:
+            raise ValueError(
+                f"training.start_classes=same: the class weights of {run} are of other people: the "
+                f"{key} was {before} there and is {now} here; training.start_classes=means makes "
+                "them from the images"
             )
 
 

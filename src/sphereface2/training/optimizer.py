@@ -36,8 +36,16 @@ def build_optimizer(
         decays_all = config.name == "sgd"
     decayed = [p for p in network if decays_all or p.ndim > 1]
     groups: list[dict[str, Any]] = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": [p for p in network if not decays_all and p.ndim <= 1], "weight_decay": 0.0},
+        {
+            "params": decayed,
+            "weight_decay": config.weight_decay,
+            "rate": config.backbone_learning_rate,
+        },
+        {
+            "params": [p for p in network if not decays_all and p.ndim <= 1],
+            "weight_decay": 0.0,
+            "rate": config.backbone_learning_rate,
+        },
         {
             "params": [p for p in trained if p.ndim > 1],
             "weight_decay": _head_decay(config),

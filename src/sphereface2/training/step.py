@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.config.schema import RunConfig
 from sphereface2.data.loader.loader import Batch
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.preprocessing import preprocessing_of
 from sphereface2.heads.head import Head
 from sphereface2.heads.proxy import ProxyHead
 from sphereface2.training.averaging import build_average
@@ -52,7 +52,7 @@ class Update:
         self.team = team
         self.device = device
         self.precision = choose_precision(config.precision, device)
-        self.preprocessing = Preprocessing(input_size=backbone.input_size)
+        self.preprocessing = preprocessing_of(config, backbone.input_size)
         self.fused = build_fused_sgd(head, config.optimizer)
         self.optimizer = build_optimizer(backbone, head, config.optimizer)
         self.optimizers = [self.optimizer, *([] if self.fused is None else [self.fused])]
@@ -62,9 +62,14 @@ class Update:
         _sample_negatives(head, config.training.sample_rate)
 
     def join(self) -> None:
-        """Connect the network with those of the other ranks; all of them call it."""
-        self.network = self.team.data_parallel(self.backbone, self.device)
-        if not self.team.is_alone:
+        """Connect the network with those of the other ranks; all of them call it.
+
+        Again where a part of it is frozen or released: gradients are exchanged of the rest only.
+        """
+        self.network: nn.Module = self.backbone
+        if _learns(self.backbone):
+            self.network = self.team.data_parallel(self.backbone, self.device)
+        if self.network is not self.backbone:
             size = self.backbone.input_size
             warm_up_ddp(self.network, torch.zeros(2, 3, size, size, device=self.device))
 
@@ -99,8 +104,12 @@ class Update:
 
     def apply(self) -> None:
         """Move the parameters."""
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        # A frozen network with a fused head leaves nothing to move here, which a scaler refuses.
+        if not self.skips_overflows or any(
+            p.grad is not None for group in self.optimizer.param_groups for p in group["params"]
+        ):
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
 
     @property
     def skips_overflows(self) -> bool:
@@ -203,6 +212,8 @@ def add_gradients(
             embeddings = torch.cat([embed(part, piece) for part, piece in enumerate(parts)])
         embeddings.requires_grad_()
         loss = head_backward(embeddings)
+        if not _learns(backbone):
+            return loss
         assert embeddings.grad is not None
         gradients = embeddings.grad.chunk(micro_batches)
         for part, (piece, gradient) in enumerate(zip(parts, gradients, strict=True)):
@@ -210,6 +221,11 @@ def add_gradients(
             with nullcontext() if is_last else _without_exchange(backbone):
                 torch.autograd.backward(embed(part, piece), gradient)
         return loss
+
+
+def _learns(backbone: nn.Module) -> bool:
+    """Whether any part of a network is not frozen."""
+    return any(parameter.requires_grad for parameter in backbone.parameters())
 
 
 def warm_up_ddp(backbone: nn.Module, inputs: Tensor) -> None:

@@ -40,6 +40,7 @@ from sphereface2.training.events import (
     Window,
     headline,
 )
+from sphereface2.training.freezing import Freezing
 from sphereface2.training.optimizer import Schedule
 from sphereface2.training.result import ModelStep, TrainingResult
 from sphereface2.training.step import Update
@@ -135,6 +136,7 @@ class Trainer:
             steps_per_epoch=plan.steps_per_epoch,
         )
         self.update = Update(self.backbone, self.head, config, team=team, device=self.device)
+        self.freezing = Freezing(self.backbone, training.freeze)
         sinks: list[Events] = [JsonLines(run_folder / "metrics.jsonl")]
         if training.tensorboard:
             sinks.append(TensorBoard(run_folder / "tensorboard"))
@@ -206,6 +208,8 @@ class Trainer:
         self.backbone.train()
         self.head.train()
         training = self.config.training
+        self.freezing.apply(self.step / self.steps_per_epoch)
+        self.freezing.keep()
         self.update.join()
         # A run that was stopped just before an evaluation makes up for it.
         if self.step > self.state.evaluated_step and self._is_due(training.evaluate_every):
@@ -242,7 +246,10 @@ class Trainer:
         number = self.step + 1
         is_recorded = number in (1, self.total_steps) or number % training.log_every == 0
         rate = self.schedule.learning_rate(self.step)
-        self.head.advance(self.step / self.steps_per_epoch)
+        epoch = self.step / self.steps_per_epoch
+        if self.freezing.apply(epoch):
+            self.update.join()
+        self.head.advance(epoch)
         self.head.collect_statistics = is_recorded
         agreed = self.update.differentiate(
             batch, step=self.step, rate=rate, stops=self._stop_requested
@@ -332,6 +339,7 @@ class Trainer:
             choice = self._measure(self.choose, network)
         finally:
             self.backbone.train()
+            self.freezing.keep()
         record = EvaluationRecord(self.step, self.step / self.steps_per_epoch, metrics, choice)
         self.events.evaluated(record)
         state = self.state

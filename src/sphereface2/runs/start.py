@@ -1,0 +1,257 @@
+"""Start a training from weights that are there: the network's, and the classes'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from sphereface2.backbones import BACKBONES, Backbone, backbone_options
+from sphereface2.config.schema import START, Choice, RunConfig
+from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.sources.source import Faces, Source
+from sphereface2.heads.head import Head
+from sphereface2.heads.proxy import ProxyHead
+from sphereface2.heads.sharding import class_range, class_shards
+from sphereface2.models.embedder import Embeddings, NetworkEmbedder
+from sphereface2.models.folder import TorchModel, find_model, load_model, weights_digest
+from sphereface2.models.importing import import_weights
+from sphereface2.progress import Watch
+from sphereface2.registry import look_up, option_names, shown
+from sphereface2.runs.folder import CHECKPOINTS, require_run, run_config
+from sphereface2.training.checkpoint import load_checkpoint, load_tensors, require_same_people
+from sphereface2.training.distributed import Team
+
+_TRAINING_ONLY = ("dropout",)  # options that may differ: the network is the same
+
+
+@dataclass(frozen=True)
+class Start:
+    """A network to start from, as it was found."""
+
+    path: Path
+    name: str
+    options: dict[str, Any]
+    preprocessing: Preprocessing
+    backbone: Backbone
+    digest: str
+    source: str
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """What is kept of it in checkpoints and with the exported model."""
+        return {"path": str(self.path), "sha256": self.digest, "source": self.source}
+
+
+def read_start(config: RunConfig) -> Start:
+    """The network of `training.start_from`; a ValueError where it is not that of the config."""
+    assert config.training.start_from is not None
+    path, wanted = Path(config.training.start_from), config.backbone
+    if path.is_dir():
+        model = load_model(path)
+        if not isinstance(model, TorchModel):
+            raise ValueError(
+                f"{path} holds {model.name}, which cannot be trained; training.start_from takes "
+                "the weights of one of our backbones"
+            )
+        digest = weights_digest(find_model(path))
+        start = Start(
+            path, model.name, model.options, model.preprocessing, model.backbone, digest, "model"
+        )
+    else:
+        found = import_weights(path, **_hints(wanted))
+        start = Start(
+            path,
+            found.name,
+            found.options,
+            found.preprocessing,
+            found.backbone,
+            found.digest,
+            found.source,
+        )
+    _refuse_other_network(start, wanted)
+    return start
+
+
+def _hints(wanted: Choice) -> dict[str, Any]:
+    """What the config says of a network whose file may leave it open."""
+    options = {
+        key: wanted.options[key] for key in ("norm_eps", "input_size") if key in wanted.options
+    }
+    return {"backbone": None if wanted.name == START else wanted.name, "options": options}
+
+
+def _refuse_other_network(start: Start, wanted: Choice) -> None:
+    has = f"training.start_from={start.path} is"
+    if wanted.name != START and wanted.name != start.name:
+        raise ValueError(
+            f"{has} a network {start.name}, but backbone.name={wanted.name}; set backbone.name="
+            f"{START} to take its own"
+        )
+    given = wanted.options
+    if wanted.name == START:
+        known = option_names(look_up("backbone", BACKBONES, start.name))
+        backbone_options(start.name, {**start.options, **given})  # names a wrong option or value
+        assert set(given) <= set(known)
+    resolved = backbone_options(start.name, {**start.options, **given})
+    for key, value in start.options.items():
+        if key not in _TRAINING_ONLY and resolved[key] != value:
+            raise ValueError(
+                f"{has} a network with {key} {shown(value)}, but backbone.{key}="
+                f"{shown(resolved[key])}; leave it out, or start from other weights"
+            )
+
+
+def with_start(config: RunConfig) -> dict[str, Any]:
+    """The sections of a config that the weights to start from determine, if there are any.
+
+    A run that began has them in its config, so that the weights are not read again.
+    """
+    is_known = config.preprocessing is not None and config.backbone.name != START
+    if config.training.start_from is None or is_known:
+        return {}
+    start = read_start(config)
+    options = {**start.options, **config.backbone.options}
+    found: dict[str, Any] = {"backbone": {"name": start.name, **options}}
+    if config.preprocessing is None:
+        shown_as = start.preprocessing
+        found["preprocessing"] = {
+            "channels": shown_as.channels,
+            "mean": shown_as.mean,
+            "scale": shown_as.scale,
+        }
+    return found
+
+
+# -- the weights ---------------------------------------------------------------------------------
+
+
+def start_weights(
+    config: RunConfig,
+    backbone: Backbone,
+    head: Head,
+    source: Source,
+    *,
+    settings: Mapping[str, Any],
+    embedder: NetworkEmbedder,
+    team: Team,
+    watch: Watch,
+) -> dict[str, str] | None:
+    """Fill a network, and the class weights, as `training.start_from` says; all ranks call it.
+
+    settings: of this run, as `training.checkpoint.run_settings` gives them
+
+    Returns what a checkpoint keeps of where the weights are from; None where none are given.
+    """
+    if config.training.start_from is None:
+        return None
+    with team.together():
+        start = read_start(config)
+        backbone.load_state_dict(start.backbone.state_dict())
+    team.require_same({"the SHA-256 of training.start_from": start.digest})
+    classes = config.training.start_classes
+    if classes == "random":
+        return start.provenance
+    with team.together():
+        if not isinstance(head, ProxyHead):
+            raise ValueError(
+                f"training.start_classes={classes} needs a head with class weights; "
+                f"{type(head).__name__} has none"
+            )
+    assert isinstance(head, ProxyHead)
+    if classes == "same":
+        _load_classes(start.path, config, head, settings, team)
+    else:
+        with watch("embedding the training images for their class weights") as progress:
+            means = _class_means(head, source, embedder, team, progress=progress)
+        _set_directions(head, means)
+    return start.provenance
+
+
+def _load_classes(
+    run: Path, config: RunConfig, head: ProxyHead, settings: Mapping[str, Any], team: Team
+) -> None:
+    with team.together():
+        try:
+            require_run(run)
+        except FileNotFoundError:
+            raise ValueError(
+                f"training.start_classes=same needs a run with class weights; {run} is not one: "
+                "training.start_classes=means makes them from the images"
+            ) from None
+        which = (load_model(run).config.get("extra") or {}).get("model_step", {}).get("which")
+        place = run / CHECKPOINTS / ("best" if which == "best" else "last")
+        require_same_people(load_checkpoint(place), settings, run)
+        is_same_head = run_config(run).head.name == config.head.name
+    # Of another head only the class weights mean the same, not its bias or its running means.
+    state = head.state_dict()
+    chosen = state if is_same_head else {"weight": state["weight"]}
+    tensors = {f"head.{name}": value for name, value in chosen.items()}
+    rows = {f"head.{name}": head.num_classes for name in chosen if name in head.per_class}
+    part = "head." if is_same_head else "head.weight"
+    load_tensors(place, tensors, rows=rows, team=team, part=part)
+
+
+def _class_means(
+    head: ProxyHead, source: Source, embedder: NetworkEmbedder, team: Team, *, progress: Any
+) -> Tensor:
+    """The sums of the unit embeddings of each class of this rank; nothing: a row of zeros.
+
+    The ranks share the images; each takes from every block what is of its classes, so that none
+    holds more than its rows.
+    """
+    with class_shards(team.rank, team.world):
+        first, stop = class_range(head.num_classes)
+    labels = source.labels
+    known = np.flatnonzero(labels >= 0)
+    mine = known[team.rank :: team.world]
+    size = embedder.batch_size
+    blocks = [range(at, min(at + size, len(mine))) for at in range(0, len(mine), size)]
+    found = embedder.embed_blocks(Faces(source, mine), blocks, missing="skip")
+    sums = torch.zeros(stop - first, head.dim, dtype=torch.float64)
+    done = 0
+    for _ in range(-(-len(known) // (size * team.world))):
+        with team.together():
+            numbers, embeddings = _next_block(found, mine, head.dim)
+        for theirs, rows in team.gather((numbers, embeddings)):
+            done += len(theirs)
+            own = labels[theirs] - first
+            is_here = (own >= 0) & (own < stop - first) & np.isfinite(rows).all(axis=1)
+            unit = normalize(torch.from_numpy(rows[is_here]).double())
+            sums.index_add_(0, torch.from_numpy(own[is_here]), unit)
+        if progress is not None:
+            progress(done, len(known))
+    return sums
+
+
+def _next_block(
+    found: Iterator[tuple[range, Embeddings]], mine: NDArray[np.int64], dim: int
+) -> tuple[NDArray[np.int64], Embeddings]:
+    """The next images of this rank and their embeddings; none where its share is done."""
+    block, embeddings = next(found, (range(0), np.empty((0, dim), np.float32)))
+    return mine[block.start : block.stop], embeddings
+
+
+def _set_directions(head: ProxyHead, sums: Tensor) -> None:
+    """Point class weights along the sums, at the length they have; those of nobody stay random.
+
+    Of several centres the first is the mean; the others, half-way to their random start, are free
+    to find another part of the class.
+    """
+    with torch.no_grad():
+        weight = head.weight
+        length = torch.linalg.vector_norm(weight, dim=-1, keepdim=True)
+        towards = normalize(sums).to(weight)
+        has_images = torch.linalg.vector_norm(sums, dim=-1).to(weight.device) > 0
+        if weight.ndim == 3:
+            random = normalize(weight, dim=-1)
+            random[:, 0] = 0
+            towards = normalize(towards[:, None] + random, dim=-1)
+        weight[has_images] = (towards * length)[has_images]
