@@ -156,6 +156,17 @@ def test_any_number_of_ranks_goes_on_where_any_other_stopped(
 
 
 @pytest.mark.parametrize("world", [2, 3])
+def test_ranks_share_the_images_for_the_means_of_the_classes(folder: Path, world: int) -> None:
+    one, several = (
+        torch.tensor(json.loads((folder / f"means {number}.json").read_text()))
+        for number in (1, world)
+    )
+    assert one.shape == (7, 8)
+    assert bool((one.norm(dim=1) > 1).all())
+    torch.testing.assert_close(several, one, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("world", [2, 3])
 def test_a_mistake_on_one_rank_is_told_once_and_ends_all(folder: Path, world: int) -> None:
     told, *others = (
         json.loads((folder / f"said by {rank} of {world}.json").read_text())

@@ -15,12 +15,15 @@ from typing import Any
 
 import torch
 
-from sphereface2.heads import build_head
+from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.heads import ProxyHead, build_head
 from sphereface2.heads.sharding import class_shards
+from sphereface2.models.embedder import NetworkEmbedder
+from sphereface2.runs.start import _class_means
 from sphereface2.training.distributed import Team, joined
 from sphereface2.training.events import Events
 from sphereface2.training.trainer import Trainer
-from tests.training.conftest import Crowd, TinyNet, make_config
+from tests.training.conftest import SIZE, Crowd, TinyNet, make_config
 
 WORLDS = (1, 2, 3)
 PHASES = [("train", 1), ("train", 2), ("train", 3), ("go on", 1), ("go on", 2), ("go on", 3)]
@@ -53,6 +56,18 @@ CASES = {
         resumes=True,
         training={"average": {"decay": 0.8}},
         optimizer={"name": "adamw", "learning_rate": 0.002, "eps": 1e-3},
+    ),
+    # Stopped within the frozen epochs, and after them.
+    "a frozen part": Case(
+        resumes=True,
+        training={
+            "start_from": "unused",
+            "freeze": {"parts": ["layers.0"], "epochs": 1.6},
+            "accumulate": 2,
+        },
+    ),
+    "a frozen network": Case(
+        resumes=True, training={"start_from": "unused", "freeze": {"epochs": 1.0}}
     ),
     # Batch norm, dropout and sampled negatives: the same bits on the same number of ranks.
     "noisy": Case(
@@ -93,6 +108,7 @@ def build(case: Case, folder: Path, team: Team, events: Events | None = None) ->
 
 def train(root: Path, team: Team) -> None:
     """Every run straight to its end, and once more with a stop on the way."""
+    keep_class_means(root, team)
     for name, case in CASES.items():
         losses = Losses()
         folder = root / "straight" / f"{name} {team.world}"
@@ -106,6 +122,21 @@ def train(root: Path, team: Team) -> None:
         result = stopped.run()
         assert result.interrupted
         assert result.steps == STOP_AT, (name, result)
+
+
+def keep_class_means(root: Path, team: Team) -> None:
+    """The sums of the embeddings of each class, every sixth image of nobody known."""
+    torch.manual_seed(5)
+    net, crowd = TinyNet(), Crowd(people=7, images=9)
+    crowd.labels[::6] = -1
+    with class_shards(team.rank, team.world):
+        head = build_head("sphereface2-c", 8, 7)
+    assert isinstance(head, ProxyHead)
+    embedder = NetworkEmbedder(net, Preprocessing(SIZE), batch_size=5)
+    sums = _class_means(head, crowd, embedder, team, progress=None)
+    whole = [row for part in team.gather(sums.tolist()) for row in part]
+    if team.is_first:
+        (root / f"means {team.world}.json").write_text(json.dumps(whole))
 
 
 def ask_to_stop(trainer: Trainer, team: Team) -> None:

@@ -71,6 +71,7 @@ def _yes_or_no(value: Any) -> Any:
 
 Whole = Annotated[int, BeforeValidator(_whole)]
 Switch = Annotated[bool, BeforeValidator(_yes_or_no)]
+_PerChannel = float | Annotated[tuple[float, float, float], Field(strict=False)]
 
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 _ADAMW = {"learning_rate": 1e-3, "weight_decay": 0.05}  # where its defaults are not those of sgd
@@ -379,12 +380,8 @@ class PreprocessingConfig(_Section):
     """What the network is shown of a pixel: (value - mean) / scale, channel by channel."""
 
     channels: Literal["RGB", "BGR"] = Field(default="RGB", description="their order")
-    mean: float | tuple[float, float, float] = Field(
-        default=127.5, strict=False, description="one number, or one for each channel"
-    )
-    scale: float | tuple[float, float, float] = Field(
-        default=127.5, strict=False, description="one number, or one for each channel"
-    )
+    mean: _PerChannel = Field(default=127.5, description="one number, or one for each channel")
+    scale: _PerChannel = Field(default=127.5, description="one number, or one for each channel")
 
 
 class RunConfig(_Section):
@@ -530,7 +527,9 @@ def _nearest_key(key: str) -> str:
     siblings = [known for known in words if known.rpartition(".")[0] == section]
     same = [known for known in words if words[known] in (word, *SYNONYMS.get(word, ()))]
     if not section:
-        elsewhere = same or meant(words)  # the key may have lost its section
+        elsewhere = same or meant(words)  # the key may have lost its section: rather one level
+        least = min((known.count(".") for known in elsewhere), default=0)
+        elsewhere = [known for known in elsewhere if known.count(".") == least]
     else:
         elsewhere = same if len(same) == 1 and same[0].startswith(_NEIGHBOURS) else []
     listing = f" (known: {', '.join(words[known] for known in siblings)})"

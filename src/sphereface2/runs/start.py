@@ -46,8 +46,11 @@ class Start:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """What is kept of it in checkpoints and with the exported model."""
-        return {"path": str(self.path), "sha256": self.digest, "source": self.source}
+        """What is kept of it in checkpoints and with the exported model.
+
+        The name alone: config.yaml has the path, which is nothing to who gets the model.
+        """
+        return {"name": self.path.name, "sha256": self.digest, "source": self.source}
 
 
 def read_start(config: RunConfig) -> Start:

@@ -97,7 +97,7 @@ class Checkpoint:
     seconds: float = 0.0
     """Time spent on the run so far."""
     start: dict[str, str] | None = None
-    """Which weights the network started from: their path, SHA-256 and kind."""
+    """Which weights the network started from: their name, SHA-256 and kind."""
 
 
 def has_checkpoint(folder: Path) -> bool:

@@ -46,10 +46,9 @@ class Freezing:
 
 
 def _part(backbone: nn.Module, name: str) -> nn.Module:
-    names = [each for each, _ in backbone.named_modules() if each]
-    if name not in names:
-        top = ", ".join(child for child, _ in backbone.named_children())
-        meant = did_you_mean(near(name, names))
+    if name not in {each for each, _ in backbone.named_modules() if each}:
+        children = [child for child, _ in backbone.named_children()]
+        meant, top = did_you_mean(near(name, children)), ", ".join(children)
         raise ValueError(
             f"training.freeze.parts: the backbone has no part '{name}'{meant} (its parts are "
             f"{top}, and theirs, such as stages.0)"
