@@ -70,8 +70,17 @@ class MBF(MobileFaceNet):
 
     scale = 2
 
-    def __init__(self, *, width: int = 64, input_size: int = 112, embedding_dim: int = 512) -> None:
-        super().__init__(width=width, input_size=input_size, embedding_dim=embedding_dim)
+    def __init__(
+        self,
+        *,
+        width: int = 64,
+        input_size: int = 112,
+        embedding_dim: int = 512,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            width=width, input_size=input_size, embedding_dim=embedding_dim, dropout=dropout
+        )
 
 
 class MBFLarge(MBF):
