@@ -47,7 +47,7 @@ class Freezing:
 
 def _part(backbone: nn.Module, name: str) -> nn.Module:
     if name not in {each for each, _ in backbone.named_modules() if each}:
-        children = [child for child, _ in backbone.named_children()]
+        children = [n for n, child in backbone.named_children() if [*child.parameters()]]
         meant, top = did_you_mean(near(name, children)), ", ".join(children)
         raise ValueError(
             f"training.freeze.parts: the backbone has no part '{name}'{meant} (its parts are "
