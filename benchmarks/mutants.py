@@ -328,6 +328,11 @@ def _pytest(files: Sequence[str], *plugins: object) -> int:
 # -- which tests run which function ----------------------------------------------------------------
 
 
+def _processor_seconds() -> float:
+    """Of this process and of those that it has started and seen end, however busy the machine."""
+    return sum(os.times()[:4])
+
+
 class Recorder:
     """A pytest plugin that notes the functions of the package that each test calls."""
 
@@ -340,7 +345,7 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._seen, self._calls = set(), 0
-        began = time.perf_counter()
+        began = _processor_seconds()
         threading.settrace(self._note)
         sys.settrace(self._note)
         try:
@@ -354,7 +359,7 @@ class Recorder:
                 if code.co_filename.startswith(self.package)
             }
             entry = self.calls.setdefault(item.nodeid, {"is_good": True})
-            entry["seconds"] = time.perf_counter() - began
+            entry["seconds"] = _processor_seconds() - began
             entry["functions"] = sorted(functions)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -458,7 +463,7 @@ def _tests_for(mutant: Mutant, calls: Calls) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True)
 class Trial:
-    """A mutant, and the rounds of tests to ask with the longest time for each."""
+    """A mutant, and the rounds of tests to ask with the seconds of each round."""
 
     mutant: Mutant
     rounds: tuple[tuple[list[str], float], ...]
@@ -521,15 +526,17 @@ def _trial(mutant: Mutant, copy: Path, calls: Calls) -> Trial:
     files = sorted({test.split("::")[0] for tests in rounds for test in tests})
     digests = _digest(source), _digest(*((copy / file).read_bytes() for file in files))
     seconds = [sum(calls[t]["seconds"] for t in tests if t in calls) for tests in rounds]
-    timed = ((tests, 120 + 5 * known) for tests, known in zip(rounds, seconds, strict=True))
-    return Trial(mutant, tuple(timed), digests)
+    return Trial(mutant, tuple(zip(rounds, seconds, strict=True)), digests)
 
 
 def _outcome(trial: Trial, *, is_loaded: bool) -> Outcome:
     """What the tests say, round by round until one notices; the first one where all is loaded."""
     began = time.perf_counter()
     status = "no test"
-    for tests, timeout in trial.rounds[:1] if is_loaded else trial.rounds:
+    for tests, seconds in trial.rounds[:1] if is_loaded else trial.rounds:
+        # On a busy machine, and behind others on it, everything takes longer.
+        slowness = max(1.0, 4 * os.getloadavg()[0] / (os.cpu_count() or 1))
+        timeout = slowness * (60 + 5 * seconds)
         status = _status(trial.mutant, tests, timeout=timeout, is_loaded=is_loaded)
         if status != "survived":
             break
