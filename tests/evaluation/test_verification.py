@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from sphereface2.data.sources.source import images_digest
-from sphereface2.evaluation import metrics
+from sphereface2.evaluation import metrics, pair_scores
 from sphereface2.evaluation.pair_scores import PairScores, _merged_folds, combine, score_pairs
 from sphereface2.evaluation.results import COMBINED, EvaluationResult, installed_versions
 from sphereface2.evaluation.thresholds import tar_at_fars
@@ -452,3 +452,65 @@ def test_a_fold_that_is_left_with_one_kind_joins_its_neighbour() -> None:
     last = np.array([True, False, True, False, True, True])
     assert _merged_folds(folds, last).tolist() == [0, 0, 1, 1, 1, 1]
     assert _merged_folds(folds, np.array([True, False] * 3)).tolist() == folds.tolist()
+
+
+def test_pairs_may_be_plain_lists_with_zeros_and_ones() -> None:
+    pairs, same, folds = pair_list()
+    whole = score_pairs("plain", people(0), pairs, same, folds)
+    listed = score_pairs(
+        "plain", people(0), pairs.tolist(), same.astype(int).tolist(), folds.astype(float).tolist()
+    )
+    np.testing.assert_array_equal(listed.scores, whole.scores)
+    assert (listed.same.dtype, listed.folds.dtype) == (np.bool_, np.int64)
+    assert measure(listed, model="m", replicates=0) == measure(whole, model="m", replicates=0)
+
+
+def test_a_cosine_is_never_beyond_one() -> None:
+    """Of an embedding with itself, and with itself turned round: rounding steps over at times."""
+    rows = np.random.default_rng(0).normal(size=(500, 48)).astype(np.float32)
+    embeddings = np.concatenate([rows, -3 * rows])
+    numbers = np.arange(500)
+    pairs = np.concatenate(
+        [np.stack([numbers, numbers], axis=1), np.stack([numbers, numbers + 500], axis=1)]
+    )
+    found = score_pairs("plain", embeddings, pairs, np.arange(1000) < 500, np.arange(1000) % 2)
+    assert found.scores.max() == 1.0
+    assert found.scores.min() == -1.0
+    assert (np.abs(found.scores) > 0.9999).all()
+
+
+def test_long_lists_are_scored_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = scored("plain", 0)
+    monkeypatch.setattr(pair_scores, "_CHUNK", 7)
+    np.testing.assert_array_equal(scored("plain", 0).scores, whole.scores)
+
+
+def test_attributes_and_digests_of_images_go_with_the_pairs() -> None:
+    pairs, same, folds = pair_list()
+    holes = people(0)
+    holes[3] = np.nan
+    kinds = np.array([f"kind {number}" for number in range(120)])
+    found = score_pairs(
+        "plain", holes, pairs, same, folds,
+        attributes={"kind": kinds}, images="abc", missing="skip",
+    )  # fmt: skip
+    kept = ~(pairs == 3).any(axis=1)
+    assert found.attributes["kind"].tolist() == kinds[kept].tolist()
+    assert found.images == "abc"
+    assert set(found.sources) == {"plain"}
+    unknown = scored("other", 1)
+    pooled = combine([found, found])
+    assert (pooled.images, pooled.missing_images) == ("abc+abc", 2)
+    assert combine([found, unknown]).images == ""
+    assert set(combine([found, unknown]).sources) == {"plain", "other"}
+    with pytest.raises(ValueError, match="no verification set to combine"):
+        combine([])
+
+
+def test_an_image_beyond_those_there_is_named() -> None:
+    pairs, same, folds = pair_list()
+    for number, wrong in ((4, -1), (9, 120)):
+        beyond = pairs.copy()
+        beyond[number, 1] = wrong
+        with pytest.raises(ValueError, match=rf"1 of 120 pairs name an image .*\(number {number}"):
+            score_pairs("plain", people(0), beyond, same, folds)
