@@ -2,7 +2,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sphereface2.evaluation.templates import ImageNorm, Templates, pool_templates
+from sphereface2.evaluation.templates import ImageNorm, Templates, pair_scores, pool_templates
 from sphereface2.models.unit_rows import Mirror
 
 
@@ -122,3 +122,17 @@ def test_bad_input_gets_a_sentence(change: dict[str, object], message: str) -> N
     }  # fmt: skip
     with pytest.raises(ValueError, match=message):
         pool_templates(**arguments)  # type: ignore[arg-type] # deliberately wrong
+
+
+@pytest.mark.parametrize("count", [20, 400], ids=["products", "pair by pair"])
+def test_the_score_of_a_template_with_itself_is_never_beyond_one(count: int) -> None:
+    """Float32 vectors of length 1: rounding takes many of their squares a little above 1."""
+    vectors = np.random.default_rng(0).normal(size=(count, 40))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    both = np.concatenate([vectors, -vectors]).astype(np.float32)
+    templates = Templates(np.arange(2 * count), both)
+    left = np.arange(count, dtype=np.int32)
+    for right, end in ((left, 1.0), (left + count, -1.0)):
+        found = pair_scores(templates, left, right.astype(np.int32))
+        assert np.abs(found).max() == 1.0
+        np.testing.assert_allclose(found, end, atol=1e-6)

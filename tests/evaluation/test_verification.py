@@ -468,7 +468,7 @@ def test_pairs_may_be_plain_lists_with_zeros_and_ones() -> None:
 def test_a_cosine_is_never_beyond_one() -> None:
     """Of an embedding with itself, and with itself turned round: rounding steps over at times."""
     rows = np.random.default_rng(0).normal(size=(500, 48)).astype(np.float32)
-    embeddings = np.concatenate([rows, -3 * rows])
+    embeddings = np.concatenate([rows, -rows])
     numbers = np.arange(500)
     pairs = np.concatenate(
         [np.stack([numbers, numbers], axis=1), np.stack([numbers, numbers + 500], axis=1)]
