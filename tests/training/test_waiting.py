@@ -54,6 +54,27 @@ def test_other_ways_are_advised_where_all_processors_are_busy() -> None:
     assert "workers_wanted" not in notice.values
 
 
+def test_ten_steps_and_a_second_are_enough_to_judge() -> None:
+    assert advice(share=0.5, busy=2.0, steps=10, seconds=0.5) is not None
+    assert advice(share=0.5, busy=2.0, steps=16, seconds=1 / 16) is not None
+    assert advice(share=0.0625, busy=2.0) is not None
+
+
+def test_a_window_that_was_quiet_does_not_count_in_the_next_one() -> None:
+    waiting = WaitingAdvice(workers=2, cores=8.0)
+    waiting.add(seconds=9.0, wait_seconds=9.0, wait_cpu_seconds=0.0)  # the first batch
+    for _ in range(20):
+        waiting.add(seconds=1.0, wait_seconds=0.03125, wait_cpu_seconds=0.25)
+    assert waiting.notice(20) is None
+    assert (waiting.steps, waiting.seconds) == (0, 0.0)
+    assert (waiting.wait_seconds, waiting.cpu_seconds) == (0.0, 0.0)
+    for _ in range(10):
+        waiting.add(seconds=1.0, wait_seconds=0.5, wait_cpu_seconds=1.0)
+    notice = waiting.notice(30)
+    assert notice is not None
+    assert notice.values == {"data_wait": 0.5, "workers": 2.0, "workers_wanted": 4.0}
+
+
 def test_it_is_said_once() -> None:
     waiting = WaitingAdvice(workers=1, cores=4.0)
     said = 0
