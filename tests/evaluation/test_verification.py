@@ -461,7 +461,8 @@ def test_pairs_may_be_plain_lists_with_zeros_and_ones() -> None:
         "plain", people(0), pairs.tolist(), same.astype(int).tolist(), folds.astype(float).tolist()
     )
     np.testing.assert_array_equal(listed.scores, whole.scores)
-    assert (listed.same.dtype, listed.folds.dtype) == (np.bool_, np.int64)
+    assert listed.same.dtype == np.bool_
+    assert listed.folds.dtype == np.int64
     assert measure(listed, model="m", replicates=0) == measure(whole, model="m", replicates=0)
 
 
