@@ -14,12 +14,13 @@ from typer.testing import CliRunner, Result
 from sphereface2.backbones import build_backbone
 from sphereface2.cli import inspect as inspecting
 from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.sources.image_file import read_image
 from sphereface2.data.sources.image_list import ImageList
 from sphereface2.data.sources.source import Faces
 from sphereface2.datatools.inspect import Inspected
 from sphereface2.datatools.inspect import embeddings as source_embeddings
 from sphereface2.models.extraction import Extraction
-from sphereface2.models.folder import save_model
+from sphereface2.models.folder import load_model, save_model
 from tests.data.drawn_faces import face, save
 
 
@@ -209,3 +210,25 @@ def test_files_that_are_not_read_are_counted_and_listed(tmp_path: Path) -> None:
     assert listed[1].endswith(
         "person0/phone.heic\tit is of the kind HEIC, which is not read; convert it to JPEG or PNG"
     )
+
+
+def test_saved_embeddings_judge_as_their_model_does(
+    faces: Path, model: Path, tmp_path: Path
+) -> None:
+    words = ["--threshold", "0.05"]
+    by_model = run(faces, "--model", model, "--output", tmp_path / "a", *words)
+    assert by_model.exit_code == 0, by_model.output
+    # In another order, with names: what 'extract' writes of a list, say.
+    images = sorted(path for path in faces.glob("*/*.jpg") if path.name != "bad.jpg")
+    pictures = [read_image(path) for path in reversed(images)]
+    np.save(tmp_path / "x.npy", load_model(model).embed(pictures))
+    names = [path.relative_to(faces).as_posix() for path in reversed(images)]
+    (tmp_path / "x.txt").write_text("".join(f"{name}\n" for name in names))
+    saved = run(faces, "--embeddings", tmp_path / "x.npy", "--output", tmp_path / "b", *words)
+    assert saved.exit_code == 0, saved.output
+    one, other = (table(tmp_path / name / "suspects.csv") for name in ("a", "b"))
+    assert [row["image"] for row in one] == [row["image"] for row in other]
+    assert one
+    (tmp_path / "x.txt").write_text("".join(f"{name}!\n" for name in names))
+    wrong = run(faces, "--embeddings", tmp_path / "x.npy", "--output", tmp_path / "c")
+    assert "have no embedding" in str(wrong.exception)

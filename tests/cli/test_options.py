@@ -272,6 +272,9 @@ COMMANDS: dict[str, dict[str, list[tuple[list[str], str]]]] = {
     "inspect": {
         "--root": [(["crops", "--root", "crops"], "root is for lists")],
         "--model": ALWAYS,
+        "--embeddings": [
+            (["crops", "--model", "run", "--embeddings", "x.npy"], "--embeddings and --model excl")
+        ],
         "--output": ALWAYS,
         "--workers": [(["crops", "--workers", "-3"], "Invalid value for '--workers'")],
         "--false-alarms": [
@@ -515,8 +518,8 @@ def test_saved_embeddings_may_lack_some_images(place: Path) -> None:
 
 
 MISTAKES = [
-    (["evaluate", "net.onnx"], "net.onnx is an ONNX model, which evaluate cannot run"),
-    (["evaluate", "net.onnx", "--on", "mine.txt"], "judge that with --embeddings X.npy"),
+    (["evaluate", "net.onnx"], "net.onnx says nothing about the pixels that it takes"),
+    (["evaluate", "net.onnx", "--on", "mine.txt"], "sphereface2 import net.onnx FOLDER"),
     (["evaluate", "--embeddings", "crops", "--on", "mine.txt"], "crops is a folder, where one"),
     (["evaluate", "--embeddings", "bad.pt", "--on", "mine.txt"], "bad.pt cannot be read as a"),
 ]

@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from sphereface2.evaluation.ranked_scores import RankedScores
 from sphereface2.evaluation.uncertainty import wilson
@@ -44,29 +45,30 @@ def test_the_threshold_keeps_to_its_share(share: float) -> None:
     assert np.mean(scores >= lower) > 0.9 * share
 
 
-def test_pairs_that_share_people_are_worth_fewer() -> None:
-    # 40 people with an offset each: all impostor pairs among them, which share it.
+@pytest.mark.parametrize("share", [0.5, 0.2, 0.05])
+def test_pairs_that_share_people_are_worth_fewer(share: float) -> None:
+    # 60 people with an offset each: all impostor pairs among them, which share it.
     generator = np.random.default_rng(1)
-    people = np.array([(a, b) for a in range(40) for b in range(a)])
-    offset = generator.normal(size=40)
-    scores = offset[people].sum(axis=1) + 0.1 * generator.normal(size=len(people))
-    ranked = RankedScores.of(scores, people)
-    assert ranked.independent < len(people) / 5
-    rate = ranked.rate(float(np.quantile(scores, 0.9)))
+    people = np.array([(a, b) for a in range(60) for b in range(a)])
+    offset = generator.normal(size=60)
+    scores = offset[people].sum(axis=1) + generator.normal(size=len(people))
+    score = float(np.quantile(scores, 1 - share))
+    found = RankedScores.of(scores, people).rate(score).interval
     # A bootstrap over people by hand: a pair counts as often as both of its people are drawn.
-    accepted = scores >= np.quantile(scores, 0.9)
+    accepted = scores >= score
     shares = []
     for _ in range(400):
-        times = np.bincount(generator.integers(0, 40, 40), minlength=40)
+        times = np.bincount(generator.integers(0, 60, 60), minlength=60)
         weights = times[people].prod(axis=1)
         shares.append(np.sum(weights * accepted) / weights.sum())
     low, high = np.quantile(shares, [0.025, 0.975])
-    assert rate.interval.low < low + 0.03
-    assert rate.interval.high > high - 0.05
-    assert rate.interval.high - rate.interval.low < 2.5 * (high - low)
+    assert 0.75 < (found.high - found.low) / (high - low) < 1.5
+    assert found.low < share < found.high
+    plain = RankedScores.of(scores).rate(score).interval
+    assert found.high - found.low > 1.5 * (plain.high - plain.low)
 
 
 def test_they_are_plain_numbers() -> None:
     ranked = RankedScores.of(np.random.default_rng(0).normal(size=500))
     values = json.loads(json.dumps(asdict(ranked)))
-    assert RankedScores(tuple(values["scores"]), tuple(values["ranks"]), 500.0) == ranked
+    assert TypeAdapter(RankedScores).validate_python(values) == ranked

@@ -271,11 +271,12 @@ def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
             "--embeddings"
         )
     from sphereface2.experiments.paper.published import LOSSES
+    from sphereface2.models.folder import NETWORKS
     from sphereface2.runs.evaluate import evaluate as evaluate_run
 
     _refuse_onnx(given)
     folder = Path(given[0])
-    if (folder / "model.safetensors").is_file():
+    if any((folder / name).is_file() for name in NETWORKS):
         raise ValueError(
             f"{folder} is a model folder, which has no sets of its own: name some with --on, or a "
             "benchmark with --protocol"
@@ -340,9 +341,8 @@ def _sort_words(
 def _refuse_onnx(words: Sequence[str]) -> None:
     for word in (word for word in words if word.lower().endswith(".onnx")):
         raise ValueError(
-            f"{word} is an ONNX model, which evaluate cannot run; embed the images with it "
-            "elsewhere, save the table as X.npy with one name per line in X.txt, and judge that "
-            "with --embeddings X.npy"
+            f"{word} says nothing about the pixels that it takes; make a model folder of it: "
+            f"sphereface2 import {word} FOLDER --size 112"
         )
 
 

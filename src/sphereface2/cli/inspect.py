@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sphereface2.datatools.inspect.duplicates import DuplicateGroup
     from sphereface2.datatools.inspect.image_facts import ImageFacts
     from sphereface2.evaluation.mislabelled import MislabelledResult
-    from sphereface2.models.folder import LoadedModel
+    from sphereface2.models.unit_rows import Vectors
 
 
 def inspect(
@@ -33,6 +33,14 @@ def inspect(
     model: Annotated[
         Path | None,
         typer.Option(help="A run or model folder: also look for wrong labels with it."),
+    ] = None,
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead of a model: embeddings of these images that were saved, with their names "
+            "beside them (as 'extract' writes them).",
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Where the report goes; inspection/NAME if not given.")
@@ -63,11 +71,14 @@ def inspect(
     from sphereface2.evaluation.results import installed_versions
 
     if model is None:
+        refuse_idle(context, "device", because="is for --model, with which labels are judged")
+    elif embeddings is not None:
+        refuse_idle(context, "embeddings", because="and --model exclude each other")
+    if model is None and embeddings is None:
         refuse_idle(
             context,
             "false_alarms",
             "threshold",
-            "device",
             because="is for --model, with which labels are judged",
         )
     if threshold is not None:
@@ -91,25 +102,33 @@ def inspect(
     with watch("comparing copies") as progress:
         inspection, groups = inspect_images(source, facts, progress=progress)
     labels = None
+    vectors = None
     if loaded is not None and model is not None:
-        from sphereface2.datatools.inspect.embeddings import embedding_key
+        from sphereface2.datatools.inspect.embeddings import embed_source, embedding_key
+        from sphereface2.training.devices import choose_device
 
+        with watch("embedding the images") as progress:
+            vectors = embed_source(
+                source,
+                facts.readable.nonzero()[0],
+                folder / "embeddings.npy",
+                model=loaded,
+                key=embedding_key(model, facts.digest[facts.readable]),
+                device=choose_device(device),
+                workers=threads,
+                progress=progress,
+            )
+    elif embeddings is not None:
+        vectors = _saved_vectors(source, facts, embeddings)
+    if vectors is not None:
         labels = _judge_labels(
-            source,
-            facts,
-            folder,
-            model=loaded,
-            key=embedding_key(model, facts.digest[facts.readable]),
-            workers=threads,
-            device=device,
-            false_alarms=false_alarms,
-            threshold=threshold,
-            watch=watch,
+            source, facts, vectors, false_alarms=false_alarms, threshold=threshold, watch=watch
         )
+    judge = model or embeddings
     inspected = Inspected(
         title=data.resolve().name,
         data=inspection,
-        model=str(model) if model is not None else None,
+        model=str(judge) if judge is not None else None,
         labels=labels,
         versions=installed_versions(),
     )
@@ -117,15 +136,21 @@ def inspect(
     _print(inspected, folder, as_json=json)
 
 
+def _saved_vectors(source: "EncodedImages", facts: "ImageFacts", path: Path) -> "Vectors":
+    """The rows of saved embeddings that are of the readable images, by their names."""
+    from sphereface2.evaluation.protocols.measuring import Subject, rows_of
+    from sphereface2.models.unit_rows import fold_mirror
+
+    saved = Subject(None, path, Path()).read(path)
+    names = [source.name(number) for number in facts.readable.nonzero()[0].tolist()]
+    return fold_mirror(*rows_of(saved, names))
+
+
 def _judge_labels(
     source: "EncodedImages",
     facts: "ImageFacts",
-    folder: Path,
+    vectors: "Vectors",
     *,
-    model: "LoadedModel",
-    key: str,
-    workers: int,
-    device: str,
     false_alarms: float,
     threshold: float | None,
     watch: Watch,
@@ -134,26 +159,13 @@ def _judge_labels(
 
     import numpy as np
 
-    from sphereface2.datatools.inspect.embeddings import embed_source
     from sphereface2.evaluation.mislabelled import find_mislabelled
     from sphereface2.files import printable
-    from sphereface2.training.devices import choose_device
 
     numbers = np.flatnonzero(facts.readable)
-    with watch("embedding the images") as progress:
-        embeddings = embed_source(
-            source,
-            numbers,
-            folder / "embeddings.npy",
-            model=model,
-            key=key,
-            device=choose_device(device),
-            workers=workers,
-            progress=progress,
-        )
     with watch("judging the labels") as progress:
         result = find_mislabelled(
-            embeddings,
+            vectors,
             source.labels[numbers],
             false_alarms=false_alarms,
             threshold=threshold,

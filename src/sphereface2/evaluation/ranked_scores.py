@@ -36,12 +36,12 @@ class RankedScores:
     """Scores of one kind of pairs.
 
     scores: falling; ranks: how many pairs score at least that, the last being all of them
-    independent: how many pairs that share no person would be as sure as these
+    worth: at shares that fall, how many pairs that share no person would be as sure as these
     """
 
     scores: tuple[float, ...]
     ranks: tuple[int, ...]
-    independent: float
+    worth: tuple[tuple[float, float], ...]
 
     @classmethod
     def of(cls, scores: FloatArray, people: IntArray | None = None) -> Self:
@@ -55,7 +55,7 @@ class RankedScores:
         return cls(
             tuple(falling[ranks - 1].tolist()),
             tuple(ranks.tolist()),
-            _independent(falling, scores, people),
+            _worth(falling, scores, people),
         )
 
     @property
@@ -72,12 +72,16 @@ class RankedScores:
     def rate(self, score: float) -> Rate:
         """The share of the pairs that score at least `score`, with its interval.
 
-        The interval is Wilson's for as many independent pairs as these are worth.
+        The interval is Wilson's for as many independent pairs as these are worth at that share: of
+        the two nearest shares where that is known, the lesser worth.
         """
         count = self.at_or_above(score)
         share = count / self.pairs
-        low, high = wilson_ends(share, self.independent)
-        method = WILSON if self.independent == self.pairs else WILSON_OVER_PEOPLE
+        above = [pairs for known, pairs in self.worth if known >= share]
+        below = [pairs for known, pairs in self.worth if known < share]
+        worth = min([*above[-1:], *below[:1]])
+        low, high = wilson_ends(share, worth)
+        method = WILSON if worth == self.pairs else WILSON_OVER_PEOPLE
         return Rate(share, count, self.pairs, Interval(low, high, 0.95, method))
 
     def threshold(self, share: float) -> float:
@@ -90,21 +94,21 @@ class RankedScores:
         return float(np.nextafter(self.scores[kept], np.inf))
 
 
-def _independent(falling: FloatArray, scores: FloatArray, people: IntArray | None) -> float:
-    """How many independent pairs would scatter as these do when their people are drawn again.
-
-    The smallest number over several scores: with it no interval is too narrow.
-    """
-    total = scores.size
-    least = float(total)
+def _worth(
+    falling: FloatArray, scores: FloatArray, people: IntArray | None
+) -> tuple[tuple[float, float], ...]:
+    """How many independent pairs would scatter as these do when their people are drawn again."""
+    total = float(scores.size)
     if people is None:
-        return least
+        return ((1.0, total),)
+    found: list[tuple[float, float]] = []
     for share in _PROBED:
         count = int(share * total)
-        if count < _FEWEST:
+        if found and count < _FEWEST:
             break
-        drawn = replicated_shares(scores >= falling[count - 1], people, replicates=_REPLICATES)
+        threshold = falling[max(count, 1) - 1]
+        drawn = replicated_shares(scores >= threshold, people, replicates=_REPLICATES)
         spread = float(np.var(drawn))
-        if spread > 0:
-            least = min(least, share * (1 - share) / spread)
-    return max(1.0, least)
+        worth = share * (1 - share) / spread if spread > 0 else total
+        found.append((share, max(1.0, min(worth, total))))
+    return tuple(found)

@@ -68,7 +68,7 @@ def export_model(
             return Exported(export_graph(model, output, to=to))
     sets = find_sets(list(on) or [str(calibration_data)], root=root)
     prepare_sets(sets, workers=workers, watch=watch)
-    images = _spread(calibration_data)
+    images = spread_images(calibration_data)
     losses: list[tuple[str, Difference]] = []
 
     def check(before: LoadedModel, after: LoadedModel) -> None:
@@ -93,7 +93,7 @@ def export_model(
     return Exported(found, losses[0][1], losses[0][0])
 
 
-def _spread(data: Path) -> list[ImageArray]:
+def spread_images(data: Path) -> list[ImageArray]:
     """Some images of a source, from all over it."""
     source = open_images(data)
     numbers = np.unique(np.linspace(0, len(source) - 1, _RANGE_IMAGES).astype(int))
