@@ -114,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     console = Console()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
+    os.nice(5)  # hours of work that nobody waits for
     modules = _modules(options.modules)
     known = read_equivalent(EQUIVALENT)
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
@@ -497,7 +498,7 @@ def _judge(
     for is_loaded in (True, False):
         with _pool(copies, files if is_loaded else ()) as pool:
             if is_loaded and quick:
-                _require_that_tests_pass(pool, quick[0])
+                _require_that_tests_pass(pool, min(quick, key=lambda each: each.rounds[0][1]))
             work = {pool.submit(_outcome, trial, is_loaded=is_loaded): trial
                     for trial in (quick if is_loaded else trials)
                     if trial.mutant.key not in found}  # fmt: skip
