@@ -3,6 +3,7 @@
     python -m benchmarks.loader                     # 4,000 rendered faces as 112x112 JPEGs
     python -m benchmarks.loader --crops FOLDER      # your own aligned crops, a folder a person
     python -m benchmarks.loader --busy 2            # beside two busy processes
+    python -m benchmarks.loader --augment strong    # augmented images against plain ones, of a .rec
 
 All contenders are started once and then take turns, TURN batches each; a ratio is taken within
 each round of turns, and the median of the rounds is shown. `bare` is cv2.imdecode over bytes in
@@ -25,7 +26,7 @@ import statistics
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
+from sphereface2.data.augmentation import AUGMENTATIONS, build_augmentation
 from sphereface2.data.loader.batch_plan import BatchPlan
 from sphereface2.data.loader.batch_reader import BatchReader
 from sphereface2.data.loader.loader import Loader, WorkerKind
@@ -56,6 +58,8 @@ _SETTLED = 0.1  # seconds until workers have read ahead and rest
 
 Read = Callable[[int], None]
 """Reads so many batches."""
+Make = Callable[[ExitStack], Read]
+"""Starts a contender, to be ended with the stack."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--busy", type=int, default=0, help="processes that keep a core busy each")
+    parser.add_argument("--augment", choices=AUGMENTATIONS, nargs="+", help="compare these instead")
     options = parser.parse_args()
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
@@ -93,6 +98,9 @@ def main() -> None:
             neighbour.start()
             neighbours.callback(neighbour.kill)
         for workers in options.workers:
+            if options.augment:
+                _compare_augmented(records, options.augment, workers=workers, rounds=options.rounds)
+                continue
             _compare(crops, records, memory, workers=workers, rounds=options.rounds)
 
 
@@ -104,32 +112,20 @@ def _spin() -> None:
 def _compare(
     crops: ImageFolder, records: RecordIO, memory: Source, *, workers: int, rounds: int
 ) -> None:
-    with ExitStack() as alive:
-        contenders: dict[str, tuple[Read, set[int]]] = {}
-
-        def start(name: str, make: Callable[[ExitStack], Read]) -> None:
-            before = _processes()
-            read = make(alive)
-            read(2 * workers)  # all of its workers are there
-            contenders[name] = read, _processes() - before | {os.getpid()}
-
-        start("bare", lambda alive: _bare(alive, crops, workers))
-        start("bare, processes", lambda alive: _bare_processes(alive, crops, workers))
-        start(".rec", lambda alive: _loader(alive, records, workers))
-        start(".rec, threads", lambda alive: _loader(alive, records, workers, kind="threads"))
-        start(".rec, DataLoader", lambda alive: _torch_loader(alive, records, workers))
-        start("folder", lambda alive: _loader(alive, crops, workers))
-        start("folder, threads", lambda alive: _loader(alive, crops, workers, kind="threads"))
-        start("folder, DataLoader", lambda alive: _torch_loader(alive, crops, workers))
-        start("DataLoader, usual", lambda alive: _usual_loader(alive, crops, workers))
-        start("memory, threads", lambda alive: _loader(alive, memory, workers))
-        start("memory, DataLoader", lambda alive: _torch_loader(alive, memory, workers))
-        turns: dict[str, list[Turn]] = {name: [] for name in contenders}
-        for number in range(rounds + 1):
-            for name, (read, processes) in contenders.items():
-                turn = _turn(read, processes)
-                if number:  # the first round warms up
-                    turns[name].append(turn)
+    makers: dict[str, Make] = {
+        "bare": lambda alive: _bare(alive, crops, workers),
+        "bare, processes": lambda alive: _bare_processes(alive, crops, workers),
+        ".rec": lambda alive: _loader(alive, records, workers),
+        ".rec, threads": lambda alive: _loader(alive, records, workers, kind="threads"),
+        ".rec, DataLoader": lambda alive: _torch_loader(alive, records, workers),
+        "folder": lambda alive: _loader(alive, crops, workers),
+        "folder, threads": lambda alive: _loader(alive, crops, workers, kind="threads"),
+        "folder, DataLoader": lambda alive: _torch_loader(alive, crops, workers),
+        "DataLoader, usual": lambda alive: _usual_loader(alive, crops, workers),
+        "memory, threads": lambda alive: _loader(alive, memory, workers),
+        "memory, DataLoader": lambda alive: _torch_loader(alive, memory, workers),
+    }
+    turns = _take_turns(makers, workers=workers, rounds=rounds)
     print(
         f"\nworkers={workers}           images/s  of bare  of bare, processes  DataLoader  us cpu"
     )
@@ -143,6 +139,39 @@ def _compare(
         cpu = 1e6 * statistics.median(each.cpu for each in taken)
         ratios = f"{of_threads:>8.1%} {of_processes:>19.1%} {times:>11}"
         print(f"{name:<18} {rate:>9.0f} {ratios} {cpu:>7.0f}")
+
+
+def _compare_augmented(
+    records: RecordIO, names: Sequence[str], *, workers: int, rounds: int
+) -> None:
+    makers: dict[str, Make] = {
+        name: lambda alive, name=name: _loader(alive, records, workers, augment=name)  # type: ignore[misc]
+        for name in ("none", *names)
+    }
+    turns = _take_turns(makers, workers=workers, rounds=rounds)
+    print(f"\nworkers={workers}  images/s  of none  us cpu")
+    for name, taken in turns.items():
+        rate = 1 / statistics.median(each.wall for each in taken)
+        cpu = 1e6 * statistics.median(each.cpu for each in taken)
+        print(f"{name:<9} {rate:>9.0f} {_ratio(turns['none'], taken):>8.1%} {cpu:>7.0f}")
+
+
+def _take_turns(makers: Mapping[str, Make], *, workers: int, rounds: int) -> dict[str, list[Turn]]:
+    """Start all contenders, and let each read in each round."""
+    with ExitStack() as alive:
+        contenders: dict[str, tuple[Read, set[int]]] = {}
+        for name, make in makers.items():
+            before = _processes()
+            read = make(alive)
+            read(2 * workers)  # all of its workers are there
+            contenders[name] = read, _processes() - before | {os.getpid()}
+        turns: dict[str, list[Turn]] = {name: [] for name in contenders}
+        for number in range(rounds + 1):
+            for name, (read, processes) in contenders.items():
+                turn = _turn(read, processes)
+                if number:  # the first round warms up
+                    turns[name].append(turn)
+    return turns
 
 
 def _turn(read: Read, processes: set[int]) -> Turn:
@@ -234,9 +263,23 @@ def _decode_received(part: range) -> None:
     _decode([_received[index % len(_received)] for index in part])
 
 
-def _loader(alive: ExitStack, source: Source, workers: int, *, kind: WorkerKind = "auto") -> Read:
+def _loader(
+    alive: ExitStack,
+    source: Source,
+    workers: int,
+    *,
+    kind: WorkerKind = "auto",
+    augment: str = "none",
+) -> Read:
     plan = BatchPlan(source.labels, batch_size=BATCH)
-    loader = Loader(source, plan, size=SIZE, workers=workers, worker_kind=kind)
+    loader = Loader(
+        source,
+        plan,
+        size=SIZE,
+        augmentation=None if augment == "none" else build_augmentation(augment),
+        workers=workers,
+        worker_kind=kind,
+    )
     batches = alive.enter_context(closing(loader.batches(0, _FOREVER)))
     return lambda count: _take(batches, count)
 

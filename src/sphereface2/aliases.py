@@ -27,6 +27,8 @@ OPTION_ALIASES: dict[str, tuple[str, ...]] = {
 # Words that are not understood, and what is meant by them.
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "gpu": ("cuda",),
+    "preset": ("name",),
+    "augment": ("augmentation",),
     "nvidia": ("cuda",),
     "metal": ("mps",),
     "fp32": ("float32",),

@@ -142,6 +142,7 @@ def test_an_output_that_cannot_be_written_is_noticed_before_the_work(
 
 def test_lists_name_everything() -> None:
     from sphereface2.backbones import BACKBONES
+    from sphereface2.data.augmentation import AUGMENTATIONS
     from sphereface2.data.pairs import VERIFICATION_SETS
     from sphereface2.data.sources import SOURCES
     from sphereface2.heads import HEADS
@@ -150,6 +151,7 @@ def test_lists_name_everything() -> None:
     tables: dict[str, Mapping[str, Callable[..., object]]] = {
         "heads": HEADS,
         "backbones": BACKBONES,
+        "augmentations": AUGMENTATIONS,
         "sources": SOURCES,
         "sets": VERIFICATION_SETS,
     }

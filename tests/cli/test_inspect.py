@@ -44,6 +44,19 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_augmented_images_are_shown(faces: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page" / "augmentation-strong.html"
+    done = run(faces, "--augment", "{name: strong, rotation: 15}", "--output", page.parent)
+    assert done.exit_code == 0, done.output
+    assert [path.name for path in page.parent.iterdir()] == [page.name]
+    text = page.read_text()
+    # Twelve images as they are and in eight epochs, and not the one that cannot be read.
+    assert text.count("data:image/png;base64,") == 12 * 9
+    assert "bad.jpg" not in text
+    assert "rotation: 15.0" in text
+    assert "scale: [0.8, 1.25]" in text
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder with an untrained model in it."""

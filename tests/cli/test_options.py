@@ -287,6 +287,13 @@ COMMANDS: dict[str, dict[str, list[tuple[list[str], str]]]] = {
         "--threshold": [(["crops", "--threshold", "0.2"], "--threshold is for --model")],
         "--device": [(["crops", "--device", "cpu"], "--device is for --model")],
         "--json": ALWAYS,
+        "--augment": [
+            (["crops", "--augment", "storng"], "unknown augmentation 'storng'; did you mean"),
+            (["crops", "--augment", "{name: light, rotation: 200}"], "must be at most 180"),
+            (["crops", "--augment", "[light]"], "--augment must be a name, such as light"),
+            (["crops", "--augment", "light", "--json"], "--json is not for --augment"),
+        ],
+        "--input-size": [(["crops", "--input-size", "48"], "--input-size is for --augment")],
     },
     "convert": {
         "--root": [(["crops", "new.rec", "--root", "crops"], "root is for lists")],

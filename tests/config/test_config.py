@@ -258,6 +258,10 @@ def test_an_override_that_is_no_yaml_is_refused(file: Path) -> None:
         ("optimizer.head_learning_rate=0", "optimizer.head_learning_rate must be above 0.0, got"),
         ("optimizer={name: adamw, fused_head: yes}", "optimizer.fused_head is for optimizer.name="),
         ("optimizer={name: adamw, nesterov: yes}", "optimizer.nesterov is for optimizer.name=sgd"),
+        ("augmentation=storng", "unknown augmentation 'storng'; did you mean 'strong'?"),
+        ("augmentation.rotation=200", "augmentation.rotation: must be at most 180.0, got 200"),
+        ("augmentation=3", "augmentation must be a section of 'key: value' lines, got 3"),
+        ("augment=light", "unknown key 'augment'; did you mean 'augmentation'?"),
         ("training.average.decay=1", "training.average.decay must be below 1.0, got 1"),
         (
             "training.average.last_epochs=0",

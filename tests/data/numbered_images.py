@@ -71,3 +71,22 @@ class Endless(Numbers):
         if index != self.ready:
             time.sleep(600)
         return super().__getitem__(index)
+
+
+class Pictures(Numbers):
+    """Images that are smooth and coloured, each another."""
+
+    def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
+        return picture(self.size, index), int(self.labels[index])
+
+
+def picture(size: int, number: int) -> NDArray[np.uint8]:
+    """A sum of slow waves in each channel, of middling brightness."""
+    generator = np.random.default_rng(number)
+    y, x = np.mgrid[:size, :size] / size
+    waves = np.zeros((size, size, 3))
+    for channel in range(3):
+        for _ in range(3):
+            across, down, phase = generator.uniform(-3, 3, 3)
+            waves[..., channel] += np.cos(across * x + down * y + phase)
+    return np.rint(128 + 25 * waves).astype(np.uint8)

@@ -144,7 +144,9 @@ class Seen:
 @pytest.mark.parametrize("kind", sorted(AVERAGES))
 def test_the_average_is_what_is_evaluated_and_kept(run_folder: Path, kind: str) -> None:
     seen = Seen()
-    trainer = make_trainer(run_folder, make_config(average=AVERAGES[kind]), evaluate=seen)
+    # Augmented while it trains, but not for the statistics.
+    config = make_config(average=AVERAGES[kind], augmentation="strong")
+    trainer = make_trainer(run_folder, config, evaluate=seen)
     result = trainer.run()
     assert len(seen.networks) == 3
     kept = tensors_of(result.checkpoint)
@@ -170,7 +172,7 @@ def test_the_average_is_what_is_evaluated_and_kept(run_folder: Path, kind: str) 
 def test_a_resumed_average_has_the_same_bits(
     tmp_path: Path, kind: str, sets: bool, step: int
 ) -> None:
-    config = make_config(average=AVERAGES[kind])
+    config = make_config(average=AVERAGES[kind], augmentation="strong")
     more: dict[str, Any] = {} if sets else {"evaluate": None}
     straight = make_trainer(tmp_path / "straight", config, **more)
     straight.run()

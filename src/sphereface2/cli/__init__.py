@@ -54,6 +54,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("recipes")(listing.recipes)
 app.command("heads")(listing.heads)
 app.command("backbones")(listing.backbones)
+app.command("augmentations")(listing.augmentations)
 app.command("sources")(listing.sources)
 app.command("sets")(listing.sets)
 

@@ -42,6 +42,17 @@ def inspect(
             "beside them (as 'extract' writes them).",
         ),
     ] = None,
+    augment: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead: show what a training would see with this augmentation (light, strong, "
+            "adaface, or '{name: light, rotation: 15}')."
+        ),
+    ] = None,
+    input_size: Annotated[
+        int | None,
+        typer.Option(min=8, help="The network's, for --augment; the images' own if not given."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Where the report goes; inspection/NAME if not given.")
     ] = None,
@@ -70,6 +81,14 @@ def inspect(
     from sphereface2.datatools.inspect.image_facts import examine
     from sphereface2.evaluation.results import installed_versions
 
+    if augment is not None:
+        inspecting = ("model", "embeddings", "workers", "false_alarms", "threshold", "device")
+        refuse_idle(
+            context, *inspecting, "json", because="is not for --augment, which inspects nothing"
+        )
+        _show_augmented(data, augment, root=root, size=input_size, output=output)
+        return
+    refuse_idle(context, "input_size", because="is for --augment")
     if model is None:
         refuse_idle(context, "device", because="is for --model, with which labels are judged")
     elif embeddings is not None:
@@ -93,7 +112,7 @@ def inspect(
         model = find_model(model)
         loaded = load_model(model)
     source = open_images(data, root=root)
-    folder = output or Path("inspection") / (data.resolve().stem or "data")
+    folder = output or _folder(data)
     require_writable(folder)
     threads = workers or usable_cores()
     watch = Watch(console())
@@ -144,6 +163,38 @@ def _saved_vectors(source: "EncodedImages", facts: "ImageFacts", path: Path) -> 
     saved = Subject(None, path, Path()).read(path)
     names = [source.name(number) for number in facts.readable.nonzero()[0].tolist()]
     return fold_mirror(*rows_of(saved, names))
+
+
+def _folder(data: Path) -> Path:
+    return Path("inspection") / (data.resolve().stem or "data")
+
+
+def _show_augmented(
+    data: Path, augment: str, *, root: Path | None, size: int | None, output: Path | None
+) -> None:
+    """Write the page with examples of an augmentation."""
+    from sphereface2.config.loading import named
+    from sphereface2.config.yaml_text import parse_yaml
+    from sphereface2.data.augmentation import augmentation_options, build_augmentation
+    from sphereface2.data.sources import open_images
+    from sphereface2.datatools.inspect.augmented import augmented_examples
+    from sphereface2.evaluation.results import installed_versions
+    from sphereface2.reporting.pages.augmentation import augmentation_page
+
+    given = named(parse_yaml(augment, origin="--augment"))
+    if not isinstance(given, dict):
+        raise ValueError(f"--augment must be a name, such as light, or a mapping, got '{augment}'")
+    name = str(given.pop("name", "none"))
+    options = augmentation_options(name, given)
+    source = open_images(data, root=root)
+    page = (output or _folder(data)) / f"augmentation-{name}.html"
+    require_writable(page.parent)
+    images = augmented_examples(source, build_augmentation(name, **options), size=size)
+    versions, title = installed_versions(), data.resolve().name
+    augmentation_page(images, title=title, name=name, options=options, versions=versions).write(
+        page
+    )
+    say(console(), f"what the network will see: {page}")
 
 
 def _judge_labels(

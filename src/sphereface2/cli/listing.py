@@ -1,4 +1,4 @@
-"""Commands that list what there is: recipes, heads, backbones, sources, sets."""
+"""Commands that list what there is: recipes, heads, backbones, augmentations, sources, sets."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
@@ -48,6 +48,13 @@ def backbones(name: Name = None) -> None:
     from sphereface2.backbones import BACKBONES
 
     _print_choices("backbone", BACKBONES, name)
+
+
+def augmentations(name: Name = None) -> None:
+    """List the augmentations of training images with their options and defaults."""
+    from sphereface2.data.augmentation import AUGMENTATIONS
+
+    _print_choices("augmentation", AUGMENTATIONS, name)
 
 
 def sources(name: Name = None) -> None:

@@ -63,6 +63,7 @@ def _read_recipe(name: str) -> dict[str, Any]:
 _CHOICES = (
     ("data",),
     ("open_set", "data"),
+    ("augmentation",),
     ("backbone",),
     ("head",),
     ("optimizer",),
@@ -71,9 +72,8 @@ _CHOICES = (
 )
 
 
-_UNNAMED: dict[tuple[str, ...], str] = {
-    ("optimizer",): "sgd"
-}  # the choice of a mapping without a name
+# What a mapping without a name is.
+_UNNAMED: dict[tuple[str, ...], str] = {("augmentation",): "none", ("optimizer",): "sgd"}
 
 # Where one of two keys is given: the one from above replaces the other.
 _EITHER = {("training",): ("epochs", "steps"), ("training", "average"): ("decay", "last_epochs")}

@@ -49,6 +49,7 @@ __all__ = [
 # are named here and imported when a config is read. Images and sets are checked where they are
 # opened: a recipe may leave them for the user to give.
 _OPTIONS_OF = {
+    "augmentation": ("sphereface2.data.augmentation", "augmentation_options"),
     "backbone": ("sphereface2.backbones", "backbone_options"),
     "head": ("sphereface2.heads", "head_options"),
 }
@@ -144,6 +145,12 @@ class FreezeConfig(_Section):
     epochs: float | None = Field(
         default=1.0, gt=0, description="of the training, from its start; null: all of them"
     )
+
+
+def _augmentation(value: Any) -> Any:
+    """Options alone are those of an augmentation that does nothing else."""
+    value = named(value)
+    return {"name": "none", **value} if isinstance(value, Mapping) else value
 
 
 class TrainingConfig(_Section):
@@ -402,6 +409,10 @@ class RunConfig(_Section):
     preprocessing: PreprocessingConfig | None = Field(
         default=None,
         description="what the network is shown; null: as training.start_from, else RGB in [-1, 1]",
+    )
+    augmentation: Annotated[Choice, BeforeValidator(_augmentation)] = Field(
+        default_factory=lambda: Choice(name="none"),
+        description="training images changed at random; none, light, strong or adaface",
     )
     backbone: Choice = Field(description=f"the network; {START}: that of training.start_from")
     head: Choice = Field(description="the loss")

@@ -1,4 +1,4 @@
-"""What happens to an image between its source and the network: its size, and its mirror image."""
+"""An image on its way to the network: its size, its mirror image, and what is random about it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,18 @@ def resize(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     if image.shape[:2] == (size, size):
         return image
     return np.asarray(cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def shrunk(image: NDArray[np.uint8], times: int) -> NDArray[np.uint8]:
+    """The image at a whole fraction of its size, averaged over areas."""
+    size = (image.shape[1] // times, image.shape[0] // times)
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def coarsen(place: NDArray[np.uint8], side: int, *, down: int, up: int) -> None:
+    """Scale a square image down to `side` and up again where it stands, by OpenCV's methods."""
+    coarse = cv2.resize(place, (side, side), interpolation=down)
+    cv2.resize(coarse, place.shape[:2], place, interpolation=up)
 
 
 def fit_into(place: NDArray[np.uint8], image: NDArray[np.uint8], *, mirror: bool = False) -> None:
@@ -38,6 +50,16 @@ def mirrored(indices: NDArray[np.int64], *, seed: int, epoch: int) -> NDArray[np
     """
     key = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)
     return (_mix(indices.astype(np.uint64) ^ key) >> np.uint64(63)).astype(np.bool_)
+
+
+def uniform(
+    indices: NDArray[np.int64], count: int, *, seed: int, epoch: int
+) -> NDArray[np.float64]:
+    """So many random numbers in [0, 1) for each image: (images, count), a hash as in `mirrored`."""
+    key = np.random.SeedSequence([seed, epoch, 1]).generate_state(1, np.uint64)
+    states = _mix(indices.astype(np.uint64) ^ key)[:, None]
+    steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return (_mix(states + steps) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

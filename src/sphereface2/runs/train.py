@@ -18,6 +18,7 @@ from torch import nn
 
 from sphereface2.backbones import Backbone, backbone_options, build_backbone
 from sphereface2.config.schema import Choice, RunConfig, config_from_mapping, dump_config
+from sphereface2.data.augmentation import augmentation_options
 from sphereface2.data.mixing import (
     STRANGERS,
     NoisyLabels,
@@ -288,6 +289,10 @@ def resolve(config: RunConfig) -> RunConfig:
         strangers = config.open_set.data
         options = _options("open_set.data", STRANGERS, strangers)
         values["open_set"]["data"] = _resolved(strangers, options)
+    augmentation = config.augmentation
+    values["augmentation"] = _resolved(
+        augmentation, augmentation_options(augmentation.name, augmentation.options)
+    )
     values["backbone"] = _resolved(
         config.backbone, backbone_options(config.backbone.name, config.backbone.options)
     )

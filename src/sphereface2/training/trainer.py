@@ -14,6 +14,7 @@ from torch import nn
 
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.config.schema import RunConfig
+from sphereface2.data.augmentation import build_augmentation
 from sphereface2.data.loader.batch_plan import multiples_near
 from sphereface2.data.loader.loader import Batch, Loader
 from sphereface2.data.mixing import plan_batches
@@ -112,11 +113,13 @@ class Trainer:
             images_per_person=head.images_per_person,
             seed=config.seed,
         )
+        augmentation = build_augmentation(config.augmentation.name, **config.augmentation.options)
         self.loader = Loader(
             source,
             plan,
             size=backbone.input_size,
             flip=training.flip,
+            augmentation=None if augmentation.is_idle else augmentation,
             workers=training.workers,
             worker_kind=training.worker_kind,
             pin_memory=self.device.type == "cuda",

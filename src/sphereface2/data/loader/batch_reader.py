@@ -19,6 +19,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from sphereface2.data.augmentation import Augmentation
 from sphereface2.data.sources.source import BadImage, Source, bad_images
 from sphereface2.data.transforms import fit_into, mirror_into, mirrored
 
@@ -33,13 +34,22 @@ Report = tuple[int, Exception | None, tuple[BadImage, ...], int]
 
 
 class BatchReader:
-    """Reads images of a source at `size` × `size` pixels, mirrored by a hash of the seed."""
+    """Reads images of a source at `size` × `size` pixels, mirrored and augmented by a hash."""
 
-    def __init__(self, source: Source, *, size: int, flip: bool, seed: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        size: int,
+        flip: bool,
+        seed: int,
+        augmentation: Augmentation | None = None,
+    ) -> None:
         self.source = source
         self.size = size
         self.flip = flip
         self.seed = seed
+        self.augmentation = augmentation
 
     def shape(self, images: int) -> tuple[int, int, int, int]:
         """The shape of so many images."""
@@ -60,6 +70,10 @@ class BatchReader:
         flips = [False] * len(indices)
         if self.flip:
             flips = mirrored(indices, seed=self.seed, epoch=epoch).tolist()
+        fill = draws = None
+        if self.augmentation is not None:
+            fill = self.augmentation.fill
+            draws = iter(self.augmentation.draw(indices, seed=self.seed, epoch=epoch))
         # One loop and few calls: whatever is done for each image is paid for in images a second.
         labels, source, index = [], self.source, -1
         try:
@@ -67,7 +81,10 @@ class BatchReader:
                 if is_closed():
                     break
                 image, label = source[index]
-                if image.shape != place.shape or image.dtype != _BYTES:
+                if fill is not None and draws is not None:
+                    _require_picture(image, index)
+                    fill(place, image, next(draws), mirror=flip)
+                elif image.shape != place.shape or image.dtype != _BYTES:
                     _require_picture(image, index)
                     fit_into(place, image, mirror=flip)
                 elif flip:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sphereface2.data.augmentation import Augmentation
 from sphereface2.data.loader.batch_plan import Plan, multiples_near
 from sphereface2.data.loader.batch_reader import BatchReader
 from sphereface2.data.loader.readers import (
@@ -55,6 +56,7 @@ class Loader:
         *,
         size: int,
         flip: bool = True,
+        augmentation: Augmentation | None = None,
         workers: int = 2,
         worker_kind: WorkerKind = "auto",
         pin_memory: bool = False,
@@ -81,7 +83,9 @@ class Loader:
             worker_kind == "processes"
             or (worker_kind == "auto" and CAN_SHARE and suits_processes(source))
         )
-        self._reader = BatchReader(source, size=size, flip=flip, seed=plan.seed)
+        self._reader = BatchReader(
+            source, size=size, flip=flip, seed=plan.seed, augmentation=augmentation
+        )
         self._memory = BatchMemory(self._reader.shape(self._batch_size), pin_memory=pin_memory)
 
     def batches(self, start: int, stop: int) -> Generator[Batch, None, None]:
