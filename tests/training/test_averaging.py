@@ -200,6 +200,20 @@ def test_a_stopped_run_has_statistics_that_fit_its_average(run_folder: Path) -> 
     assert torch.equal(kept[f"{AVERAGED}{name}"], kept[f"backbone.{name}"])
 
 
+@pytest.mark.parametrize("kind", sorted(AVERAGES))
+def test_a_frozen_network_with_given_weights_stays_what_it_is(run_folder: Path, kind: str) -> None:
+    config = make_config(average=AVERAGES[kind], freeze={"epochs": None}, start_from="given")
+    trainer = make_trainer(run_folder, config)
+    torch.manual_seed(9)
+    with torch.no_grad():  # after it was built, as a run is given the weights to start from
+        for value in trainer.backbone.state_dict().values():
+            value.copy_(torch.rand(value.shape) + 0.5)
+    given = {name: value.clone() for name, value in trainer.backbone.state_dict().items()}
+    kept = tensors_of(trainer.run().checkpoint)
+    for name, value in given.items():
+        torch.testing.assert_close(kept[f"{AVERAGED}{name}"], value)
+
+
 def test_training_itself_is_the_same_with_and_without(tmp_path: Path) -> None:
     plain = make_trainer(tmp_path / "plain")
     plain.run()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sphereface2.backbones.backbone import Backbone
@@ -38,6 +38,10 @@ class WeightAverage:
         self.backbone = backbone
         self.network = copy.deepcopy(backbone).eval().requires_grad_(False)
 
+    def start(self) -> None:
+        """Begin with the backbone as it is now: it may have been given weights meanwhile."""
+        self._copy(self.backbone.state_dict())
+
     def add(self, step: int, *, ends_epoch: bool) -> None:
         """Count the backbone in as it is after `step` updates."""
         raise NotImplementedError  # every average has its own rule
@@ -56,12 +60,20 @@ class WeightAverage:
             for name, value in values.items():
                 own[name].copy_(value)
 
-    def renew_statistics(self, inputs: Iterable[Tensor]) -> None:
+    def renew_statistics(
+        self, inputs: Iterable[Tensor], *, frozen: Iterable[nn.Module] = ()
+    ) -> None:
         """Make batch norm's running statistics from batches of inputs, each weighing the same.
 
-        Dropout stays off, as it will be in use.
+        Dropout stays off, as it will be in use. Parts of the backbone that are `frozen` keep the
+        statistics that they were given.
         """
-        norms = [m for m in self.network.modules() if isinstance(m, _BatchNorm)]
+        self.borrow_statistics()
+        kept = {id(module) for part in frozen for module in part.modules()}
+        both = zip(self.network.modules(), self.backbone.modules(), strict=True)
+        norms = [
+            mine for mine, theirs in both if isinstance(mine, _BatchNorm) and id(theirs) not in kept
+        ]
         if not norms:
             return
         with torch.no_grad(), _cumulative(norms):

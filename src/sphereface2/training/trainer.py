@@ -172,6 +172,8 @@ class Trainer:
         """
         if resume:
             self._restore()
+        elif self.update.average is not None:
+            self.update.average.start()
         self._stop_requested = self._stops = False
         self._began = time.monotonic()
         if self.team.is_first:
@@ -377,11 +379,16 @@ class Trainer:
         # In near-equal pieces: batch norm cannot normalise over a single image that is left.
         pieces = math.ceil(self.loader.plan.batch_size / self.config.evaluation.batch_size)
         prepare = self.update.preprocessing.to_tensor
+        # As it was in the last step: a resumed run may have released it by now.
+        is_frozen = (self.step - 1) / self.steps_per_epoch < self.freezing.epochs
         with closing(loader.batches(0, self.statistics_steps)) as batches:
             average.renew_statistics(
-                prepare(piece.to(self.device))
-                for batch in batches
-                for piece in batch.images.chunk(pieces)
+                (
+                    prepare(piece.to(self.device))
+                    for batch in batches
+                    for piece in batch.images.chunk(pieces)
+                ),
+                frozen=self.freezing.modules if is_frozen else (),
             )
 
     def _measure(self, evaluate: Evaluate | None, network: nn.Module) -> dict[str, float]:
