@@ -44,9 +44,9 @@ def sphereface2(head: Any, x: Tensor, y: Tensor, positive: Any, negative: Any) -
             if head.bias is not None:
                 b = head.bias[i] if head.bias.ndim else head.bias
             if i == y[n]:
-                total = total + weights[0] / head.radius * softplus(-(positive(head, c) + b))
+                total = total + weights[0] / head.radius * logistic(-(positive(head, c) + b))
             else:
-                total = total + weights[1] / head.radius * softplus(negative(head, c) + b)
+                total = total + weights[1] / head.radius * logistic(negative(head, c) + b)
     return head.loss_weight * total / len(x)
 
 

@@ -33,9 +33,11 @@ class Step(Protocol):
 class ClassRows:
     """All class weights, or the sampled ones among them.
 
-    `index` names the rows that take part, in rising order; None means all. `class_weight` is what
-    each of them counts as a negative. With a `step` the rows are moved block by block; otherwise
-    a gradient of the weight's shape is filled, if it is wanted. A class may have several centres
+    `index` names the rows that take part, in rising order; None means all. A row may stand there
+    twice, so that the length is known beforehand; of such, all but one are `repeats`, and they
+    move nothing. `class_weight` is what each class counts as a negative, 0 for repeats. With a
+    `step` the rows are moved block by block; otherwise a gradient of the weight's shape is filled,
+    if it is wanted. A class may have several centres
     (K × centres × D); blocks are counted in classes and read as rows of all their centres.
     """
 
@@ -46,11 +48,13 @@ class ClassRows:
         wants_gradient: bool = False,
         step: Step | None = None,
         index: Tensor | None = None,
+        repeats: Tensor | None = None,
         class_weight: Tensor | None = None,
     ) -> None:
         self.weight = weight
         self.step = step
         self.index = index
+        self._repeats = repeats
         self._class_weight = class_weight
         self._gradient: Tensor | None = None
         if wants_gradient and step is None:
@@ -79,12 +83,16 @@ class ClassRows:
         """Of something with an entry per class, the entries of the rows that take part."""
         return per_class if self.index is None else per_class[self.index]
 
-    def put(self, per_class: Tensor, start: int, stop: int, values: Tensor) -> None:
-        """Write the entries of a block into something with an entry per class."""
+    def add(self, per_class: Tensor, start: int, stop: int, values: Tensor) -> None:
+        """Add the entries of a block to something with an entry per class."""
         if self.index is None:
-            per_class[start:stop] = values
+            per_class[start:stop] += values
         else:
-            per_class[self.index[start:stop]] = values
+            per_class.index_add_(0, self.index[start:stop], values)
+
+    def add_rows(self, per_class: Tensor, rows: Tensor, values: Tensor) -> None:
+        """Add entries of the given classes, counted among those taking part; one may come twice."""
+        per_class.index_add_(0, rows if self.index is None else self.index[rows], values)
 
     def class_weight(self, start: int, stop: int) -> Tensor | None:
         return None if self._class_weight is None else self._class_weight[start:stop]
@@ -103,25 +111,34 @@ class ClassRows:
             if gradient.along_c is not None:
                 rows = _centre_rows(self.weight[classes])
                 block.addcmul_(rows, gradient.along_c[:, None], value=-1.0)
-            self._gradient[classes] = block.mul_(gradient.unit).view(-1, *self.weight.shape[1:])
+            self._put(self._gradient, start, stop, block.mul_(gradient.unit))
 
     def gradient(self) -> Tensor | None:
         """dL/dW, once every block has been written; None where it was not wanted."""
         return self._gradient
 
-    def zero_gradient(self) -> Tensor | None:
-        """dL/dW of a batch in which no row counts."""
-        return None if self._gradient is None else self._gradient.zero_()
-
     def _move(self, step: Step, start: int, stop: int, gradient: BlockGradient) -> None:
         momentum = step.momentum_buffer
         classes = self._classes(start, stop)
-        weight_block, momentum_block = self.weight[classes], momentum[classes]
-        step.apply(_centre_rows(weight_block), _centre_rows(momentum_block), gradient)
+        weight_block = _centre_rows(self.weight[classes])
+        momentum_block = _centre_rows(momentum[classes])
+        step.apply(weight_block, momentum_block, gradient)
         if self.index is not None:
             # Only the sampled rows are read, moved, decayed and written back.
-            self.weight[classes] = weight_block
-            momentum[classes] = momentum_block
+            self._put(self.weight, start, stop, weight_block)
+            self._put(momentum, start, stop, momentum_block)
+
+    def _put(self, per_class: Tensor, start: int, stop: int, rows: Tensor) -> None:
+        """Write the rows of a block to where they belong."""
+        values = rows.view(-1, *per_class.shape[1:])
+        classes = self._classes(start, stop)
+        if isinstance(classes, slice) or self._repeats is None:
+            per_class[classes] = values
+            return
+        # As what is to be added, which is nothing for a repeat: two writes to a row would race.
+        difference = values - per_class[classes]
+        is_repeat = self._repeats[start:stop].view(-1, *(1,) * (values.ndim - 1))
+        per_class.index_add_(0, classes, difference.masked_fill_(is_repeat, 0.0))
 
     def _classes(self, start: int, stop: int) -> slice | Tensor:
         return slice(start, stop) if self.index is None else self.index[start:stop]

@@ -4,15 +4,20 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Binary:
-    """Reduction of K independent classifiers: a weighted sum of softplus terms."""
+    """Reduction of K independent classifiers: a weighted sum of softplus terms.
+
+    largest_logit: a bound of the other logits without their bias, where there is one.
+    """
 
     positive_weight: float
     negative_weight: float
+    largest_logit: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,13 @@ UNKNOWN = -1
 
 ELSEWHERE = -2
 """Inside the engine only: a known class whose weights are on another rank."""
+
+
+def mean_of(values: Tensor, counts: Tensor, *, empty: float = 0.0) -> Tensor:
+    """The mean of the values that count, `empty` where none does; no shape depends on how many."""
+    number = counts.sum()
+    total = torch.where(counts, values, 0.0).sum()
+    return torch.where(number > 0, total / number.clamp_min(1), empty)
 
 
 # What a head's options must satisfy: each failure is one sentence.

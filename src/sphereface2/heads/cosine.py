@@ -63,7 +63,8 @@ def sine(cosine: Tensor) -> Tensor:
 
 def add_angle(cosine: Tensor, margin: Tensor | float, past_pi: PastPi = "falling") -> Tensor:
     """cos(θ + m) while θ + m ≤ π, and what `past_pi` says beyond."""
-    margin = torch.as_tensor(margin, dtype=cosine.dtype, device=cosine.device)
+    if not isinstance(margin, Tensor):
+        margin = cosine.new_full((), margin)
     turned = cosine * margin.cos() - sine(cosine) * margin.sin()
     if past_pi == "cosine":
         return turned

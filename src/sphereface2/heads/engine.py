@@ -9,32 +9,50 @@ A proxy head compares each embedding with K class weights. Its loss is always ma
 
 So no B×K matrix has to exist. A binary head needs one pass over blocks of classes: product, map,
 dL/dX += G·W, dL/dW = Gᵀ·X, and even the update of the block's weights. A softmax head needs its
-normaliser first, hence a second pass. The weights are never copied in normalised form: a row's
-norm only scales its products.
+normaliser first, hence a second pass, for which it keeps the cosines of the first where memory
+allows. The weights are never copied in normalised form: a row's norm only scales its products.
 
 Blocks are laid out class by row (C×B): what belongs to a class (its norm, its bias, the projection
-of its gradient) then runs along contiguous memory.
+of its gradient) then runs along contiguous memory. On the CPU each thread works on blocks of its
+own, and the threads meet once per pass. No shape and no branch depends on the values of a tensor,
+so nothing waits for a device.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from sphereface2.heads.class_rows import BlockGradient, ClassRows
-from sphereface2.heads.contract import UNKNOWN, Binary, ProxyMaps, Rows, Softmax
+from sphereface2.heads.contract import UNKNOWN, Binary, ProxyMaps, Rows, mean_of
 from sphereface2.heads.sharding import Alone
+from sphereface2.heads.threads import in_threads
 
-BLOCK_ELEMENTS = 1 << 20
-"""Logits a block may hold on the CPU: 4 MB in float32, so that a block stays in the cache."""
+CACHE_ELEMENTS = 1 << 18
+"""Numbers that a matrix of a block may hold on the CPU: a few of them fit the cache of a core."""
+
+DEVICE_ELEMENTS = 1 << 26
+"""The same on other devices, which want few and large operations."""
+
+KEPT_BYTES = 1 << 27
+"""Cosines that a softmax head keeps from its first pass for its second one."""
+
+MOST_PARTS = 32
+"""Parts that the blocks are cut into for threads to take; each has a gradient of embeddings."""
+
+_LARGEST_EXPONENT = 60.0  # exp stays finite in float32 with a bias of up to 28 on top
+_LOWEST = -1e30  # below every logit, and finite: no difference of two such is NaN
+
+Result = TypeVar("Result")
 
 
-def block_classes(rows: int, device: torch.device) -> int:
-    """How many classes make a block for a batch of `rows`."""
-    limit = BLOCK_ELEMENTS if device.type == "cpu" else 64 * BLOCK_ELEMENTS
-    return max(64, limit // rows)
+def block_classes(rows: int, dim: int, device: torch.device) -> int:
+    """How many classes make a block for a batch of `rows` embeddings of `dim` numbers."""
+    limit = CACHE_ELEMENTS if device.type == "cpu" else DEVICE_ELEMENTS
+    return max(64, limit // max(rows, dim))
 
 
 @dataclass
@@ -96,12 +114,7 @@ class _Evaluation:
         self.needs_embeddings, self.needs_weight, self.needs_bias = needs
         self.needs_gradient = any(needs)
         self.reduction = maps.reduction()
-        # Softmax has no place for a sample of no class: such rows are left out of the batch.
-        self.kept = None
-        if isinstance(self.reduction, Softmax) and bool((labels == UNKNOWN).any()):
-            self.kept = (labels != UNKNOWN).nonzero().squeeze(1)
-            embeddings, labels = embeddings[self.kept], labels[self.kept]
-        self.labels = labels
+        self.labels = labels.long()
         self.known = labels != UNKNOWN
         self.is_here = labels >= 0
         # Margin maths runs in the precision of the weights (float32 or float64), products may not.
@@ -111,45 +124,53 @@ class _Evaluation:
         if self.inverse_norm is not None:
             self.rows_x = self.rows_x * self.inverse_norm[:, None]
         self.product_x = self.rows_x.to(product_dtype)
-        self.grad_x = torch.zeros_like(self.rows_x) if self.needs_embeddings else None
-        self.grad_bias = torch.zeros_like(bias) if self.needs_bias and bias is not None else None
-        self.statistics = _Statistics() if maps.collect_statistics else None
+        self.bias_of_classes: Tensor | None = None  # dL/db of one bias per class
+        if self.needs_bias and bias is not None and bias.ndim:
+            self.bias_of_classes = torch.zeros_like(bias)
+        self.spans = self._cut()
 
     def run(self) -> Outcome:
-        count = len(self.labels)
-        if count == 0:
-            return self._nothing()
         self._target_pass()
         # Every dL/dlogit is kept relative to this factor, so that a half-precision product sees
         # numbers of order one; the factor is applied to the results.
+        count = len(self.labels)
         if isinstance(self.reduction, Binary):
             positive, negative = self.reduction.positive_weight, self.reduction.negative_weight
             # The negatives' own weight, where a positive counts at most a thousand times as much.
             near = negative > 0.0 and positive <= 1000.0 * negative
             self.unit = (negative if near else max(positive, negative)) / count
-            loss = self._binary()
+            loss, sums = self._binary(self.reduction)
         else:
             self.unit = self.reduction.weight / count
-            loss = self._softmax()
-        loss = self._sum_over_ranks(loss)
-        statistics = self.statistics.result(self) if self.statistics else {}
+            loss, sums = self._softmax()
+        bias = self._bias_gradient(sums)
+        if bias is not None and not bias.ndim:
+            # The whole loss and the whole gradient of a shared bias, in one exchange.
+            both = self.exchange.sum(torch.stack([loss, bias]))
+            loss, bias = both[0].clone(), both[1].clone()  # no views: gradients scale in place
+        else:
+            loss = self.exchange.sum(loss)
+        statistics = self._statistics(sums) if self.maps.collect_statistics else {}
         return Outcome(
-            loss, self._embedding_gradient(), self.classes.gradient(), self.grad_bias, statistics
+            loss, self._embedding_gradient(sums), self.classes.gradient(), bias, statistics
         )
 
     # -- the three parts -------------------------------------------------------------------------
 
     def _target_pass(self) -> None:
         """Part 1: the target's cosine and logit, as a small autograd graph of B numbers."""
-        index = self.labels.clamp_min(0)
+        # Within bounds also where a label is wrong, which is reported later (see `Head`).
+        index = self.labels.clamp(0, max(0, len(self.classes) - 1))
         cosine = torch.zeros_like(self.norm)
         if len(self.classes):
             own = self.classes.gather(index)
             of_centres = (self.rows_x[:, None] * own).sum(dim=2)
             if self.maps.unit_weights:
                 of_centres = of_centres * inverse(torch.linalg.vector_norm(own, dim=2))
-            cosine = self._clamp(of_centres.amax(dim=1)) * self.is_here
-        if self.maps.needs_all_targets or self.statistics:
+            cosine = of_centres.amax(dim=1) * self.is_here
+            if self.maps.unit_weights and self.maps.unit_embeddings:
+                cosine = cosine.clamp(-1.0, 1.0)  # rounding can push it out
+        if self.maps.needs_all_targets or self.maps.collect_statistics:
             cosine = self.exchange.sum(cosine)
         self.target_cosine = cosine
         self.rows = self.maps.prepare(self.target_cosine, self.norm, self.known)
@@ -163,102 +184,140 @@ class _Evaluation:
             own_bias = torch.zeros_like(self.target_logit)
             if len(self.bias):
                 own_bias = self.classes.pick(self.bias)[index] * self.is_here
-            if self.statistics:  # which compare with the target also where its class is elsewhere
+            if self.maps.collect_statistics:
+                # which compare with the target also where its class is elsewhere
                 own_bias = self.exchange.sum(own_bias)
             self.target_logit = self.target_logit + own_bias
         elif self.bias is not None:
             self.target_logit = self.target_logit + self.bias
 
-    def _block(self, start: int, stop: int) -> "_Block":
-        """Part 2 for classes start..stop-1: cosines, logits and slopes of a block."""
-        weight_cd = self.classes.read(start, stop)
-        product_w = weight_cd.to(self.product_dtype)
+    def _cosines(self, weight_cd: Tensor, product_w: Tensor) -> "_Cosines":
+        """Part 2, first half: the cosines of a block."""
         cosine_cb = (product_w @ self.product_x.T).to(self.classes.dtype)
         inverse_c = None
         if self.maps.unit_weights:
-            # x·x is faster than a norm, and far from overflow for any sensible row.
-            inverse_c = inverse(torch.linalg.vecdot(weight_cd, weight_cd).sqrt_())
+            inverse_c = inverse(torch.linalg.vector_norm(weight_cd, dim=1))
             cosine_cb.mul_(inverse_c[:, None])
-        cosine_rows = cosine_cb = self._clamp(cosine_cb)
-        nearest = None
+        if self.product_dtype != self.classes.dtype and self.maps.unit_embeddings:
+            cosine_cb.clamp_(-1.0, 1.0)  # half precision leaves [-1, 1] by more than rounding
+        cosine_rows, nearest = cosine_cb, None
         if self.classes.centres > 1:
             # The cosine with a class is that with its nearest centre, which alone is pulled.
-            cosine_cb, nearest = cosine_rows.view(stop - start, self.classes.centres, -1).max(dim=1)
-        logit_cb, slope_cb = self.maps.other_logit(cosine_cb, self.rows)
+            of_centres = cosine_rows.view(-1, self.classes.centres, cosine_rows.shape[1])
+            cosine_cb, nearest = of_centres.max(dim=1)
+        return _Cosines(inverse_c, cosine_rows, cosine_cb, nearest)
+
+    def _logits(self, block: "_Cosines", span: "_Span") -> tuple[Tensor, Tensor | float]:
+        """Part 2, second half: logits and slopes of a block; the logit of a target is -inf."""
+        logit_cb, slope_cb = self.maps.other_logit(block.cosine_cb, self.rows)
         bias = self.bias
         if bias is not None:
-            bias = self.classes.pick(bias)[start:stop, None] if bias.ndim else bias
+            bias = self.classes.pick(bias)[span.start : span.stop, None] if bias.ndim else bias
             logit_cb = logit_cb.add_(bias)
-        rows = ((self.labels >= start) & (self.labels < stop)).nonzero().squeeze(1)
-        return _Block(
-            start=start,
-            stop=stop,
-            weight_cd=weight_cd,
-            product_w=product_w,
-            inverse_c=inverse_c,
-            cosine_rows=cosine_rows,
-            cosine_cb=cosine_cb,
-            nearest=nearest,
-            logit_cb=logit_cb,
-            slope_cb=slope_cb,
-            targets=(self.labels[rows] - start, rows),
-        )
+        span.put(logit_cb, -torch.inf)
+        return logit_cb, slope_cb
 
-    def _binary(self) -> Tensor:
+    def _binary(self, reduction: Binary) -> tuple[Tensor, "_Sums"]:
         """Part 3, binary: one pass; each term is added and differentiated where it arises."""
-        assert isinstance(self.reduction, Binary)
         count = len(self.labels)
-        positive = self.reduction.positive_weight / count
-        negative = self.reduction.negative_weight / count
+        positive, negative = reduction.positive_weight / count, reduction.negative_weight / count
         here = self.is_here.to(self.target_logit.dtype)
-        loss = positive * (F.softplus(-self.target_logit) * here).sum()
+        terms_b = torch.logaddexp(-self.target_logit, torch.zeros_like(here))
+        loss = positive * (terms_b * here).sum()
         self._differentiate_target(-(positive / self.unit) * here * (-self.target_logit).sigmoid())
-        for start, stop in self._blocks():
-            block = self._block(start, stop)
-            # The target is not a negative: softplus(-inf) and its gradient are zero.
-            block.logit_cb[block.targets] = -torch.inf
-            if self.statistics:
-                self.statistics.add(block, active=block.logit_cb > 0)
-            class_weight = self.classes.class_weight(start, stop)
-            terms = F.softplus(block.logit_cb)
-            total = terms.sum() if class_weight is None else terms.sum(dim=1) @ class_weight
-            loss = loss + negative * total
-            if not self.needs_gradient:
-                continue
-            grad_cb = block.logit_cb.sigmoid_()
-            if class_weight is not None:
-                grad_cb.mul_(class_weight[:, None])
-            if negative != self.unit:
-                grad_cb.mul_(negative / self.unit)
-            self._accumulate(block, grad_cb)
-        return loss
+        is_bounded = reduction.largest_logit <= _LARGEST_EXPONENT
 
-    def _softmax(self) -> Tensor:
-        """Part 3, softmax: first the log-sum-exp over all classes, then the gradients."""
-        highest = torch.full_like(self.target_logit, -torch.inf)
-        total = torch.zeros_like(self.target_logit)
-        for start, stop in self._blocks():
-            block = self._block(start, stop)
-            if self.statistics:
-                above = block.logit_cb > self.target_logit
-                above[block.targets] = False
-                self.statistics.add(block, active=above)
-            block.logit_cb[block.targets] = self.target_logit[block.targets[1]]
-            now = torch.maximum(highest, block.logit_cb.amax(dim=0))
-            total = total * (highest - now).exp() + block.logit_cb.sub_(now).exp_().sum(dim=0)
-            highest = now
+        def part(spans: Iterable[_Span]) -> _Sums:
+            sums = _Sums()
+            for span in spans:
+                weight_cd, product_w = self._read(span)
+                block = self._cosines(weight_cd, product_w)
+                logit_cb, slope_cb = self._logits(block, span)
+                class_weight = self.classes.class_weight(span.start, span.stop)
+                if self.maps.collect_statistics:
+                    sums.count(block.cosine_cb, logit_cb > 0, class_weight)
+                grad_cb = logit_cb.sigmoid() if self.needs_gradient else None
+                terms_c = _softplus_sum(logit_cb, is_bounded=is_bounded)
+                sums.loss += terms_c.sum() if class_weight is None else terms_c @ class_weight
+                if grad_cb is None:
+                    continue
+                if class_weight is not None:
+                    grad_cb.mul_(class_weight[:, None])
+                if negative != self.unit:
+                    grad_cb.mul_(negative / self.unit)
+                self._accumulate(block, span, product_w, grad_cb, slope_cb, sums)
+            return sums
+
+        sums = _Sums.total(self._share_out(part))
+        return loss + negative * sums.loss, sums
+
+    def _softmax(self) -> tuple[Tensor, "_Sums"]:
+        """Part 3, softmax: first the log-sum-exp over all classes, then the gradients.
+
+        There is no place for a sample of no class: such a row has the weight 0, and the others
+        make up for it.
+        """
+        # Rows by their weight in the mean, times the number of rows.
+        known = self.known.to(self.target_logit.dtype)
+        row_weight = known * (len(self.labels) / known.sum().clamp_min(1.0))
+        bytes_of_cosine = self.rows_x.element_size() * len(self.labels) * self.classes.centres
+        kept_classes = KEPT_BYTES // bytes_of_cosine if self.needs_gradient else 0
+
+        def normaliser(spans: Iterable[_Span]) -> tuple[Tensor, Tensor, _Sums, list[_Cosines]]:
+            highest = torch.full_like(self.target_logit, _LOWEST)
+            total, sums, kept = torch.zeros_like(highest), _Sums(), []
+            for span in spans:
+                block = self._cosines(*self._read(span))
+                logit_cb, _ = self._logits(block, span)
+                class_weight = self.classes.class_weight(span.start, span.stop)
+                if self.maps.collect_statistics:
+                    sums.count(block.cosine_cb, logit_cb > self.target_logit, class_weight)
+                now = torch.maximum(highest, logit_cb.amax(dim=0))
+                terms_cb = logit_cb.sub_(now).exp_()
+                terms_b = terms_cb.sum(dim=0) if class_weight is None else class_weight @ terms_cb
+                total = total * (highest - now).exp() + terms_b
+                highest = now
+                if span.stop <= kept_classes:
+                    kept.append(block)
+            return highest, total, sums, kept
+
+        found = self._share_out(normaliser)
+        mine = torch.where(self.is_here, self.target_logit, _LOWEST)
+        highest = torch.stack([mine, *(part[0] for part in found)])
+        total = torch.stack([self.is_here.to(mine.dtype), *(part[1] for part in found)])
+        top = highest.amax(dim=0)
+        total = (total * (highest - top).exp()).sum(dim=0)
         # Kept apart, not as highest + log(total): logits of 60 would round away seven bits.
-        highest, total = self.exchange.softmax_sum(highest, total)
-        here = self.is_here.to(total.dtype)
-        loss = self.unit * ((highest - self.target_logit + total.log()) * here).sum()
-        if self.needs_gradient:
-            probability = (self.target_logit - highest).exp() / total
-            self._differentiate_target(here * (probability - 1.0))
-            share = total.reciprocal()
-            for start, stop in self._blocks():
-                block = self._block(start, stop)
-                self._accumulate(block, block.logit_cb.sub_(highest).exp_().mul_(share))
-        return loss
+        top, total = self.exchange.softmax_sum(top, total)
+        each = torch.where(self.is_here, top - self.target_logit + total.log(), 0.0)
+        loss = self.unit * (each * row_weight).sum()
+        first_pass = _Sums.total([part[2] for part in found])
+        if not self.needs_gradient:
+            return loss, first_pass
+        probability = (self.target_logit - top).exp() / total
+        self._differentiate_target(self.is_here * row_weight * (probability - 1.0))
+        share = row_weight / total
+        blocks = [block for part in found for block in part[3]]
+
+        def gradients(spans: Iterable[_Span]) -> _Sums:
+            sums = _Sums()
+            for span in spans:
+                weight_cd, product_w = self._read(span)
+                is_kept = span.number < len(blocks)
+                block = blocks[span.number] if is_kept else self._cosines(weight_cd, product_w)
+                logit_cb, slope_cb = self._logits(block, span)
+                grad_cb = logit_cb.sub_(top).exp_().mul_(share)
+                class_weight = self.classes.class_weight(span.start, span.stop)
+                if class_weight is not None:
+                    grad_cb.mul_(class_weight[:, None])
+                self._accumulate(block, span, product_w, grad_cb, slope_cb, sums)
+            return sums
+
+        sums = _Sums.total(self._share_out(gradients))
+        sums.cosine, sums.active, sums.pairs = (
+            first_pass.cosine, first_pass.active, first_pass.pairs,
+        )  # fmt: skip
+        return loss, sums
 
     # -- gradients -------------------------------------------------------------------------------
 
@@ -269,17 +328,22 @@ class _Evaluation:
             self.target_graph, [self.leaf_cosine, self.leaf_norm], grad_logit_b, allow_unused=True
         )
 
-    def _accumulate(self, block: "_Block", grad_cb: Tensor) -> None:
+    def _accumulate(
+        self,
+        block: "_Cosines",
+        span: "_Span",
+        product_w: Tensor,
+        grad_cb: Tensor,
+        slope_cb: Tensor | float,
+        sums: "_Sums",
+    ) -> None:
         """dL/dlogit of a block -> its share of dL/dX, dL/dW and dL/db; `grad_cb` is used up."""
-        targets, rows = block.targets, block.targets[1]
-        if self.grad_bias is not None:
-            grad_cb[targets] = self.target_grad_logit[rows]
-            if self.grad_bias.ndim:
-                self.classes.put(self.grad_bias, block.start, block.stop, grad_cb.sum(dim=1))
-            else:
-                self.grad_bias += grad_cb.sum()
-        grad_cb.mul_(block.slope_cb)  # dL/dlogit -> dL/dcosine
-        grad_cb[targets] = self.target_grad_cosine[rows]
+        if self.bias_of_classes is not None:
+            self.classes.add(self.bias_of_classes, span.start, span.stop, grad_cb.sum(dim=1))
+        elif self.needs_bias:
+            sums.bias += grad_cb.sum()
+        grad_cb.mul_(slope_cb)  # dL/dlogit -> dL/dcosine
+        span.put(grad_cb, self.target_grad_cosine)
         if block.nearest is not None:
             of_centres = grad_cb.new_zeros(len(grad_cb), self.classes.centres, grad_cb.shape[1])
             grad_cb = of_centres.scatter_(1, block.nearest[:, None], grad_cb[:, None])
@@ -288,113 +352,168 @@ class _Evaluation:
         if block.inverse_c is not None:
             # d cosine / d w has no part along w: `along_c` is what the product has too much.
             if self.needs_weight:
-                along_c = torch.linalg.vecdot(grad_cb, block.cosine_rows) * block.inverse_c.square()
+                along_c = block.cosine_rows.mul_(grad_cb).sum(dim=1) * block.inverse_c.square()
             grad_cb.mul_(block.inverse_c[:, None])
         product_g = grad_cb.to(self.product_dtype)
-        if self.grad_x is not None:
-            if self.product_dtype == self.grad_x.dtype:
-                self.grad_x.addmm_(product_g.T, block.product_w)
+        if self.needs_embeddings:
+            if sums.embeddings is None:
+                sums.embeddings = (product_g.T @ product_w).to(self.rows_x.dtype)
+            elif self.product_dtype == self.rows_x.dtype:
+                sums.embeddings.addmm_(product_g.T, product_w)
             else:
-                self.grad_x += product_g.T @ block.product_w
+                sums.embeddings += product_g.T @ product_w
         if self.needs_weight:
             # Last, because it may move the weights.
             gradient = BlockGradient(product_g, self.product_x, along_c, self.unit)
-            self.classes.write(block.start, block.stop, gradient)
+            self.classes.write(span.start, span.stop, gradient)
 
-    def _sum_over_ranks(self, loss: Tensor) -> Tensor:
-        """The whole loss and the whole gradient of a shared bias, in one exchange."""
-        shared = self.grad_bias is not None and not self.grad_bias.ndim
-        if self.grad_bias is not None:
-            self.grad_bias *= self.unit
-        if self.grad_bias is None or not shared:
-            return self.exchange.sum(loss)
-        both = self.exchange.sum(torch.stack([loss, self.grad_bias]))
-        self.grad_bias = both[1].clone()  # no view: a gradient is scaled in place later
-        return both[0].clone()
-
-    def _embedding_gradient(self) -> Tensor | None:
-        """dL/dX in the shape and precision of the embeddings."""
-        if self.grad_x is None:
+    def _bias_gradient(self, sums: "_Sums") -> Tensor | None:
+        """dL/db; where all classes share one, this rank's part of it."""
+        if self.bias is None or not self.needs_bias:
             return None
-        grad = self.grad_x
+        if self.bias_of_classes is None:
+            return (sums.bias + self.target_grad_logit.sum()) * self.unit
+        if len(self.classes):
+            targets = self.target_grad_logit * self.is_here
+            rows = self.labels.clamp(0, len(self.classes) - 1)
+            self.classes.add_rows(self.bias_of_classes, rows, targets)
+        return self.bias_of_classes * self.unit
+
+    def _embedding_gradient(self, sums: "_Sums") -> Tensor | None:
+        """dL/dX in the shape and precision of the embeddings."""
+        if not self.needs_embeddings:
+            return None
+        grad = torch.zeros_like(self.rows_x) if sums.embeddings is None else sums.embeddings
         if self.inverse_norm is not None:
             along = (grad * self.rows_x).sum(dim=1, keepdim=True)
             grad = (grad - along * self.rows_x) * self.inverse_norm[:, None]
         if self.target_grad_norm is not None:
-            unit_x = self.original if self.kept is None else self.original[self.kept]
-            unit_x = unit_x.to(grad.dtype) * inverse(self.norm)[:, None]
+            unit_x = self.original.to(grad.dtype) * inverse(self.norm)[:, None]
             grad = grad + self.target_grad_norm[:, None] * unit_x
-        grad = (grad * self.unit).to(self.original.dtype)
-        if self.kept is not None:
-            grad = torch.zeros_like(self.original).index_copy_(0, self.kept, grad)
-        return grad
+        return (grad * self.unit).to(self.original.dtype)
 
-    def _nothing(self) -> Outcome:
-        """A batch without any usable row: zero loss, zero gradients."""
-        return Outcome(
-            self.norm.new_zeros(()),
-            torch.zeros_like(self.original) if self.needs_embeddings else None,
-            self.classes.zero_gradient(),
-            self.grad_bias,
-        )
+    # -- blocks ----------------------------------------------------------------------------------
 
-    def _clamp(self, cosine: Tensor) -> Tensor:
-        """Rounding can push a cosine out of [-1, 1]; plain products have no such bound."""
-        if self.maps.unit_weights and self.maps.unit_embeddings:
-            return cosine.clamp_(-1.0, 1.0)
-        return cosine
+    def _read(self, span: "_Span") -> tuple[Tensor, Tensor]:
+        """The weights of a block, as they are and in the precision of products."""
+        weight_cd = self.classes.read(span.start, span.stop)
+        return weight_cd, weight_cd.to(self.product_dtype)
 
-    def _blocks(self) -> list[tuple[int, int]]:
+    def _cut(self) -> "list[_Span]":
+        """The classes in blocks of one size, with the place of each row's target in each."""
         classes = len(self.classes)
-        size = block_classes(len(self.labels), self.original.device)
-        return [(start, min(start + size, classes)) for start in range(0, classes, size)]
+        limit = block_classes(*self.rows_x.shape, self.rows_x.device)
+        size = -(-classes // max(1, -(-classes // limit)))
+        starts = torch.arange(0, classes, max(1, size), device=self.labels.device)[:, None]
+        stops = (starts + size).clamp_max(classes)
+        is_here = (self.labels >= starts) & (self.labels < stops)
+        places = torch.minimum((self.labels - starts).clamp_min(0), stops - starts - 1)
+        return [
+            _Span(number, number * size, min((number + 1) * size, classes), here, place)
+            for number, (here, place) in enumerate(zip(is_here, places, strict=True))
+        ]
+
+    def _share_out(self, work: "Callable[[list[_Span]], Result]") -> list[Result]:
+        """What `work` makes of all blocks, in parts that depend on their number alone.
+
+        So the sums over parts are the same whichever thread takes which, and in whatever order.
+        """
+        count = min(len(self.spans), MOST_PARTS if self.labels.device.type == "cpu" else 1)
+        cuts = [len(self.spans) * number // count for number in range(count + 1)] if count else [0]
+        parts = [self.spans[a:b] for a, b in pairwise(cuts)]
+        return in_threads(work, parts)
+
+    def _statistics(self, sums: "_Sums") -> dict[str, Tensor]:
+        """Means over all pairs, for the log; without a known row, `positive_score` is NaN."""
+        own = (self.target_cosine * self.is_here).sum()
+        counted = sums.pairs - self.is_here.sum()
+        numbers = torch.stack([sums.cosine - own, own * 0 + sums.active, own * 0 + counted])
+        cosine, active, count = self.exchange.sum(numbers).unbind()
+        return {
+            "negative_score": cosine / count.clamp_min(1),
+            "active_negatives": active / count.clamp_min(1),
+            "positive_score": mean_of(self.target_cosine, self.known, empty=torch.nan),
+        }
 
 
-@dataclass
-class _Block:
-    """One block of classes with everything that the reduction needs of it.
+@dataclass(frozen=True)
+class _Span:
+    """The classes start..stop-1, which rows have their target among them, and where."""
 
-    `targets` are the (class, row) places of the block where a row meets its own class. Of a class
-    with several centres `cosine_rows` has a row each, and `nearest` says which one counts.
-    """
-
+    number: int
     start: int
     stop: int
-    weight_cd: Tensor
-    product_w: Tensor
+    is_here: Tensor
+    place: Tensor
+
+    def put(self, block_cb: Tensor, values: Tensor | float) -> None:
+        """Write each row's value at its target, for rows whose target is in this block."""
+        place = self.place[None]
+        block_cb.scatter_(0, place, torch.where(self.is_here, values, block_cb.gather(0, place)))
+
+
+@dataclass(frozen=True)
+class _Cosines:
+    """The cosines of a block, and 1/norm of its weights where these are unit vectors.
+
+    Of a class with several centres `cosine_rows` has a row each, and `nearest` says which counts.
+    """
+
     inverse_c: Tensor | None
     cosine_rows: Tensor
     cosine_cb: Tensor
     nearest: Tensor | None
-    logit_cb: Tensor
-    slope_cb: Tensor | float
-    targets: tuple[Tensor, Tensor]
 
 
-class _Statistics:
-    """Sums over all blocks from which the numbers for the log are made."""
+@dataclass
+class _Sums:
+    """What a part of the blocks adds up: loss, gradients, and the numbers for the log."""
 
-    def __init__(self) -> None:
-        self.cosine_sum: Any = 0.0
-        self.active: Any = 0.0
-        self.count = 0
+    loss: Tensor | float = 0.0
+    bias: Tensor | float = 0.0
+    embeddings: Tensor | None = None
+    cosine: Tensor | float = 0.0
+    active: Tensor | float = 0.0
+    pairs: Tensor | float = 0.0
 
-    def add(self, block: _Block, *, active: Tensor) -> None:
-        self.cosine_sum += block.cosine_cb.sum() - block.cosine_cb[block.targets].sum()
-        self.active += active.sum()
-        self.count += block.cosine_cb.numel() - len(block.targets[0])
+    def count(self, cosine_cb: Tensor, active: Tensor, class_weight: Tensor | None) -> None:
+        """Add a block to the numbers for the log; classes of weight 0 do not count."""
+        if class_weight is None:
+            self.cosine += cosine_cb.sum()
+            self.active += active.sum()
+            self.pairs += cosine_cb.numel()
+        else:
+            counts = class_weight != 0
+            self.cosine += (cosine_cb.sum(dim=1) * counts).sum()
+            self.active += (active.sum(dim=1) * counts).sum()
+            self.pairs += counts.sum() * cosine_cb.shape[1]
 
-    def result(self, evaluation: _Evaluation) -> dict[str, Tensor]:
-        sums = evaluation.norm.new_tensor([self.cosine_sum, self.active, self.count])
-        cosine_sum, active, count = evaluation.exchange.sum(sums).unbind()
-        positives = evaluation.target_cosine[evaluation.known]
-        result = {
-            "negative_score": cosine_sum / count.clamp_min(1),
-            "active_negatives": active / count.clamp_min(1),
-        }
-        if len(positives):
-            result["positive_score"] = positives.mean()
-        return result
+    @staticmethod
+    def total(parts: "list[_Sums]") -> "_Sums":
+        """The sum of all parts, in their order."""
+        whole = _Sums()
+        for part in parts:
+            whole.loss, whole.bias = whole.loss + part.loss, whole.bias + part.bias
+            whole.cosine, whole.active = whole.cosine + part.cosine, whole.active + part.active
+            whole.pairs = whole.pairs + part.pairs
+        gradients = [part.embeddings for part in parts if part.embeddings is not None]
+        if gradients:
+            whole.embeddings = gradients[0]
+            for gradient in gradients[1:]:
+                whole.embeddings += gradient
+        return whole
+
+
+def _softplus_sum(logit_cb: Tensor, *, is_bounded: bool) -> Tensor:
+    """Σ log(1 + exp(z)) over the rows of each class; `logit_cb` is used up.
+
+    exp and log1p are several times as fast as softplus on the CPU, but exp overflows: logits that
+    are not known to be bounded are cut, and what is cut off is added as it is.
+    """
+    if is_bounded:
+        return logit_cb.exp_().log1p_().sum(dim=1)
+    beyond = (logit_cb - _LARGEST_EXPONENT).clamp_min_(0.0).sum(dim=1)
+    return logit_cb.clamp_max_(_LARGEST_EXPONENT).exp_().log1p_().sum(dim=1) + beyond
 
 
 def inverse(norm: Tensor) -> Tensor:

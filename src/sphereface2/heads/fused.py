@@ -35,6 +35,7 @@ class FusedSGD(torch.optim.Optimizer):
             weight, memory_format=torch.preserve_format
         ).detach()
         self.loss_scale = 1.0
+        self._noted: tuple[Tensor, float] | None = None
 
     @property
     def momentum_buffer(self) -> Tensor:
@@ -57,6 +58,28 @@ class FusedSGD(torch.optim.Optimizer):
         elif decay:
             momentum_cd.add_(weight_cd, alpha=decay)
         weight_cd.add_(momentum_cd, alpha=-group["lr"])
+
+    def note_weight(self, weight: Tensor) -> None:
+        """Take note of the weight with which the loss enters the backward pass.
+
+        A wrong one is refused at once, or, if a device knows it, with the next log.
+        """
+        self._noted = weight, self.loss_scale
+        if weight.device.type == "cpu":
+            self.check_weight()
+
+    def check_weight(self) -> None:
+        """A RuntimeError if the weights have moved by another loss than was differentiated."""
+        if self._noted is None:
+            return
+        (noted, scale), self._noted = self._noted, None
+        weight = float(noted.cpu().numpy())
+        if weight != scale:
+            raise RuntimeError(
+                f"the head's loss enters the backward pass with weight {weight:g}, but "
+                f"fused_sgd has moved the class weights by loss_scale = {scale:g}; "
+                "use the head's loss as it is, or an ordinary optimiser"
+            )
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # no loss to give back
         """Nothing: the weights moved in the forward pass."""

@@ -1,6 +1,7 @@
 """What every head is: a module that turns embeddings and labels into a loss."""
 
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,7 @@ class Head(nn.Module):
         self.collect_statistics = False
         self.warns_of_unknown = True
         self._statistics: dict[str, Tensor] = {}
+        self._extremes: Tensor | None = None  # least and largest label not yet looked at
 
     @property
     def note_on_unknown(self) -> str | None:
@@ -51,8 +53,14 @@ class Head(nn.Module):
         """Tell the head how far training is; margin schedules follow it."""
 
     def statistics(self) -> dict[str, float]:
-        """What the last forward pass with `collect_statistics` saw, as plain numbers."""
-        return {name: float(value) for name, value in self._statistics.items()}
+        """What the last forward pass with `collect_statistics` saw, as plain numbers.
+
+        What a batch had none of, such as samples of a known class, is left out. Labels that a
+        device was given since the last call are found wrong here, see `check_batch`.
+        """
+        self._report_labels()
+        found = {name: float(value) for name, value in self._statistics.items()}
+        return {name: value for name, value in found.items() if not math.isnan(value)}
 
     def whole_batch(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The batch of all ranks, for losses that compare its samples.
@@ -63,7 +71,10 @@ class Head(nn.Module):
         return self.exchange.gather_with_gradient(embeddings, labels)
 
     def check_batch(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Refuse a batch that does not fit this head, in one sentence."""
+        """Refuse a batch that does not fit this head, in one sentence.
+
+        The values of labels on a device are not waited for: `statistics` reports wrong ones.
+        """
         if embeddings.ndim != 2 or embeddings.shape[1] != self.dim:
             raise ValueError(
                 f"embeddings must have the shape (batch, {self.dim}), got {tuple(embeddings.shape)}"
@@ -76,13 +87,37 @@ class Head(nn.Module):
             raise ValueError(f"labels must be integers, got {labels.dtype}")
         if len(labels) == 0:
             raise ValueError("the batch is empty: a loss needs at least one sample")
-        wrong = (labels >= self.num_classes) | (labels < UNKNOWN)
-        if bool(wrong.any()):
-            row = int(wrong.nonzero()[0, 0])
-            raise ValueError(
-                f"label {int(labels[row])} of row {row} is outside 0..{self.num_classes - 1} "
-                f"(num_classes = {self.num_classes}; -1 marks a sample of no known class)"
-            )
+        if labels.device.type != "cpu":
+            extremes = torch.stack([-labels.amin(), labels.amax()])
+            before = extremes if self._extremes is None else self._extremes
+            self._extremes = torch.maximum(before, extremes)
+            return
+        values = labels.numpy()
+        (wrong,) = ((values >= self.num_classes) | (values < UNKNOWN)).nonzero()
+        if len(wrong):
+            raise ValueError(self._wrong_label(values[wrong[0]], f" of row {wrong[0]}"))
+        self._warn_of_unknown(bool(values.min() < 0))
+
+    def _report_labels(self) -> None:
+        """Look at the labels that a device has seen since the last time."""
+        if self._extremes is None:
+            return
+        lowest, largest = (-self._extremes[0]).item(), self._extremes[1].item()
+        self._extremes = None
+        if lowest < UNKNOWN or largest >= self.num_classes:
+            raise ValueError(self._wrong_label(lowest if lowest < UNKNOWN else largest))
+        self._warn_of_unknown(lowest < 0)
+
+    def _warn_of_unknown(self, is_there: bool) -> None:
+        if is_there and self.warns_of_unknown and self.note_on_unknown:
+            self.warns_of_unknown = False
+            warnings.warn(self.note_on_unknown, stacklevel=4)
+
+    def _wrong_label(self, label: float, row: str = "") -> str:
+        return (
+            f"label {label}{row} is outside 0..{self.num_classes - 1} "
+            f"(num_classes = {self.num_classes}; -1 marks a sample of no known class)"
+        )
 
 
 MarginSchedule = list[tuple[float, float]] | dict[str, Any]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from sphereface2.heads.contract import require, require_positive
+from sphereface2.heads.contract import mean_of, require, require_positive
 from sphereface2.heads.pairs import contrastive_loss, pair_masks, unit_rows
 from sphereface2.heads.softmax import PlainSoftmax
 
@@ -68,11 +68,9 @@ class Ring(PlainSoftmax):
         loss = super().forward(embeddings, labels)
         length = torch.linalg.vector_norm(embeddings.to(self.weight.dtype), dim=1, keepdim=True)
         length, labels = self.whole_batch(length, labels)
-        known = length[labels >= 0]
-        if len(known) == 0:
-            return loss
+        length, known = length.squeeze(1), labels >= 0
         if self.collect_statistics:
-            self._statistics["mean_norm"] = known.detach().mean()
+            self._statistics["mean_norm"] = mean_of(length.detach(), known, empty=torch.nan)
             self._statistics["ring_radius"] = self.ring_radius.detach().clone()
-        pull: Tensor = (known - self.ring_radius).square().mean()
+        pull = mean_of((length - self.ring_radius).square(), known)
         return loss + 0.5 * self.ring_weight * pull

@@ -6,7 +6,7 @@ CosFace and ArcFace take similarity adjustment (`sharpness` above 1), as a table
 import torch
 from torch import Tensor
 
-from sphereface2.heads.contract import Rows, require_positive, require_share
+from sphereface2.heads.contract import Rows, mean_of, require_positive, require_share
 from sphereface2.heads.cosine import (
     GradientMode,
     PastPi,
@@ -220,7 +220,8 @@ class CurricularFace(MarginHead, NormFace):
 
     def prepare(self, cosine_b: Tensor, norm_b: Tensor, known_b: Tensor) -> Rows:
         if self.training:
-            self.curriculum.lerp_(cosine_b.mean().to(self.curriculum.dtype), self.ema)
+            mean = mean_of(cosine_b, known_b).to(self.curriculum.dtype)
+            self.curriculum.lerp_(torch.where(known_b.any(), mean, self.curriculum), self.ema)
         # The boundary is plain cos(θ + m), without the replacement past π, as in the authors' code.
         boundary = (cosine_b.arccos() + self.margin).cos()
         return Rows(norm=norm_b, known=known_b, context=boundary)

@@ -7,7 +7,7 @@ compared, since nobody knows whether they show the same person.
 import torch
 from torch import Tensor
 
-from sphereface2.heads.contract import require, require_positive
+from sphereface2.heads.contract import mean_of, require, require_positive
 from sphereface2.heads.head import Head, MarginHead, MarginSchedule
 
 
@@ -37,7 +37,7 @@ class PairHead(MarginHead, Head):
             return
         masks = {"positive_score": same, "negative_score": different}
         self._statistics = {
-            name: cosine_bb.detach()[mask].mean() for name, mask in masks.items() if mask.any()
+            name: mean_of(cosine_bb.detach(), mask, empty=torch.nan) for name, mask in masks.items()
         }
 
 
@@ -96,12 +96,10 @@ class Contrastive(PairHead):
 def contrastive_loss(cosine: Tensor, same: Tensor, different: Tensor, margin: float) -> Tensor:
     """The contrastive loss of all pairs i < j; d² = 2 - 2cos for unit vectors."""
     squared = (2.0 - 2.0 * cosine).clamp_min(0.0)
-    attract = squared[same.triu(diagonal=1)]
-    near = squared[different.triu(diagonal=1) & (squared.detach() < margin**2)]
     # The root's slope is infinite at d = 0, where two people have one and the same embedding.
-    repel = (margin - near.clamp_min(1e-12).sqrt()).square()
-    zero = cosine.sum() * 0.0  # keeps the graph when a batch has no pair of a kind
-    return 0.5 * sum((part.mean() for part in (attract, repel) if part.numel()), start=zero)
+    repel = (margin - squared.clamp_min(1e-12).sqrt()).square()
+    near = different.triu(diagonal=1) & (squared.detach() < margin**2)
+    return 0.5 * (mean_of(squared, same.triu(diagonal=1)) + mean_of(repel, near))
 
 
 class Triplet(PairHead):

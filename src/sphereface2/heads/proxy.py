@@ -1,7 +1,6 @@
 """The base of every head with one weight vector (proxy) a class."""
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -109,9 +108,6 @@ class ProxyHead(Head):
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """The mean loss of the batch; a label of -1 marks a sample of no known class."""
         self.check_batch(embeddings, labels)
-        if self.warns_of_unknown and self.note_on_unknown and bool((labels < 0).any()):
-            self.warns_of_unknown = False
-            warnings.warn(self.note_on_unknown, stacklevel=2)
         return self.engine_loss(embeddings, labels, self.bias)
 
     def engine_loss(self, embeddings: Tensor, labels: Tensor, bias: Tensor | None) -> Tensor:
@@ -126,15 +122,20 @@ class ProxyHead(Head):
             self._statistics = statistics
         return loss
 
+    def statistics(self) -> dict[str, float]:
+        if self.fused is not None:
+            self.fused.check_weight()
+        return super().statistics()
+
     def taking_part(self, labels: Tensor) -> "Sample | None":
         """The classes that this step compares with; None: all of them."""
         if not self.training or self.sample_rate == 1.0:
             return None
         sample = sample_classes(labels, len(self.weight), self.sample_rate, dtype=self.weight.dtype)
         # A softmax over a sample is biased whatever the weights: InsightFace's form has none.
-        if not isinstance(self.reduction(), Binary):
-            return replace(sample, class_weight=None)
-        return sample
+        if sample.class_weight is None or isinstance(self.reduction(), Binary):
+            return sample
+        return replace(sample, class_weight=sample.class_weight.clamp_max(1.0))
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, num_classes={self.num_classes}"
@@ -167,6 +168,7 @@ class _ProxyLoss(torch.autograd.Function):
             wants_gradient=needs[1],
             step=fused,
             index=None if sample is None else sample.index,
+            repeats=None if sample is None else sample.repeats,
             class_weight=None if sample is None else sample.class_weight,
         )
         outcome = evaluate(head, embeddings, classes, bias, labels, needs=needs, exchange=exchange)
@@ -181,12 +183,8 @@ class _ProxyLoss(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None:
             raise RuntimeError("a head's loss can be differentiated only once per forward pass")
-        if ctx.fused is not None and float(grad_output) != ctx.fused.loss_scale:
-            raise RuntimeError(
-                f"the head's loss enters the backward pass with weight {float(grad_output):g}, but "
-                f"fused_sgd has moved the class weights by loss_scale = {ctx.fused.loss_scale:g}; "
-                "use the head's loss as it is, or an ordinary optimiser"
-            )
+        if ctx.fused is not None:
+            ctx.fused.note_weight(grad_output)
         # Scaled in place: a second K×D tensor would cost as much memory as the gradient itself.
         scaled = [g if g is None else g.mul_(grad_output.to(g.dtype)) for g in ctx.gradients]
         ctx.gradients = None
@@ -223,30 +221,43 @@ def _start_weights(
 class Sample:
     """The classes that take part in a step.
 
-    index: their rows, rising; labels: the batch's labels counted within them;
-    class_weight: what each counts as a negative so that the sum is right on average; None: 1.
+    index: their rows, rising, a class perhaps twice; None: all classes;
+    labels: the batch's labels counted within them;
+    class_weight: what each counts as a negative so that the sum is right on average; None: 1;
+    repeats: which of them stand there a second time, and weigh nothing.
     """
 
-    index: Tensor
+    index: Tensor | None
     labels: Tensor
     class_weight: Tensor | None
+    repeats: Tensor | None = None
 
 
 def sample_classes(labels: Tensor, num_classes: int, rate: float, *, dtype: torch.dtype) -> Sample:
     """The classes of `labels` and each other class with probability `rate`, on their device.
 
-    Classes are drawn with replacement and counted once, which takes time in the number of draws and
-    not in the number of classes. A class is then seen with probability π = 1 - (1 - 1/K)^draws, and
-    weighs 1/π when it is; the batch's own classes are always seen and weigh 1.
+    One class is drawn from each of rate·K equal spans of classes, which takes time in the number of
+    draws and not in the number of classes. It weighs as many classes as its span has; the batch's
+    own classes are always seen and weigh 1. How many places there are depends on the sizes alone,
+    so that nothing waits for a device: a class that comes twice is a repeat, and a row without a
+    class of its own repeats the first draw.
     """
-    draws = 0
-    if num_classes > 1:
-        draws = max(1, math.ceil(math.log1p(-rate) / math.log1p(-1.0 / num_classes)))
-    drawn = torch.randint(max(num_classes, 1), (draws,), device=labels.device)
-    own = torch.unique(labels[labels >= 0])
-    index = torch.unique(torch.cat([own, drawn]))
-    probability = -math.expm1(draws * math.log1p(-1.0 / num_classes)) if num_classes > 1 else 1.0
-    class_weight = torch.full(index.shape, 1.0 / probability, dtype=dtype, device=labels.device)
-    class_weight[torch.searchsorted(index, own)] = 1.0
-    places = torch.searchsorted(index, labels.clamp_min(0))
-    return Sample(index, torch.where(labels >= 0, places, labels), class_weight)
+    if num_classes == 0:
+        empty = labels.new_empty(0)
+        return Sample(empty, labels, empty.to(dtype))
+    draws = max(1, math.ceil(rate * num_classes))
+    edges = torch.arange(draws + 1, device=labels.device) * num_classes // draws
+    width = edges.diff()
+    share = torch.rand(draws, dtype=torch.float64, device=labels.device)
+    drawn = edges[:-1] + torch.minimum((share * width).long(), width - 1)
+    is_known = labels >= 0
+    own = torch.where(is_known, labels.long(), drawn[:1])
+    # Stable, so that of a class that comes twice a draw stands first.
+    index, order = torch.cat([drawn, own]).sort(stable=True)
+    repeats = torch.zeros_like(index, dtype=torch.bool)
+    repeats[1:] = index[1:] == index[:-1]
+    places = torch.searchsorted(index, own)
+    is_own = torch.zeros_like(index).scatter_reduce(0, places, is_known.long(), "amax").bool()
+    class_weight = torch.where(is_own, 1, torch.cat([width, torch.ones_like(own)])[order])
+    class_weight = class_weight.masked_fill(repeats, 0).to(dtype)
+    return Sample(index, torch.where(is_known, places, labels), class_weight, repeats)

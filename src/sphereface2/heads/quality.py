@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from sphereface2.heads.contract import Rows, require, require_positive, require_share
+from sphereface2.heads.contract import Rows, mean_of, require, require_positive, require_share
 from sphereface2.heads.cosine import GradientMode, add_angle, straight_through
 from sphereface2.heads.head import MarginHead, MarginSchedule
 from sphereface2.heads.softmax import NormFace
@@ -74,13 +74,11 @@ class MagFace(NormFace):
         loss = super().forward(embeddings, labels)
         length = torch.linalg.vector_norm(embeddings.to(self.weight.dtype), dim=1, keepdim=True)
         length, labels = self.whole_batch(length, labels)
-        known = self._clamp(length[labels >= 0])
-        if len(known) == 0:
-            return loss
+        length, known = self._clamp(length.squeeze(1)), labels >= 0
         if self.collect_statistics:
-            self._statistics["mean_norm"] = known.detach().mean()
-        reward = 1.0 / known + known / self.norm_high**2
-        return loss + self.norm_weight * reward.mean()
+            self._statistics["mean_norm"] = mean_of(length.detach(), known, empty=torch.nan)
+        reward = 1.0 / length + length / self.norm_high**2
+        return loss + self.norm_weight * mean_of(reward, known)
 
     def _clamp(self, norm_b: Tensor) -> Tensor:
         return norm_b.clamp(self.norm_low, self.norm_high)
@@ -122,9 +120,16 @@ class AdaFace(MarginHead, NormFace):
     def prepare(self, cosine_b: Tensor, norm_b: Tensor, known_b: Tensor) -> Rows:
         length = norm_b.clamp(0.001, 100.0)
         if self.training:
-            self.mean_norm.lerp_(length.mean().to(self.mean_norm.dtype), self.ema)
-            if len(length) > 1:  # one sample has no deviation
-                self.norm_deviation.lerp_(length.std().to(self.norm_deviation.dtype), self.ema)
+            number, mean = known_b.sum(), mean_of(length, known_b)
+            square = torch.where(known_b, (length - mean).square(), 0.0).sum()
+            deviation = (square / (number - 1).clamp_min(1)).sqrt()
+            # One sample has no deviation, and none has no mean.
+            for least, average, now in (
+                (1, self.mean_norm, mean),
+                (2, self.norm_deviation, deviation),
+            ):
+                now = torch.where(number >= least, now.to(average.dtype), average)
+                average.lerp_(now, self.ema)
         standard = (length - self.mean_norm) / (self.norm_deviation + 1e-3)
         quality = (standard * self.concentration).clamp(-1.0, 1.0).to(cosine_b.dtype)
         return Rows(norm=norm_b, known=known_b, context=quality)

@@ -115,7 +115,8 @@ class SphereFace2(MarginHead, ProxyHead):
     def reduction(self) -> Binary:
         positive, negative = self._balance_weights()
         scale = self.loss_weight / self.radius
-        return Binary(positive * scale, negative * scale)
+        largest = self.radius * (1.0 + self._negative_margin()) if self.unit_weights else math.inf
+        return Binary(positive * scale, negative * scale, largest)
 
     def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
         # Eq. 5, positive: r(g(cos θ_y) - m); b is added by the engine
@@ -129,9 +130,13 @@ class SphereFace2(MarginHead, ProxyHead):
             return cosine_cb.mul(radius).add_(radius * margin), radius
         # g in as few walks through the block as it takes: with h = (c+1)/2,
         # r(g + m) = 2r·h^(t-1)·h + r(m-1) and the slope is r·t·h^(t-1).
-        half = adjust_half(cosine_cb, t)
-        power = half * half if t == 3.0 else half.pow(t - 1.0)
-        offset = half.new_tensor(radius * (margin - 1.0))
+        if t == 3.0:  # a plain product, which rounding beyond [-1, 1] does not harm
+            half = cosine_cb.add(1.0).mul_(0.5)
+            power = half * half
+        else:
+            half = adjust_half(cosine_cb, t)
+            power = half.pow(t - 1.0)
+        offset = torch.full((), radius * (margin - 1.0), dtype=half.dtype, device=half.device)
         logit = torch.addcmul(offset, power, half, value=2.0 * radius)
         slope = radius if self.gradient == "straight-through" else power.mul_(radius * t)
         return logit, slope

@@ -50,7 +50,7 @@ class UniFace(MarginHead, ProxyHead):
         self.set_margin(margin, margin_schedule)
 
     def reduction(self) -> Binary:
-        return Binary(1.0, self.negative_weight)
+        return Binary(1.0, self.negative_weight, self.scale)
 
     def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
         return self.scale * (cosine_b - self.margin)
@@ -83,25 +83,31 @@ class FeatureMemory(UniFace):
         return {"weight", "filled"}
 
     def taking_part(self, labels: Tensor) -> Sample:
-        index = self.filled.nonzero().squeeze(1)
-        places = torch.searchsorted(index, labels.clamp_min(0))
-        is_filled = torch.isin(labels, index)
-        # A person who is not remembered yet has no positive here, and all others are negatives.
-        absent = torch.where(labels >= 0, ELSEWHERE, labels)
-        return Sample(index, torch.where(is_filled, places, absent), class_weight=None)
+        # A class without an embedding weighs nothing as a negative. A person who is not remembered
+        # yet has no positive here, and all others are negatives.
+        if len(self.filled):
+            is_absent = (labels >= 0) & ~self.filled[labels.clamp_min(0)]
+            labels = torch.where(is_absent, ELSEWHERE, labels)
+        return Sample(None, labels, class_weight=self.filled.to(self.weight.dtype))
 
     def remember(self, embeddings: Tensor, labels: Tensor) -> None:
         """Keep the last embedding of each person of the whole batch."""
         rows, labels = self.exchange.gather(embeddings.detach(), labels)
         labels = self.exchange.local_labels(labels)
+        if not len(self.filled):
+            return
         order = torch.arange(len(labels), device=labels.device)
-        last = torch.full((len(self.filled) + 1,), -1, device=labels.device)
-        # Rows of other ranks and of unknown people all go to one place behind the classes.
-        place = torch.where(labels >= 0, labels, len(self.filled))
-        last = last.scatter_reduce(0, place, order, "amax")[:-1]
-        seen = last >= 0
-        self.weight[seen] = rows[last[seen]].to(self.weight.dtype)
-        self.filled |= seen
+        is_here = labels >= 0
+        # A row of another rank or of nobody repeats what one of this rank does, if there is one.
+        instead = is_here.to(torch.uint8).argmax()
+        place = torch.where(is_here, labels, labels.index_select(0, instead[None])).clamp_min(0)
+        last = torch.full_like(self.filled, -1, dtype=order.dtype)
+        last = last.scatter_reduce(0, place, torch.where(is_here, order, -1), "amax")[place]
+        # Rows of one person all write that person's last one, so their order does not matter.
+        found = torch.where(is_here.any(), rows[last.clamp_min(0)].to(self.weight.dtype),
+                            self.weight[place])  # fmt: skip
+        self.weight[place] = found
+        self.filled[place] = self.filled[place] | is_here.any()
 
 
 class UniTSFace(CosFace):

@@ -296,7 +296,7 @@ class StepAgreement:
         """Clip the gradients, too, where `clip_norm` is given."""
         if self.team.is_alone:
             norm = clip_gradients(self.whole, clip_norm)
-            return Agreed(loss.item(), norm.item(), stops)
+            return Agreed(*_read(loss, norm), stops)
         gradients = [p.grad for p in self.averaged if p.grad is not None]
         # In float64 the mean of equal float32 numbers is exactly that number.
         numbers = [loss.new_tensor([float(stops)]), squared_norm(self.shards).reshape(1)]
@@ -309,7 +309,14 @@ class StepAgreement:
             gradient.copy_(values.view_as(gradient))
             place += gradient.numel()
         norm = clip_gradients(self.whole, clip_norm, shards=self.shards, shards_square=total[1])
-        return Agreed(mean[2].item(), norm.item(), bool(total[0] > 0))
+        mean_loss, whole_norm, stopping = _read(mean[2], norm, total[0])
+        return Agreed(mean_loss, whole_norm, stopping > 0)
+
+
+def _read(*numbers: Tensor) -> list[float]:
+    """Numbers of a device on the host, by one wait for it."""
+    values: list[float] = torch.stack([number.double() for number in numbers]).tolist()
+    return values
 
 
 def _class_parameters(head: nn.Module) -> dict[str, nn.Parameter]:
