@@ -20,11 +20,11 @@ WAITS = ("nonzero", "_local_scalar_dense", "masked_select", "unique", "is_nonzer
 """Operations whose result is a number on the host, or has a shape that depends on values."""
 
 
-class Counted(TorchDispatchMode):
+class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Counts the operations that torch runs inside."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
         self.calls: Counter[str] = Counter()
 
     def __torch_dispatch__(
@@ -83,7 +83,8 @@ def step(head: Any, *, classes: int, collect: bool = False) -> Counted:
     labels[3], labels[5] = labels[2], -1
     head.warns_of_unknown = False
     head.collect_statistics = collect
-    with Counted() as counted:
+    counted = Counted()
+    with counted:
         head(x, labels).backward()
     assert counted.calls["mm"] > 0
     return counted

@@ -44,6 +44,7 @@ MOST_PARTS = 32
 """Parts that the blocks are cut into for threads to take; each has a gradient of embeddings."""
 
 _LARGEST_EXPONENT = 60.0  # exp stays finite in float32 with a bias of up to 28 on top
+_BLOCK_TENSORS = 5  # of class by row at once: cosine, logit, its slope and gradient, one more
 _LOWEST = -1e30  # below every logit, and finite: no difference of two such is NaN
 
 Result = TypeVar("Result")
@@ -53,6 +54,18 @@ def block_classes(rows: int, dim: int, device: torch.device) -> int:
     """How many classes make a block for a batch of `rows` embeddings of `dim` numbers."""
     limit = CACHE_ELEMENTS if device.type == "cpu" else DEVICE_ELEMENTS
     return max(64, limit // max(rows, dim))
+
+
+def working_bytes(
+    rows: int, dim: int, classes: int, device: torch.device, *, is_softmax: bool
+) -> int:
+    """What a step holds besides weights and gradients, in float32."""
+    size = min(classes, block_classes(rows, dim, device))
+    is_cpu = device.type == "cpu"
+    parts = min(-(-classes // max(1, size)), MOST_PARTS) if is_cpu else 1
+    at_once = min(parts, torch.get_num_threads()) if is_cpu else 1
+    kept = min(KEPT_BYTES, 4 * rows * classes) if is_softmax else 0
+    return 4 * (at_once * _BLOCK_TENSORS * size * rows + parts * rows * dim) + kept
 
 
 @dataclass
@@ -402,7 +415,8 @@ class _Evaluation:
     def _cut(self) -> "list[_Span]":
         """The classes in blocks of one size, with the place of each row's target in each."""
         classes = len(self.classes)
-        limit = block_classes(*self.rows_x.shape, self.rows_x.device)
+        rows, dim = self.rows_x.shape
+        limit = block_classes(rows, dim, self.rows_x.device)
         size = -(-classes // max(1, -(-classes // limit)))
         starts = torch.arange(0, classes, max(1, size), device=self.labels.device)[:, None]
         stops = (starts + size).clamp_max(classes)

@@ -14,10 +14,9 @@ from sphereface2.backbones import build_backbone
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.config.schema import RunConfig
 from sphereface2.heads import Head, build_head
-from sphereface2.heads.engine import block_classes
+from sphereface2.heads.contract import Softmax
+from sphereface2.heads.engine import working_bytes
 from sphereface2.heads.proxy import ProxyHead
-
-_BLOCK_TENSORS = 4  # of class by row: cosine, logit, its slope, and softplus or the product's input
 
 
 @dataclass(frozen=True)
@@ -98,14 +97,16 @@ def head_cost(
         few, more = (count(head) for head in small)
         return few + (more - few) * (people - 4)
 
-    rows = min(people, block_classes(batch_size, device))
-    is_proxy = isinstance(small[0], ProxyHead)
+    block_bytes = 0
+    if isinstance(small[0], ProxyHead):
+        is_softmax = isinstance(small[0].reduction(), Softmax)
+        block_bytes = working_bytes(batch_size, dim, people, device, is_softmax=is_softmax)
     return HeadCost(
         parameters=grown(lambda head: sum(p.numel() for p in head.parameters())),
         trained_bytes=grown(_trained_bytes),
         state_bytes=grown(_state_bytes),
         class_weight_bytes=grown(_class_weight_bytes),
-        block_bytes=4 * _BLOCK_TENSORS * rows * batch_size if is_proxy else 0,
+        block_bytes=block_bytes,
     )
 
 

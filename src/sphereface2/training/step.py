@@ -296,7 +296,8 @@ class StepAgreement:
         """Clip the gradients, too, where `clip_norm` is given."""
         if self.team.is_alone:
             norm = clip_gradients(self.whole, clip_norm)
-            return Agreed(*_read(loss, norm), stops)
+            whole_loss, whole_norm = _read(loss, norm)
+            return Agreed(whole_loss, whole_norm, stops)
         gradients = [p.grad for p in self.averaged if p.grad is not None]
         # In float64 the mean of equal float32 numbers is exactly that number.
         numbers = [loss.new_tensor([float(stops)]), squared_norm(self.shards).reshape(1)]
