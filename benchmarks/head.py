@@ -2,6 +2,7 @@
 
     python -m benchmarks.head              # everything, to docs/performance/head.json and .png
     python -m benchmarks.head classes      # one part: classes, sampling, ranks, large
+    python -m benchmarks.head --beside 1   # 10,000 and 100,000 classes beside a busy process
 
 One process a contender, a step of each in turn, the median of the repeats; ratios are taken within
 one such run. The machine should be idle otherwise.
@@ -67,6 +68,18 @@ def ranks_part(repeats: int) -> list[Measured]:
             ("sphereface2-c", "cosface"),
             dim=512, classes=classes, batch=256, threads=1, repeats=repeats, ranks=(1, 2),
         )  # fmt: skip
+        results += _show(run)
+    return results
+
+
+def beside(count: int, repeats: int) -> list[Measured]:
+    """Ours and the limit, equally disturbed by `count` busy processes; printed, not stored."""
+    results = []
+    for classes in (10_000, 100_000):
+        names = ("limit", "sphereface2-c", "cosface")
+        run = compare(
+            names, dim=512, classes=classes, batch=256, threads=2, repeats=repeats, beside=count
+        )
         results += _show(run)
     return results
 
@@ -142,7 +155,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none is named")
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--beside", type=int, help="measure beside this many busy processes")
     arguments = parser.parse_args()
+    if arguments.beside is not None:
+        beside(arguments.beside, arguments.repeats)
+        return
     unknown = [part for part in arguments.parts if part not in PARTS]
     if unknown:
         parser.error(f"unknown part '{unknown[0]}' (known: {', '.join(PARTS)})")

@@ -1,8 +1,10 @@
 """Contenders in processes of their own that step on demand, so that runs interleave."""
 
 import statistics
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,10 +46,12 @@ def compare(
     threads: int,
     repeats: int,
     ranks: Sequence[int] = (1,),
+    beside: int = 0,
 ) -> list[Measured]:
     """The median step of each contender, all alive at once, a step of each in turn.
 
     On every one of the numbers of `ranks`, each contender is that many processes of `threads`.
+    `beside` further processes keep a core busy each, as the workers of a loader do.
     """
     contenders = [(name, world) for world in ranks for name in names]
     results = []
@@ -59,6 +63,7 @@ def compare(
             )
             for name, world in contenders
         ]
+        alive.enter_context(busy(beside))
         times = take_turns(teams, repeats=repeats)
         for (name, world), team, steps in zip(contenders, teams, times, strict=True):
             numbers = team.numbers()
@@ -79,6 +84,18 @@ def compare(
                 )
             )
     return results
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """`count` processes that compute without end, while the block runs."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 @dataclass(frozen=True)
