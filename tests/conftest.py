@@ -9,6 +9,10 @@ from numpy.typing import NDArray
 
 from sphereface2.data.sources.synthetic import FOLDER_VARIABLE, SyntheticFaces
 
+# Some virtual machines announce AMX and then refuse it: half precision would end in "could not
+# create a primitive" or an illegal instruction. Read by oneDNN when it is first used.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _rendered_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
