@@ -93,6 +93,21 @@ def test_norms_and_biases_are_decayed_if_asked_for(settings: dict[str, Any], dec
     assert sum(len(group["params"]) for group in optimizer.param_groups) == 8
 
 
+def test_with_adamw_a_bias_moves_in_units_of_its_logits() -> None:
+    for name, options, unit in (
+        ("sphereface2-c", {"radius": 40.0}, 40.0),
+        ("sphereface2-c", {"radius": 40.0, "bias": "per-class"}, 40.0),
+        ("uniface", {"scale": 64.0}, 64.0),
+        ("softmax", {}, 1.0),
+    ):
+        head = build_head(name, 8, 5, **options)
+        for optimizer, rate in (("adamw", 0.1 * unit), ("sgd", 0.01)):
+            config = OptimizerConfig(name=optimizer, learning_rate=0.01)
+            built = build_optimizer(nn.Identity(), head, config)
+            assert group_of(built, head.bias)["lr"] == pytest.approx(rate), (name, optimizer)
+            assert decay_of(built, head.bias) == 0.0
+
+
 @pytest.mark.parametrize("settings", [{}, {"name": "adamw"}, {"fused_head": True}])
 def test_class_weights_may_have_a_rate_of_their_own(settings: dict[str, Any]) -> None:
     net, head = TinyNet(), build_head("sphereface2-c", 8, 5)
@@ -104,7 +119,7 @@ def test_class_weights_may_have_a_rate_of_their_own(settings: dict[str, Any]) ->
     for each in (optimizer, mover):
         set_learning_rate(each, 0.25)
     assert group_of(mover, head.weight)["lr"] == 1.0
-    assert group_of(optimizer, head.bias)["lr"] == 0.25
+    assert group_of(optimizer, head.bias)["lr"] == (75.0 if "name" in settings else 0.25)
     assert all(group_of(optimizer, p)["lr"] == 0.25 for p in net.parameters())
 
 
