@@ -101,10 +101,10 @@ def test_with_adamw_a_bias_moves_in_units_of_its_logits() -> None:
         ("softmax", {}, 1.0),
     ):
         head = build_head(name, 8, 5, **options)
-        for optimizer, rate in (("adamw", 0.1 * unit), ("sgd", 0.01)):
-            config = OptimizerConfig(name=optimizer, learning_rate=0.01)
+        adamw = OptimizerConfig(name="adamw", learning_rate=0.01)
+        for config, rate in ((adamw, 0.1 * unit), (OptimizerConfig(learning_rate=0.01), 0.01)):
             built = build_optimizer(nn.Identity(), head, config)
-            assert group_of(built, head.bias)["lr"] == pytest.approx(rate), (name, optimizer)
+            assert group_of(built, head.bias)["lr"] == pytest.approx(rate), (name, config.name)
             assert decay_of(built, head.bias) == 0.0
 
 
