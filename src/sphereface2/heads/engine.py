@@ -37,7 +37,7 @@ CACHE_ELEMENTS = 1 << 18
 DEVICE_ELEMENTS = 1 << 26
 """The same on other devices, which want few and large operations."""
 
-KEPT_BYTES = 1 << 27
+KEPT_BYTES = 1 << 25
 """Cosines that a softmax head keeps from its first pass for its second one."""
 
 MOST_PARTS = 32
