@@ -63,6 +63,16 @@ def test_weights_gradients_momentum_and_checkpoint(name: str, fused: str) -> Non
     assert said.memory.momentum == said.checkpoint_bytes - weights
 
 
+@pytest.mark.parametrize("average", ["decay=0.9", "last_epochs=3"])
+def test_what_adamw_and_an_average_keep(average: str) -> None:
+    config = small("optimizer=adamw", f"training.average.{average}")
+    said, update = estimate(config, with_speed=False), trained(config)
+    kept = sum(tensor.nbytes for tensor in update.tensors().values())
+    # A count of updates for each parameter is not worth counting.
+    assert said.checkpoint_bytes == pytest.approx(kept, rel=0.01)
+    assert said.memory.total > said.memory.weights + said.memory.momentum + said.memory.average
+
+
 @pytest.mark.parametrize("name", list(HEADS))
 def test_a_head_is_counted_for_any_number_of_people(name: str) -> None:
     head = build_head(name, 8, 37)
