@@ -178,7 +178,7 @@ def test_one_entry_of_a_list_is_explained() -> None:
     shown = run("sets", "drawn").stdout
     assert shown.startswith("Pairs of the people in a folder")
     assert "Images of nobody\nknown (label -1) stay out." in shown
-    assert "Options: path (must be given), root=null, pairs=6000, seed=0, title=null\n" in shown
+    assert "Options: path (must be given), root=null, pairs=6000, impostors=null" in shown
     # Its options come from SphereFace2, and so does what is said of them.
     shown = run("heads", "sphereface2-m").stdout
     assert shown.startswith("SphereFace2 with the multiplicative margin")

@@ -374,8 +374,8 @@ class TestChanges:
         folder = stopped_run(tmp_path / "run")
         config = folder / run_folder.CONFIG
         text = config.read_text()
-        config.write_text(text.replace("margin: 0.3", "margin: 0.2"))
-        with pytest.raises(ValueError, match=r"^head\.margin was 0\.3 .* and cannot become 0\.2"):
+        config.write_text(text.replace("margin: 0.4", "margin: 0.2"))
+        with pytest.raises(ValueError, match=r"^head\.margin was 0\.4 .* and cannot become 0\.2"):
             runs.resume(folder)
         config.write_text(text.replace("learning_rate: 0.1", "learning_rate: 0.05"))
         assert runs.resume(folder).steps == 6

@@ -320,7 +320,11 @@ def _options(
 
 
 def _resolved(choice: Choice, options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": choice.name, **options}
+    # YAML knows no tuples: a config that is written and read again must be the same.
+    plain = {
+        key: list(value) if isinstance(value, tuple) else value for key, value in options.items()
+    }
+    return {"name": choice.name, **plain}
 
 
 # -- building the stages -------------------------------------------------------------------------

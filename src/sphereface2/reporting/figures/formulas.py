@@ -86,7 +86,9 @@ def softmax_loss(cosines: Curve, scale: float) -> Curve:
 
 def binary_loss(cosines: Curve, radius: float) -> Curve:
     """L_e with λ = 1 over the cosine of the target: the positive term alone."""
-    head = SphereFace2(2, 2, balance=1.0, radius=radius, margin=0.0, sharpness=1.0, bias="none")
+    head = SphereFace2(
+        2, 2, balance=1.0, radius=radius, margin=0.0, sharpness=1.0, loss_weight=1.0, bias="none"
+    )
     return _losses(head, cosines)
 
 
