@@ -1,6 +1,7 @@
 """What all tests share: a folder of rendered pictures; the same people are rendered once."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,6 +13,8 @@ from sphereface2.data.sources.synthetic import FOLDER_VARIABLE, SyntheticFaces
 # Some virtual machines announce AMX and then refuse it: half precision would end in "could not
 # create a primitive" or an illegal instruction. Read by oneDNN when it is first used.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+# Under nohup a closed terminal is ignored, as the commands rightly do too: tests send it.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)
