@@ -31,6 +31,7 @@ LINE = [
     "training",
     "models",
     "evaluation",
+    "galleries",
     "recognition",
     "datatools",
     "reporting",

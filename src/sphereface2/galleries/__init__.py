@@ -1,0 +1,1 @@
+"""People and the embeddings of their photos, kept and searched."""

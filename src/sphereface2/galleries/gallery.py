@@ -1,0 +1,184 @@
+"""What every gallery does, wherever it keeps its people.
+
+A gallery is one collection of people whose photos were embedded by one model. It stores and
+searches; what a score means is decided by those who ask (`recognition`).
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Embeddings = NDArray[np.float32]
+MAX_NAME = 200  # characters
+
+
+@dataclass(frozen=True, eq=False)
+class NewPhoto:
+    """A photo to add.
+
+    embedding: (D,), of unit length
+    crop: the aligned face as PNG, from which another model can embed it; empty if it is not kept
+    source: where it came from, such as a file name
+    facts: what was measured when it was added, as plain JSON values
+    """
+
+    embedding: Embeddings
+    crop: bytes = b""
+    source: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class KeptPhoto:
+    """A photo that a gallery holds; added: ISO 8601 in UTC."""
+
+    id: str
+    person: str
+    source: str
+    facts: Mapping[str, Any]
+    added: str
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody whom a gallery knows; metadata: the user's own, as plain JSON values."""
+
+    name: str
+    photos: int
+    metadata: Mapping[str, Any]
+    added: str
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A person whom a search found, by the best of their photos; score: its cosine."""
+
+    person: str
+    photo: str
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Negative:
+    """A face that is not `person`, or a stranger to everybody (None)."""
+
+    id: str
+    person: str | None
+    embedding: Embeddings
+    source: str
+    added: str
+
+
+class Gallery(Protocol):
+    """A collection of people.
+
+    What `add`, `remove` and the other writers have returned from survives a crash. A repeated
+    `key` changes nothing and returns what the first call returned. Readers see the state before a
+    write or after it, never a part of it, and go on while another process writes.
+    An unknown person or photo is a ValueError that names the nearest right spelling.
+    """
+
+    name: str
+    model: str
+    """The digest of the model whose embeddings it holds."""
+    dim: int
+
+    def add(
+        self,
+        person: str,
+        photos: Sequence[NewPhoto],
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> list[str]:
+        """Add photos to a person, who is made if new; the photos' ids, all or none of them."""
+
+    def remove(self, person: str, *, key: str | None = None) -> int:
+        """Remove a person with all photos and negatives; how many photos that were.
+
+        No byte of them stays: not in the files, the journal or an index.
+        """
+
+    def remove_photos(self, ids: Sequence[str], *, key: str | None = None) -> int:
+        """Remove photos; a person whose last photo it is stays, without any."""
+
+    def rename(self, person: str, to: str, *, key: str | None = None) -> None:
+        """Give a person another name, which nobody must have."""
+
+    def describe(self, person: str, metadata: Mapping[str, Any], *, key: str | None = None) -> None:
+        """Replace a person's metadata."""
+
+    def people(self) -> list[Person]:
+        """Everybody, by name."""
+
+    def person(self, name: str) -> Person: ...
+
+    def count(self) -> tuple[int, int]:
+        """How many people and how many photos there are."""
+
+    def photos(self, person: str | None = None) -> list[KeptPhoto]:
+        """The photos of a person, or all, in the order in which they were added."""
+
+    def embeddings(self, ids: Sequence[str]) -> Embeddings:
+        """(N, D), a row for each id."""
+
+    def crop(self, photo: str) -> bytes:
+        """The PNG of a photo's aligned face; empty if none was kept."""
+
+    def blocks(self, rows: int = 65_536) -> Iterator[tuple[list[str], Embeddings]]:
+        """All ids and embeddings, some rows at a time."""
+
+    def search(self, queries: Embeddings, people: int = 1) -> list[list[Hit]]:
+        """The nearest people of each row of (Q, D), best first."""
+
+    def add_negative(
+        self,
+        person: str | None,
+        embedding: Embeddings,
+        *,
+        source: str = "",
+        key: str | None = None,
+    ) -> str:
+        """Keep a face that is not this person, or a stranger to all; its id."""
+
+    def negatives(self, person: str | None = None) -> list[Negative]:
+        """What is not this person, without the strangers; with None the strangers."""
+
+    def remove_negative(self, negative: str, *, key: str | None = None) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def check_name(name: str, what: str = "a person's name") -> str:
+    """The name, normalised (NFC, no blanks around it); a ValueError if it cannot be one."""
+    plain = unicodedata.normalize("NFC", name).strip()
+    if not plain:
+        raise ValueError(f"{what} must not be empty")
+    if len(plain) > MAX_NAME:
+        raise ValueError(f"{what} has {len(plain):,} characters; at most {MAX_NAME} are allowed")
+    if any(unicodedata.category(each) in ("Cc", "Cs") for each in plain):
+        raise ValueError(f"{what} must not have control characters: {plain!r}")
+    return plain
+
+
+def check_photos(photos: Sequence[NewPhoto], dim: int) -> Embeddings:
+    """The embeddings (N, D); a ValueError unless they are finite, of length 1 and of D values."""
+    if not photos:
+        raise ValueError("there is no photo to add")
+    for number, photo in enumerate(photos, start=1):
+        if photo.embedding.shape != (dim,):
+            raise ValueError(
+                f"photo {number} has an embedding of shape {photo.embedding.shape}; this gallery "
+                f"holds embeddings of {dim} values"
+            )
+    rows = np.stack([photo.embedding for photo in photos]).astype(np.float32)
+    lengths = np.linalg.norm(rows, axis=1)
+    if not np.all(np.abs(lengths - 1) < 1e-3):  # nan and inf fail, too
+        raise ValueError("embeddings must be finite and of length 1")
+    return rows
