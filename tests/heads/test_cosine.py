@@ -78,3 +78,13 @@ def test_a_multiplied_angle_is_multiplied_up_to_pi(margin: float) -> None:
     torch.testing.assert_close(multiply_angle(ANGLES.cos(), margin), expected)
     assert multiply_angle(BEYOND, margin)[:2].tolist() == [1.0, 1.0]
     assert add_angle_saturating(BEYOND, 0.0).tolist() == [1.0, 1.0, -1.0, -1.0]
+
+
+def test_the_floors_that_keep_slopes_finite() -> None:
+    """At c = -1 a power below one is taken of 1e-6, and a sine is that of 1e-7."""
+    end = torch.tensor([-1.0], dtype=torch.float64)
+    assert adjust_slope(end.clone(), 0.5).item() == pytest.approx(0.5 * 1e3)
+    assert adjust_slope(end.clone(), 2.0).item() == 0.0
+    assert adjust_for_gradient(end, 0.5, "exact").item() == pytest.approx(2e-3 - 1.0)
+    assert adjust_for_gradient(end, 2.0, "exact").item() == -1.0
+    assert sine(end).item() == pytest.approx(1e-7**0.5)

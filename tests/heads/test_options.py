@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from sphereface2.heads import HEADS, UniFace, build_head
+from sphereface2.heads import HEADS, AdaFace, ArcFace, MagFace, ProxyHead, UniFace, build_head
+from sphereface2.heads.contract import Rows
 from sphereface2.heads.head import MarginHead
 
 _SPHEREFACE2 = {
@@ -294,3 +295,109 @@ def test_a_negative_pair_of_simple_is_active_above_its_threshold() -> None:
 def test_a_head_shows_what_it_is() -> None:
     assert "margin=0.25" in repr(build_head("sigmoid", 4, 3, margin=0.25))
     assert "scale=9, margin=0.25" in repr(build_head("uniface", 4, 3, scale=9.0, margin=0.25))
+
+
+SHOWN: dict[str, str] = {
+    **{f"sphereface2-{kind}": f"balance=0.7, radius=30, margin={margin}, sharpness=3, "
+       "gradient=exact" for kind, margin in zip("cam", ("0.4", "0.5", "1.7"), strict=True)},
+    "uniface": "scale=64, margin=0.4",
+    "sigmoid": "margin=0",
+    "sphereface": "scale=30, margin=1.5",
+    "cosface": "scale=64, margin=0.35",
+    "arcface": "scale=64, margin=0.5",
+    "unitsface": "scale=64, margin=0.4",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_every_head_shows_its_sizes_and_what_sets_its_margin(name: str) -> None:
+    head = build_head(name, 4, 3)
+    if not isinstance(head, ProxyHead):
+        assert head.extra_repr() == ""
+        return
+    own = f", {SHOWN[name]}" if name in SHOWN else ""
+    assert head.extra_repr() == f"dim=4, num_classes=3{own}"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "cut"),
+    [
+        ("cosface", {}, {"weight"}),
+        ("softmax", {}, {"weight", "bias"}),
+        ("sphereface2-c", {}, {"weight"}),  # one bias for all
+        ("sphereface2-c", {"bias": "none"}, {"weight"}),
+        ("sphereface2-c", {"bias": "per-class"}, {"weight", "bias"}),
+        ("unitsface", {}, {"weight", "pairs.weight", "pairs.filled"}),
+    ],
+)
+def test_what_is_cut_over_ranks(name: str, options: dict[str, Any], cut: set[str]) -> None:
+    head = build_head(name, 4, 3, **options)
+    assert isinstance(head, ProxyHead)
+    assert head.per_class == cut
+
+
+def test_a_dimension_is_at_least_one() -> None:
+    with pytest.raises(ValueError, match="dim must be at least 1, got 0"):
+        build_head("triplet", 0, 3)
+    assert build_head("triplet", 1, 2).dim == 1
+
+
+def test_a_softmax_head_warns_of_unknown_samples_once() -> None:
+    rows, labels = torch.eye(4)[:3], torch.tensor([0, 1, -1])
+    head = build_head("cosface", 4, 3)
+    with pytest.warns(UserWarning, match="leaves out samples"):
+        head(rows, labels)
+    head(rows, labels)  # a second warning would be an error
+    head = build_head("cosface", 4, 3)
+    head.warns_of_unknown = False
+    head(rows, labels)
+
+
+def test_easy_margin_begins_above_a_right_angle() -> None:
+    cosine = torch.tensor([-0.2, 0.0, 0.2], dtype=torch.float64)
+    head = build_head("magface", 4, 3, scale=1.0, norm_low=10.0)
+    assert isinstance(head, MagFace)
+    rows = Rows(norm=torch.full((3,), 10.0).double(), known=torch.ones(3, dtype=torch.bool))
+    expected = [-0.2, 0.0, math.cos(math.acos(0.2) + 0.45)]
+    assert head.target_logit(cosine, rows).tolist() == pytest.approx(expected)
+
+
+def test_adaface_keeps_turned_angles_off_the_ends() -> None:
+    cosine = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    turned = AdaFace._turn(cosine, torch.tensor([-0.2, 0.2], dtype=torch.float64))
+    assert turned.tolist() == pytest.approx([math.cos(1e-3), -math.cos(1e-3)], abs=1e-12)
+    inner = AdaFace._turn(cosine, torch.tensor([0.2, -0.2], dtype=torch.float64))
+    kept = math.acos(1.0 - 1e-6) + 0.2
+    assert inner.tolist() == pytest.approx([math.cos(kept), -math.cos(kept)], abs=1e-9)
+
+
+def test_people_as_far_apart_as_the_contrastive_margin_do_not_count() -> None:
+    """People 0 and 1 at a right angle, 2 opposite to 0, as far as the margin of 2 goes."""
+    head = build_head("contrastive", 2, 3, margin=2.0)
+    rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    expected = 0.5 * (2.0 - math.sqrt(2.0)) ** 2
+    assert head(rows, torch.tensor([0, 1, 2])).item() == pytest.approx(expected)
+    # Two people with one embedding: the root has a finite slope there.
+    same = torch.ones(2, 2, dtype=torch.float64, requires_grad=True)
+    loss = head(same, torch.tensor([0, 1]))
+    assert loss.item() == pytest.approx(2.0, rel=1e-5)
+    (slope,) = torch.autograd.grad(loss, [same])
+    assert torch.isfinite(slope).all()
+
+
+@pytest.mark.parametrize("gradient", ["exact", "straight-through"])
+@pytest.mark.parametrize("sharpness", [1.0, 2.0, 3.0])
+def test_the_others_of_a_margin_softmax_follow_the_adjustment(
+    sharpness: float, gradient: str
+) -> None:
+    head = build_head("arcface", 4, 5, sharpness=sharpness, scale=20.0, gradient=gradient)
+    assert isinstance(head, ArcFace)
+    cosine = torch.linspace(-0.95, 0.95, 21, dtype=torch.float64)[:, None].requires_grad_()
+    rows = Rows(norm=torch.ones(1, dtype=torch.float64), known=torch.ones(1, dtype=torch.bool))
+    expected = 20.0 * (2 * ((cosine + 1) / 2) ** sharpness - 1)
+    (derivative,) = torch.autograd.grad(expected.sum(), [cosine])
+    if gradient == "straight-through":
+        derivative = torch.full_like(derivative, 20.0)
+    logit, slope = head.other_logit(cosine.detach().clone(), rows)
+    torch.testing.assert_close(logit, expected.detach())
+    torch.testing.assert_close(torch.as_tensor(slope).expand_as(derivative).double(), derivative)

@@ -226,3 +226,13 @@ def test_the_negatives_logit_and_slope_follow_the_adjustment(sharpness: float) -
     logit, slope = head.other_logit(cosine.detach().clone(), rows)
     torch.testing.assert_close(logit, expected.detach())
     torch.testing.assert_close(torch.as_tensor(slope).expand_as(derivative).double(), derivative)
+
+
+@pytest.mark.parametrize(("end", "near"), [(0.0, 1e-9), (1.0, 1.0 - 1e-9)])
+def test_a_bias_at_the_ends_of_the_balance_starts_as_close_to_them_as_rounding_allows(
+    end: float, near: float
+) -> None:
+    biases = [SphereFace2(4, 50, balance=balance).bias for balance in (end, near)]
+    assert biases[0] is not None
+    assert biases[1] is not None
+    assert biases[0].item() == pytest.approx(biases[1].item(), abs=1e-4)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sphereface2.heads import ProxyHead, build_head
-from sphereface2.heads.strength import pull
+from sphereface2.heads.strength import SHOWN_CLASSES, SHOWN_COSINES, pull
 
 CLASSES = 50
 
@@ -72,3 +72,20 @@ def test_what_has_no_pull_to_compare_keeps_its_weight() -> None:
     assert products.loss_weight == 1.0
     only_negatives: Any = made("sphereface2-c", balance=0.0)
     assert only_negatives.loss_weight == pytest.approx(30.0 / 0.75)
+
+
+@pytest.mark.parametrize("cosine", [0.0, 0.5])
+def test_lengths_are_those_that_mean_nothing_to_a_head(cosine: float) -> None:
+    """1, so that products are cosines; half-way between the least and the largest of MagFace."""
+    own = math.exp(cosine) / (math.exp(cosine) + CLASSES - 1)
+    assert pull(made("softmax"), cosine) == pytest.approx(1.0 - own, rel=1e-4)
+    head = made("magface", norm_low=20.0, margin_low=0.2, margin_high=0.6, easy_margin=False)
+    turned = math.acos(cosine) + 0.4
+    target = math.exp(64.0 * math.cos(turned))
+    slope = 64.0 * math.sin(turned) / math.sin(math.acos(cosine))
+    assert pull(head, cosine) == pytest.approx(slope * (CLASSES - 1) / (target + CLASSES - 1), 1e-4)
+
+
+def test_the_pull_that_is_shown_is_that_of_the_papers_training_set() -> None:
+    assert SHOWN_CLASSES == 8631  # people of VGGFace2
+    assert SHOWN_COSINES == (0.0, 0.5)

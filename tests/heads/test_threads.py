@@ -82,3 +82,16 @@ def test_what_fails_in_a_thread_fails_here() -> None:
 
     with pytest.raises(ValueError, match="part 0 cannot"):
         in_threads(work, range(3))
+
+
+def test_what_one_thread_can_do_is_done_by_the_caller() -> None:
+    def name(_: int) -> str:
+        return threading.current_thread().name
+
+    own = threading.current_thread().name
+    torch.set_num_threads(1)
+    assert in_threads(name, range(3)) == [own] * 3
+    torch.set_num_threads(2)
+    assert in_threads(name, range(1)) == [own]
+    assert in_threads(name, range(0)) == []
+    assert all(each.startswith("head") for each in in_threads(name, range(2)))
