@@ -11,9 +11,14 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from sphereface2.data.sources.image_file import read_photo
+from sphereface2.data.sources.image_file import TooManyPixelsError, decode_photo, read_photo
 from sphereface2.faces import TEMPLATE, align_face
-from sphereface2.recognition.photos import FaceFinder, as_array, is_aligned
+from sphereface2.recognition.photos import (
+    FaceFinder,
+    SeveralFacesError,
+    as_array,
+    is_aligned,
+)
 
 Picture = NDArray[np.uint8]
 
@@ -144,3 +149,33 @@ def test_misspelt_options_are_refused() -> None:
         FaceFinder(choose="bigest")
     with pytest.raises(ValueError, match="unknown detector 'mtcn'"):
         FaceFinder(detector="mtcn")
+
+
+def test_all_faces_of_a_photo_are_found(finder: FaceFinder, rendered: list[Picture]) -> None:
+    picture = photo(rendered[0], rendered[1])
+    found = finder.find_all(picture)
+    assert len(found) == 2
+    assert {face.others for face in found} == {1}
+    best = finder.find(picture)
+    assert any(np.array_equal(face.crop, best.crop) for face in found)
+    assert finder.find_all(np.full((80, 80, 3), 90, np.uint8)) == []
+    with pytest.raises(SeveralFacesError, match="2 faces are in the photo, more than 1"):
+        FaceFinder(most_faces=1).find_all(picture)
+
+
+def test_a_finder_for_other_photos_shares_the_detector(
+    finder: FaceFinder, rendered: list[Picture]
+) -> None:
+    finder.find(photo(rendered[0]))
+    other = finder.asking(kind="photo", choose="only")
+    assert (other.kind, other.choose) == ("photo", "only")
+    assert other._detector is finder._detector
+    with pytest.raises(SeveralFacesError, match="photo 1 shows 2 faces"):
+        other.find(photo(rendered[0], rendered[1]))
+
+
+def test_a_limit_of_pixels_holds_before_decoding(rendered: list[Picture]) -> None:
+    encoded = cv2.imencode(".png", rendered[0])[1].tobytes()
+    assert decode_photo(encoded, "it", most_pixels=112 * 112).shape == (112, 112, 3)
+    with pytest.raises(TooManyPixelsError, match="it is too large: it has 112 × 112 pixels"):
+        decode_photo(encoded, "it", most_pixels=112 * 112 - 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,14 @@ KINDS: dict[str, Kind] = {"auto": "auto", "photo": "photo", "crop": "crop"}
 ONLY = "only"
 """Instead of a choice among several faces: they are an error."""
 _NEAR = 0.05  # of the side: points of an aligned crop lie nearer to the template than that
+
+
+class NoFaceError(ValueError):
+    """There is no face in a photo."""
+
+
+class SeveralFacesError(ValueError):
+    """There are several faces in a photo of which one was to be."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +67,7 @@ class FaceFinder:
         is a crop if it is square and its five points lie where those of aligned crops do
     choose: which of several faces is taken: one of `CHOICES`, or "only", where several are an error
     size: pixels per side of the crop
+    most_faces: a photo with more is an error
     """
 
     kind: Kind = "auto"
@@ -66,6 +75,7 @@ class FaceFinder:
     detector: str = "mtcnn"
     size: int = TEMPLATE_SIZE
     options: dict[str, Any] = field(default_factory=dict)
+    most_faces: int = 10_000
 
     def __post_init__(self) -> None:
         look_up("kind of photo", KINDS, self.kind)
@@ -76,32 +86,62 @@ class FaceFinder:
     def _detector(self) -> Detector:
         return build("detector", DETECTORS, self.detector, **self.options)
 
+    def asking(self, *, kind: Kind, choose: str) -> FaceFinder:
+        """The same finder for other photos; a detector that was built is shared."""
+        other = replace(self, kind=kind, choose=choose)
+        if "_detector" in self.__dict__:
+            other.__dict__["_detector"] = self._detector
+        return other
+
     def find(self, photo: Photo, *, number: int = 1) -> FoundFace:
         """The face of a photo; a ValueError or FileNotFoundError says why there is none."""
-        name = printable(photo) if isinstance(photo, str | Path) else f"photo {number}"
-        image = as_array(photo, name)
+        name, image = self._read(photo, number)
         if self.kind == "crop":
             return FoundFace(name, image, aligned=True)
-        faces, _ = find_faces(self._detector, image)
+        faces = self._detect(image)
         if not faces:
-            raise ValueError(
+            raise NoFaceError(
                 f"there is no face in {name}; if it is an aligned crop already, give --crops "
                 "(kind='crop')"
             )
         height, width = image.shape[:2]
         if self.choose == ONLY and len(faces) > 1:
-            raise ValueError(
+            raise SeveralFacesError(
                 f"{name} shows {len(faces)} faces; cut out the one that is meant, or give --choose "
                 "prominent"
             )
         choose = CHOICES["prominent" if self.choose == ONLY else self.choose]
-        face = choose(faces, width, height)
+        return self._cut(name, image, choose(faces, width, height), len(faces) - 1)
+
+    def find_all(self, photo: Photo, *, number: int = 1) -> list[FoundFace]:
+        """All faces of a photo, the surest first; there may be none."""
+        name, image = self._read(photo, number)
+        if self.kind == "crop":
+            return [FoundFace(name, image, aligned=True)]
+        faces = self._detect(image)
+        return [self._cut(name, image, face, len(faces) - 1) for face in faces]
+
+    def _read(self, photo: Photo, number: int) -> tuple[str, ImageArray]:
+        name = printable(photo) if isinstance(photo, str | Path) else f"photo {number}"
+        return name, as_array(photo, name)
+
+    def _detect(self, image: ImageArray) -> list[Face]:
+        faces, _ = find_faces(self._detector, image)
+        if len(faces) > self.most_faces:
+            raise SeveralFacesError(
+                f"{len(faces):,} faces are in the photo, more than {self.most_faces:,}; cut out "
+                "the part that is meant"
+            )
+        return faces
+
+    def _cut(self, name: str, image: ImageArray, face: Face, others: int) -> FoundFace:
+        height, width = image.shape[:2]
         if self.kind == "auto" and is_aligned(face, width, height):
-            return FoundFace(name, image, face.landmarks, face, len(faces) - 1, aligned=True)
+            return FoundFace(name, image, face.landmarks, face, others, aligned=True)
         crop = align_face(image, face.landmarks, size=self.size)
         matrix = similarity_transform(face.landmarks, TEMPLATE * (self.size / TEMPLATE_SIZE))
         points = face.landmarks @ matrix[:, :2].T + matrix[:, 2]
-        return FoundFace(name, crop, points, face, len(faces) - 1)
+        return FoundFace(name, crop, points, face, others)
 
 
 def is_aligned(face: Face, width: int, height: int) -> bool:

@@ -46,6 +46,10 @@ _STARTS_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _START_OF_SCAN = 0xDA
 
 
+class TooManyPixelsError(ValueError):
+    """A picture is too large to be decoded."""
+
+
 @dataclass(frozen=True)
 class ImageHeader:
     """What an image file says about itself; the size is that before a turn by EXIF."""
@@ -104,12 +108,12 @@ def look(encoded: Encoded) -> ImageHeader:
     return header
 
 
-def _require_sides(width: int, height: int) -> None:
+def _require_sides(width: int, height: int, most_pixels: int = MAX_PIXELS) -> None:
     if min(width, height) < MIN_SIDE:
         raise ValueError(f"it has {width} × {height} pixels, fewer than {MIN_SIDE} a side")
-    if width * height > MAX_PIXELS:
-        raise ValueError(
-            f"it has {width} × {height} pixels, more than {MAX_PIXELS // 1_000_000} million"
+    if width * height > most_pixels:
+        raise TooManyPixelsError(
+            f"it has {width} × {height} pixels, more than {most_pixels / 1e6:g} million"
         )
 
 
@@ -196,25 +200,36 @@ def read_image(path: Path | str) -> NDArray[np.uint8]:
 
 def read_photo(path: Path | str) -> NDArray[np.uint8]:
     """As `read_image`; also HEIC and AVIF, as telephones write them, where pillow-heif is there."""
-    encoded = read_file(path)
+    return decode_photo(read_file(path), printable(path))
+
+
+def decode_photo(
+    encoded: bytes, location: str, *, most_pixels: int = MAX_PIXELS
+) -> NDArray[np.uint8]:
+    """As `decode`; also HEIC and AVIF. A picture of more than `most_pixels` is never decoded."""
     kind = kind_of(encoded[:16])
-    if kind is None or kind in READ_KINDS:
-        return decode(encoded, printable(path))
     try:
-        return _decode_heif(encoded)
+        if kind is None or kind in READ_KINDS:
+            header = look(encoded)
+            _require_sides(header.width, header.height, most_pixels)
+            return to_pixels(encoded, looked=True)
+        return _decode_heif(encoded, most_pixels)
+    except TooManyPixelsError as error:
+        raise TooManyPixelsError(f"{location} is too large: {error}") from None
     except ImportError:
         reason = f"it is of the kind {kind}, which needs a package: {install_command('heic')}"
     except Exception as error:  # libheif's faults, of several kinds
         reason = " ".join(str(error).split()) or "its content is damaged"
-    raise ValueError(f"cannot decode the image {printable(path)}: {reason}; replace or remove it")
+    raise ValueError(f"cannot decode the image {location}: {reason}; replace or remove it")
 
 
-def _decode_heif(encoded: bytes) -> NDArray[np.uint8]:
+def _decode_heif(encoded: bytes, most_pixels: int) -> NDArray[np.uint8]:
     import pillow_heif
 
     # Opening reads the header alone; the pixels come upright, for HEIF has no other way.
     opened = pillow_heif.open_heif(encoded, convert_hdr_to_8bit=True)
-    _require_sides(*opened.size)
+    width, height = opened.size
+    _require_sides(width, height, most_pixels)
     return np.asarray(opened.to_pillow().convert("RGB"))
 
 
