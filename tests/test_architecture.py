@@ -52,6 +52,7 @@ ONLY_IN = {
     "fcntl": {"files"},
     "filelock": {"files"},
     "tempfile": {"files"},
+    "sqlite3": {"galleries"},
     "multiprocessing": {"workers", "data", "experiments"},
     "subprocess": {"data", "experiments"},
 }
@@ -65,6 +66,7 @@ WITHOUT_TORCH = [
     "sphereface2.data.pairs",
     "sphereface2.data.sources",
     "sphereface2.evaluation.protocols",
+    "sphereface2.galleries.opening",
     "sphereface2.recognition.recognizer",  # ONNX models run where torch is not installed
     "sphereface2.registry",
 ]

@@ -6,16 +6,26 @@ searches; what a score means is decided by those who ask (`recognition`).
 
 from __future__ import annotations
 
+import json
+import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sphereface2.files import printable
+from sphereface2.registry import near, nearest
+
 Embeddings = NDArray[np.float32]
 MAX_NAME = 200  # characters
+MAX_COLLECTION = 40
+MAX_TEXT = 65_536  # characters of a photo's facts or a person's metadata as JSON
+MAX_SOURCE = 4_096
+MAX_CROP = 16 << 20  # bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +142,7 @@ class Gallery(Protocol):
         """The PNG of a photo's aligned face; empty if none was kept."""
 
     def blocks(self, rows: int = 65_536) -> Iterator[tuple[list[str], Embeddings]]:
-        """All ids and embeddings, some rows at a time."""
+        """All ids and embeddings, some rows at a time; a block is of one state, all need not be."""
 
     def search(self, queries: Embeddings, people: int = 1) -> list[list[Hit]]:
         """The nearest people of each row of (Q, D), best first."""
@@ -177,8 +187,113 @@ def check_photos(photos: Sequence[NewPhoto], dim: int) -> Embeddings:
                 f"photo {number} has an embedding of shape {photo.embedding.shape}; this gallery "
                 f"holds embeddings of {dim} values"
             )
+        if len(photo.crop) > MAX_CROP:
+            raise ValueError(f"the crop of photo {number} has {len(photo.crop):,} bytes: too many")
     rows = np.stack([photo.embedding for photo in photos]).astype(np.float32)
     lengths = np.linalg.norm(rows, axis=1)
     if not np.all(np.abs(lengths - 1) < 1e-3):  # nan and inf fail, too
         raise ValueError("embeddings must be finite and of length 1")
     return rows
+
+
+def check_embedding(embedding: Embeddings, dim: int) -> Embeddings:
+    """The one embedding (D,), checked as those of photos are."""
+    row: Embeddings = check_photos([NewPhoto(embedding)], dim)[0]
+    return row
+
+
+def check_queries(queries: Embeddings, dim: int, people: int) -> Embeddings:
+    """(Q, D) in float32; a ValueError unless they are finite rows of D values."""
+    if queries.ndim != 2 or queries.shape[1] != dim:
+        raise ValueError(
+            f"queries have the shape {queries.shape}; this gallery holds embeddings of {dim} "
+            "values, so give rows of as many"
+        )
+    if people < 1:
+        raise ValueError(f"a search finds at least 1 person, not {people}")
+    rows = np.ascontiguousarray(queries, dtype=np.float32)
+    if not np.isfinite(rows).all():
+        raise ValueError("queries must be finite")
+    return rows
+
+
+def check_collection(name: str) -> str:
+    """The name, if it can be one of a collection: it becomes part of paths and tables."""
+    if re.fullmatch(rf"[a-z0-9][a-z0-9_-]{{0,{MAX_COLLECTION - 1}}}", name):
+        return name
+    likely = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:MAX_COLLECTION]
+    hint = f"; did you mean '{likely}'?" if likely and len(name) <= MAX_COLLECTION else ""
+    shown = repr(name if len(name) <= MAX_COLLECTION else name[:MAX_COLLECTION] + "...")
+    raise ValueError(
+        f"a collection's name has up to {MAX_COLLECTION} lower-case letters, digits, - and _, "
+        f"not {shown}{hint}"
+    )
+
+
+def check_model(
+    where: str, held: tuple[str, int], *, model: str | None, dim: int | None = None
+) -> None:
+    """A ValueError if a collection holds embeddings of another model than is asked for."""
+    if model is not None and model != held[0]:
+        raise ValueError(
+            f"{where} holds embeddings of another model ({held[0][:12]}, not {model[:12]}): use "
+            "that one, migrate the gallery to this one, or choose another collection"
+        )
+    if dim is not None and dim != held[1]:
+        raise ValueError(f"{where} holds embeddings of {held[1]} values, not {dim}")
+
+
+def check_new(where: str, model: str | None, dim: int | None) -> tuple[str, int]:
+    """What a new collection must know: its model's digest, and how many values it gives."""
+    if not model or dim is None or dim < 1:
+        raise ValueError(f"{where} is new: say the model's digest and how many values it gives")
+    return model, dim
+
+
+def no_collection(where: str, name: str, known: Sequence[str]) -> FileNotFoundError:
+    listed = f" (there: {', '.join(known[:20])})" if known else ""
+    return FileNotFoundError(
+        f"{where} has no collection '{name}'{nearest(name, known)}{listed}; enrolling makes it"
+    )
+
+
+def unknown_person(name: str, known: Iterable[str]) -> ValueError:
+    """The error for a name that nobody has; known: some thousand names at most."""
+    meant = near(name, known)
+    hint = f"; did you mean {' or '.join(repr(each) for each in meant)}?" if meant else ""
+    return ValueError(f"nobody in this gallery is called {name[:MAX_NAME]!r}{hint}")
+
+
+def unknown_photo(photo: str, known: Iterable[str] = (), what: str = "photo") -> ValueError:
+    return ValueError(f"this gallery has no {what} {photo[:MAX_NAME]!r}{nearest(photo, known)}")
+
+
+def taken_name(name: str) -> ValueError:
+    return ValueError(f"somebody in this gallery is already called {name!r}; choose another name")
+
+
+def used_key(key: str, before: str) -> ValueError:
+    return ValueError(
+        f"the idempotency key {key[:MAX_NAME]!r} was used for another request ({before}); every "
+        "request needs a key of its own"
+    )
+
+
+def plain_json(value: Mapping[str, Any], what: str) -> str:
+    """Metadata or facts as the text that is kept; a ValueError if they are not plain JSON."""
+    try:
+        text = json.dumps(dict(value), allow_nan=False, sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{what} must be plain JSON values: {error}") from None
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"{what} has {len(text):,} characters; at most {MAX_TEXT:,} are allowed")
+    return text
+
+
+def plain_source(source: str) -> str:
+    """Where a photo came from, as text that every engine can keep."""
+    return printable(source).replace("\0", "")[:MAX_SOURCE]
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

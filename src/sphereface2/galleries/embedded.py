@@ -1,0 +1,704 @@
+"""The default gallery: a folder with SQLite for people and a memory-mapped file of embeddings.
+
+FOLDER/COLLECTION/ holds `people.sqlite`, `embeddings.f32` (a row for each photo) and `crops.bin`.
+
+Adding writes rows and crops to places that nobody uses, syncs them, and then commits: until then
+nobody sees them, and after a kill the next one gets the same places. Removing commits first, then
+overwrites the places with zeros and rebuilds the database, then hands the places out again. So a
+reader whose state is older than a removal may read zeros, or somebody else's row: it notices by the
+number of removals that its answer is void, and searches again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+import struct
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sphereface2.files import file_lock, printable, remove, replacing, require_writable
+from sphereface2.galleries.gallery import (
+    Embeddings,
+    Hit,
+    KeptPhoto,
+    Negative,
+    NewPhoto,
+    Person,
+    check_embedding,
+    check_model,
+    check_name,
+    check_new,
+    check_photos,
+    check_queries,
+    no_collection,
+    now,
+    plain_json,
+    plain_source,
+    taken_name,
+    unknown_person,
+    unknown_photo,
+    used_key,
+)
+from sphereface2.galleries.nearest import NOBODY, Owners, nearest_people
+from sphereface2.galleries.parts_file import PartsFile
+
+T = TypeVar("T")
+
+DATABASE, ROWS, CROPS = "people.sqlite", "embeddings.f32", "crops.bin"
+_APPLICATION = 0x5F2FACE5 & 0x7FFFFFFF
+_FORMAT = 1
+_PATIENCE = 60.0  # seconds to wait for another process
+_TRIES = 3  # searches that removals may void before writers have to wait for one
+_NEAR = 5_000  # names among which the nearest spelling is looked for
+
+_TABLES = """
+CREATE TABLE state (
+  identity BLOB NOT NULL, model TEXT NOT NULL, dim INTEGER NOT NULL,
+  row_end INTEGER NOT NULL, crop_end INTEGER NOT NULL, removals INTEGER NOT NULL);
+CREATE TABLE person (
+  number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE,
+  metadata TEXT NOT NULL, added TEXT NOT NULL);
+CREATE TABLE photo (
+  serial INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE,
+  person INTEGER NOT NULL REFERENCES person ON DELETE CASCADE,
+  row INTEGER NOT NULL UNIQUE, crop_start INTEGER NOT NULL, crop_stop INTEGER NOT NULL,
+  source TEXT NOT NULL, facts TEXT NOT NULL, added TEXT NOT NULL);
+CREATE INDEX photo_of_person ON photo (person);
+CREATE TABLE negative (
+  serial INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE,
+  person INTEGER REFERENCES person ON DELETE CASCADE,
+  embedding BLOB NOT NULL, source TEXT NOT NULL, added TEXT NOT NULL);
+CREATE INDEX negative_of_person ON negative (person);
+CREATE TABLE request (key TEXT PRIMARY KEY, operation TEXT NOT NULL, result TEXT NOT NULL)
+  WITHOUT ROWID;
+-- Places in the two files: to be overwritten, and to be handed out again.
+CREATE TABLE wipe (
+  number INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT NOT NULL, start INTEGER, stop INTEGER);
+CREATE TABLE free (file TEXT NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL,
+  PRIMARY KEY (file, start)) WITHOUT ROWID;
+CREATE INDEX free_by_end ON free (file, stop);
+CREATE INDEX free_by_size ON free (file, stop - start);
+"""
+
+
+class _VoidError(Exception):
+    """A removal has changed rows while they were read."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Index:
+    """Who owns each row, after so many removals and up to one photo's serial number."""
+
+    removals: int
+    serial: int
+    owners: Owners
+    serials: Owners
+
+
+class EmbeddedGallery:
+    """A collection in a folder; any number of threads and processes may use it at once."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        self._folder = folder / name
+        _check_database(self._folder / DATABASE)
+        self._connections: deque[sqlite3.Connection] = deque()
+        self._index: _Index | None = None
+        self._index_lock = threading.Lock()
+        self._closed = False
+        with self._transaction() as db:
+            state = "SELECT identity, model, dim, row_end, crop_end FROM state"
+            self._identity, self.model, self.dim, row_end, crop_end = _one(db, state)
+            unfinished = db.execute("SELECT 1 FROM wipe LIMIT 1").fetchone()
+        unit = 4 * self.dim
+        self._rows = PartsFile(self._folder / ROWS, unit=unit, identity=self._identity)
+        try:
+            self._crops = PartsFile(self._folder / CROPS, unit=1, identity=self._identity)
+            self._files = {"row": self._rows, "crop": self._crops}
+            self._rows.require(row_end)
+            self._crops.require(crop_end)
+        except BaseException:
+            self.close()
+            raise
+        if unfinished and os.access(self._folder, os.W_OK):
+            self._finish_removals()
+
+    # How the table of engines opens, lists and drops collections.
+
+    @classmethod
+    def open(
+        cls, url: str, collection: str, *, model: str | None, dim: int | None, create: bool
+    ) -> EmbeddedGallery:
+        folder = Path(url).expanduser()
+        if not (folder / collection / DATABASE).is_file():
+            if not create:
+                if folder.is_file():
+                    raise ValueError(f"{printable(folder)} is a file; a gallery is a folder")
+                raise no_collection(printable(folder), collection, cls.collections(url))
+            _create(folder, collection, *check_new(printable(folder / collection), model, dim))
+        gallery = cls(folder, collection)
+        try:
+            where = printable(folder / collection)
+            check_model(where, (gallery.model, gallery.dim), model=model, dim=dim)
+        except ValueError:
+            gallery.close()
+            raise
+        return gallery
+
+    @classmethod
+    def collections(cls, url: str) -> list[str]:
+        return sorted(each.parent.name for each in Path(url).expanduser().glob(f"[!.]*/{DATABASE}"))
+
+    @classmethod
+    def drop(cls, url: str, collection: str) -> None:
+        """Overwrite and remove all files of a collection."""
+        folder = Path(url).expanduser()
+        if not (folder / collection / DATABASE).is_file():
+            raise no_collection(printable(folder), collection, cls.collections(url))
+        aside = folder / f".{collection}.dropped"
+        gallery = cls(folder, collection)
+        try:
+            with gallery._transaction(write=True):  # nobody adds to what goes
+                if aside.exists():
+                    remove(aside)
+                (folder / collection).rename(aside)
+        finally:
+            gallery.close()
+        for path in aside.iterdir():
+            with path.open("r+b") as file:
+                for _ in range(0, path.stat().st_size, 1 << 20):
+                    file.write(bytes(min(1 << 20, path.stat().st_size - file.tell())))
+                file.flush()
+                os.fsync(file.fileno())
+        remove(aside)
+
+    # Writers.
+
+    def add(
+        self,
+        person: str,
+        photos: Sequence[NewPhoto],
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> list[str]:
+        name = check_name(person)
+        rows = check_photos(photos, self.dim)
+        facts = [plain_json(photo.facts, "a photo's facts") for photo in photos]
+        described = None if metadata is None else plain_json(metadata, "a person's metadata")
+
+        def work(db: sqlite3.Connection) -> list[str]:
+            stamp = now()
+            found = db.execute("SELECT number FROM person WHERE name = ?", (name,)).fetchone()
+            if found is None:
+                new = "INSERT INTO person (name, metadata, added) VALUES (?, ?, ?)"
+                number = db.execute(new, (name, described or "{}", stamp)).lastrowid
+            else:
+                (number,) = found
+                if described is not None:
+                    change = "UPDATE person SET metadata = ? WHERE number = ?"
+                    db.execute(change, (described, number))
+            ids = [uuid.uuid4().hex for _ in photos]
+            for id_, photo, row, fact in zip(ids, photos, rows, facts, strict=True):
+                place, _ = self._place(db, "row", 1)
+                start, stop = self._place(db, "crop", len(photo.crop))
+                self._rows.write(place, row.tobytes())
+                self._crops.write(start, photo.crop)
+                db.execute(
+                    "INSERT INTO photo (id, person, row, crop_start, crop_stop, source, facts, "
+                    "added) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (id_, number, place, start, stop, plain_source(photo.source), fact, stamp),
+                )
+            self._rows.sync()
+            if any(photo.crop for photo in photos):
+                self._crops.sync()
+            return ids
+
+        return self._write("add", key, work)
+
+    def remove(self, person: str, *, key: str | None = None) -> int:
+        def work(db: sqlite3.Connection) -> int:
+            number = self._number(db, person)
+            count = self._free_photos(db, "person = ?", (number,))
+            db.execute("DELETE FROM person WHERE number = ?", (number,))
+            return count
+
+        count = self._write("remove", key, work)
+        self._finish_removals()
+        return count
+
+    def remove_photos(self, ids: Sequence[str], *, key: str | None = None) -> int:
+        def work(db: sqlite3.Connection) -> int:
+            serials = [self._photo(db, each, "serial")[0] for each in dict.fromkeys(ids)]
+            return sum(self._free_photos(db, "serial = ?", (serial,)) for serial in serials)
+
+        count = self._write("remove_photos", key, work)
+        self._finish_removals()
+        return count
+
+    def rename(self, person: str, to: str, *, key: str | None = None) -> None:
+        name = check_name(to)
+
+        def work(db: sqlite3.Connection) -> None:
+            number = self._number(db, person)
+            taken = "SELECT 1 FROM person WHERE name = ? AND number != ?"
+            if db.execute(taken, (name, number)).fetchone():
+                raise taken_name(name)
+            db.execute("UPDATE person SET name = ? WHERE number = ?", (name, number))
+
+        self._write("rename", key, work)
+
+    def describe(self, person: str, metadata: Mapping[str, Any], *, key: str | None = None) -> None:
+        text = plain_json(metadata, "a person's metadata")
+
+        def work(db: sqlite3.Connection) -> None:
+            number = self._number(db, person)
+            db.execute("UPDATE person SET metadata = ? WHERE number = ?", (text, number))
+
+        self._write("describe", key, work)
+
+    def add_negative(
+        self,
+        person: str | None,
+        embedding: Embeddings,
+        *,
+        source: str = "",
+        key: str | None = None,
+    ) -> str:
+        row = check_embedding(embedding, self.dim)
+
+        def work(db: sqlite3.Connection) -> str:
+            number = None if person is None else self._number(db, person)
+            id_ = uuid.uuid4().hex
+            db.execute(
+                "INSERT INTO negative (id, person, embedding, source, added) "
+                "VALUES (?, ?, ?, ?, ?)",
+                (id_, number, row.tobytes(), plain_source(source), now()),
+            )
+            return id_
+
+        return self._write("add_negative", key, work)
+
+    def remove_negative(self, negative: str, *, key: str | None = None) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            if not db.execute("DELETE FROM negative WHERE id = ?", (negative,)).rowcount:
+                raise unknown_photo(negative, what="negative")
+            db.execute("INSERT INTO wipe (file, start, stop) VALUES ('row', 0, 0)")
+
+        self._write("remove_negative", key, work)
+        self._finish_removals()
+
+    # Readers.
+
+    def people(self) -> list[Person]:
+        with self._transaction() as db:
+            return [_person(row) for row in db.execute(f"{_PEOPLE} ORDER BY name")]
+
+    def person(self, name: str) -> Person:
+        with self._transaction() as db:
+            return _person(_one(db, f"{_PEOPLE} WHERE number = ?", self._number(db, name)))
+
+    def count(self) -> tuple[int, int]:
+        with self._transaction() as db:
+            both = "SELECT (SELECT count(*) FROM person), (SELECT count(*) FROM photo)"
+            people, photos = _one(db, both)
+            return people, photos
+
+    def photos(self, person: str | None = None) -> list[KeptPhoto]:
+        what = (
+            "SELECT photo.id, person.name, photo.source, photo.facts, photo.added "
+            "FROM photo JOIN person ON photo.person = person.number"
+        )
+        with self._transaction() as db:
+            if person is None:
+                rows = db.execute(f"{what} ORDER BY serial")
+            else:
+                number = self._number(db, person)
+                rows = db.execute(f"{what} WHERE photo.person = ? ORDER BY serial", (number,))
+            return [
+                KeptPhoto(id_, name, source, json.loads(facts), added)
+                for id_, name, source, facts, added in rows
+            ]
+
+    def embeddings(self, ids: Sequence[str]) -> Embeddings:
+        def work(db: sqlite3.Connection) -> Embeddings:
+            places = [self._photo(db, each, "row")[0] for each in ids]
+            if not places:
+                return np.empty((0, self.dim), dtype=np.float32)
+            return self._rows.rows(max(places) + 1)[places]
+
+        return self._undisturbed(work)
+
+    def crop(self, photo: str) -> bytes:
+        def work(db: sqlite3.Connection) -> bytes:
+            return self._crops.read(*self._photo(db, photo, "crop_start, crop_stop"))
+
+        return self._undisturbed(work)
+
+    def blocks(self, rows: int = 65_536) -> Iterator[tuple[list[str], Embeddings]]:
+        last = 0
+
+        def work(db: sqlite3.Connection) -> tuple[int, list[str], Embeddings]:
+            more = "SELECT serial, id, row FROM photo WHERE serial > ? ORDER BY serial LIMIT ?"
+            found = db.execute(more, (last, rows)).fetchall()
+            places = [row for _, _, row in found]
+            values = self._rows.rows(max(places, default=-1) + 1)[places]
+            return (found[-1][0] if found else last), [id_ for _, id_, _ in found], values
+
+        while True:
+            last, ids, values = self._undisturbed(work)
+            if not ids:
+                return
+            yield ids, values
+
+    def search(self, queries: Embeddings, people: int = 1) -> list[list[Hit]]:
+        queries = check_queries(queries, self.dim, people)
+        named = (
+            "SELECT person.name, photo.id FROM photo JOIN person ON photo.person = person.number "
+            "WHERE photo.serial = ?"
+        )
+
+        def work(db: sqlite3.Connection) -> list[list[Hit]]:
+            index = self._index_of(db)
+            rows = self._rows.rows(len(index.owners))
+
+            def hit(row: int, score: float) -> Hit:
+                person, photo = _one(db, named, int(index.serials[row]))
+                return Hit(person, photo, score)
+
+            found = nearest_people(rows, index.owners, queries, people)
+            return [[hit(row, score) for _, row, score in each] for each in found]
+
+        return self._undisturbed(work)
+
+    def negatives(self, person: str | None = None) -> list[Negative]:
+        what = "SELECT id, embedding, source, added FROM negative WHERE person IS ? ORDER BY serial"
+        with self._transaction() as db:
+            number = None if person is None else self._number(db, person)
+            name = person if number is None else _one(db, _NAME, number)[0]
+            return [
+                Negative(id_, name, np.frombuffer(embedding, dtype=np.float32), source, added)
+                for id_, embedding, source, added in db.execute(what, (number,))
+            ]
+
+    def close(self) -> None:
+        self._closed = True
+        while self._connections:
+            self._connections.pop().close()
+        for each in ("_rows", "_crops"):
+            if hasattr(self, each):
+                getattr(self, each).close()
+
+    # Transactions.
+
+    @contextmanager
+    def _transaction(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
+        if self._closed:
+            raise ValueError(f"the gallery {printable(self._folder)} is closed")
+        with _sentences(self._folder / DATABASE):
+            try:
+                db = self._connections.pop()
+            except IndexError:
+                db = _connect(self._folder / DATABASE)
+            try:
+                db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+                yield db
+                db.execute("COMMIT")
+            finally:
+                if db.in_transaction:
+                    with suppress(sqlite3.Error):  # which must not hide the error
+                        db.execute("ROLLBACK")
+                if self._closed:
+                    db.close()
+                else:
+                    self._connections.append(db)
+
+    def _write(self, operation: str, key: str | None, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do it in one transaction, once for each key, which is not kept but by its digest."""
+        with self._transaction(write=True) as db:
+            if not self._rows.is_in_place():
+                raise ValueError(
+                    f"the gallery {printable(self._folder)} was removed or replaced; open it again"
+                )
+            if key is None:
+                return work(db)
+            digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), key=self._identity)
+            before = "SELECT operation, result FROM request WHERE key = ?"
+            done = db.execute(before, (digest.hexdigest(),)).fetchone()
+            if done is None:
+                result = work(db)
+                keep = "INSERT INTO request (key, operation, result) VALUES (?, ?, ?)"
+                db.execute(keep, (digest.hexdigest(), operation, json.dumps(result)))
+                return result
+            if done[0] != operation:
+                raise used_key(key, done[0])
+            first: T = json.loads(done[1])
+            return first
+
+    def _undisturbed(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What `work` reads, with all its rows of one state."""
+        count = "SELECT removals FROM state"
+        for _ in range(_TRIES):
+            with suppress(_VoidError):
+                with self._transaction() as db:
+                    (before,) = _one(db, count)
+                    result = work(db)
+                with self._transaction() as db:
+                    if _one(db, count) == (before,):
+                        return result
+        with self._transaction(write=True) as db:  # nothing is removed meanwhile
+            return work(db)
+
+    def _index_of(self, db: sqlite3.Connection) -> _Index:
+        """Who owns which row in the state that `db` sees; only what is new is read."""
+        removals, row_end = _one(db, "SELECT removals, row_end FROM state")
+        (serial,) = _one(db, "SELECT ifnull(max(serial), 0) FROM photo")
+        with self._index_lock:
+            known = self._index
+            if known is not None and known.removals > removals:
+                raise _VoidError
+            if known is None or known.removals < removals:
+                nobody = np.empty(0, dtype=np.int64)
+                known = _Index(removals, 0, nobody, nobody)
+            if known.serial > serial or len(known.owners) > row_end:  # of a later state
+                later = known.serials[:row_end] > serial
+                owners = np.where(later, NOBODY, known.owners[:row_end])
+                return _Index(removals, serial, owners, known.serials[:row_end])
+            if known.serial < serial or len(known.owners) < row_end:
+                missing = row_end - len(known.owners)
+                owners, serials = (
+                    np.concatenate((old, np.full(missing, NOBODY, dtype=np.int64)))
+                    for old in (known.owners, known.serials)
+                )
+                new = db.execute(
+                    "SELECT row, person, serial FROM photo WHERE serial > ?", (known.serial,)
+                )
+                while some := new.fetchmany(65_536):
+                    rows, people, numbers = np.array(some, dtype=np.int64).T
+                    owners[rows], serials[rows] = people, numbers
+                known = _Index(removals, serial, owners, serials)
+            self._index = known
+            return known
+
+    # Places in the two files.
+
+    def _place(self, db: sqlite3.Connection, file: str, size: int) -> tuple[int, int]:
+        """A place that nobody uses: the smallest free one that is large enough, or the end."""
+        if not size:
+            return 0, 0
+        fits = (
+            "SELECT start, stop FROM free WHERE file = ? AND stop - start >= ? "
+            "ORDER BY stop - start LIMIT 1"
+        )
+        found = db.execute(fits, (file, size)).fetchone()
+        if found is None:
+            (start,) = _one(db, f"SELECT {file}_end FROM state")
+            db.execute(f"UPDATE state SET {file}_end = ?", (start + size,))
+            return start, start + size
+        start, stop = found
+        db.execute("DELETE FROM free WHERE file = ? AND start = ?", (file, start))
+        if stop > start + size:
+            db.execute("INSERT INTO free VALUES (?, ?, ?)", (file, start + size, stop))
+        return start, start + size
+
+    def _free_photos(self, db: sqlite3.Connection, which: str, value: tuple[int]) -> int:
+        for what in ("'row', row, row + 1", "'crop', crop_start, crop_stop"):
+            places = f"SELECT {what} FROM photo WHERE {which}"
+            db.execute(f"INSERT INTO wipe (file, start, stop) {places}", value)
+        db.execute("UPDATE state SET removals = removals + 1")
+        return db.execute(f"DELETE FROM photo WHERE {which}", value).rowcount
+
+    def _finish_removals(self) -> None:
+        """Overwrite what was removed, here or by a process that was killed, and free its places.
+
+        SQLite's secure_delete is not enough: pages that it has split or merged keep parts of rows
+        that have moved, so the database is rebuilt.
+        """
+        with self._transaction(write=True) as db:
+            (last,) = _one(db, "SELECT ifnull(max(number), 0) FROM wipe")
+            # A killed process may have written to free places and behind the end.
+            every = (
+                "SELECT file, start, stop FROM wipe UNION ALL SELECT file, start, stop FROM free"
+            )
+            for file, start, stop in db.execute(every):
+                self._files[file].wipe(start, stop)
+            for name, file in self._files.items():
+                (end,) = _one(db, f"SELECT {name}_end FROM state")
+                file.wipe(end, file.units())
+                file.sync()
+        self._rebuild()
+        with self._transaction(write=True) as db:
+            done = "DELETE FROM wipe WHERE number <= ? RETURNING file, start, stop"
+            for file, start, stop in db.execute(done, (last,)).fetchall():
+                if stop > start:
+                    _release(db, file, start, stop)
+
+    def _rebuild(self) -> None:
+        path = self._folder / DATABASE
+        with _sentences(path):
+            db = _connect(path)
+            try:
+                db.execute("VACUUM")
+                deadline = time.monotonic() + _PATIENCE
+                # A reader of an older state holds the journal until it has done.
+                while db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                    if time.monotonic() > deadline:
+                        raise ValueError(
+                            f"removed, but other processes keep the journal of {printable(path)} "
+                            "in use, which still holds what was removed; close them and remove "
+                            "again, or open the gallery once more"
+                        )
+            finally:
+                db.close()
+
+    # Names to numbers.
+
+    def _number(self, db: sqlite3.Connection, person: str) -> int:
+        name = check_name(person)
+        found = db.execute("SELECT number FROM person WHERE name = ?", (name,)).fetchone()
+        if found is None:
+            like = "SELECT name FROM person ORDER BY abs(length(name) - ?) LIMIT ?"
+            known = [each for (each,) in db.execute(like, (len(name), _NEAR))]
+            raise unknown_person(name, known)
+        number: int = found[0]
+        return number
+
+    def _photo(self, db: sqlite3.Connection, photo: str, what: str) -> tuple[Any, ...]:
+        found = db.execute(f"SELECT {what} FROM photo WHERE id = ?", (photo,)).fetchone()
+        if found is None:
+            like = "SELECT id FROM photo WHERE substr(id, 1, 4) = ? LIMIT ?"
+            raise unknown_photo(photo, [each for (each,) in db.execute(like, (photo[:4], _NEAR))])
+        row: tuple[Any, ...] = found
+        return row
+
+
+_NAME = "SELECT name FROM person WHERE number = ?"
+_PEOPLE = (
+    "SELECT name, (SELECT count(*) FROM photo WHERE person = number), metadata, added FROM person"
+)
+
+
+def _person(row: tuple[str, int, str, str]) -> Person:
+    name, photos, metadata, added = row
+    return Person(name, photos, json.loads(metadata), added)
+
+
+def _one(db: sqlite3.Connection, query: str, *values: Any) -> tuple[Any, ...]:
+    row: tuple[Any, ...] | None = db.execute(query, values).fetchone()
+    if row is None:
+        raise sqlite3.DatabaseError(f"nothing for: {query}")
+    return row
+
+
+def _release(db: sqlite3.Connection, file: str, start: int, stop: int) -> None:
+    """Make a place free, in one piece with the free ones beside it."""
+    for side, at in (("stop", start), ("start", stop)):
+        beside = f"DELETE FROM free WHERE file = ? AND {side} = ? RETURNING start, stop"
+        for left, right in db.execute(beside, (file, at)).fetchall():
+            start, stop = min(start, left), max(stop, right)
+    db.execute("INSERT INTO free VALUES (?, ?, ?)", (file, start, stop))
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode=rw"  # never a new file where one has gone
+    db = sqlite3.connect(
+        uri, uri=True, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
+    )
+    try:
+        for setting in ("foreign_keys=ON", "synchronous=FULL", "secure_delete=ON"):
+            db.execute(f"PRAGMA {setting}")
+        db.execute("PRAGMA temp_store=MEMORY")  # no temporary file that nobody wipes
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+@contextmanager
+def _sentences(path: Path) -> Iterator[None]:
+    """SQLite's errors in words."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            raise ValueError(
+                f"another process has been writing to {printable(path)} for {_PATIENCE:g} seconds; "
+                "try again"
+            ) from None
+        if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
+            raise OSError(f"{printable(path)} cannot be written: {error}") from None
+        raise ValueError(
+            f"{printable(path)} is damaged ({error}); restore the gallery from a copy"
+        ) from None
+
+
+def _check_database(path: Path) -> None:
+    """Refuse what is not our database by its first bytes, before SQLite writes beside it."""
+    with path.open("rb") as file:
+        head = file.read(100)
+    size = path.stat().st_size
+    if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
+        raise ValueError(
+            f"{printable(path)} is damaged or not the database of a gallery; restore it from a copy"
+        )
+    version, application = struct.unpack(">I4xI", head[60:72])
+    if application != _APPLICATION:
+        raise ValueError(f"{printable(path)} is the database of another program; move it")
+    if version > _FORMAT:
+        raise ValueError(
+            f"{printable(path)} has format {version}, which this version of sphereface2 does not "
+            f"know (it knows {_FORMAT}); use a newer one"
+        )
+    (page,), (pages,) = struct.unpack(">H", head[16:18]), struct.unpack(">I", head[28:32])
+    journal = path.with_name(f"{path.name}-wal")
+    whole = pages * (65_536 if page == 1 else page)
+    if size < whole and not (journal.exists() and journal.stat().st_size):
+        raise ValueError(
+            f"{printable(path)} is damaged: it has been cut after {size:,} bytes; restore it from "
+            "a copy"
+        )
+
+
+def _create(folder: Path, name: str, model: str, dim: int) -> None:
+    require_writable(folder)
+    with file_lock(folder / ".lock"):
+        if (folder / name / DATABASE).exists():
+            return  # another process was faster
+        others = [each.name for each in folder.iterdir() if not each.name.startswith(".")]
+        if others and not EmbeddedGallery.collections(str(folder)):
+            raise ValueError(
+                f"{printable(folder)} is not a gallery and holds other files, such as "
+                f"{printable(min(others))}; give a new folder"
+            )
+        identity = secrets.token_bytes(16)
+        with replacing(folder / name, durable=True) as made:
+            made.mkdir()
+            PartsFile.create(made / ROWS, unit=4 * dim, identity=identity)
+            PartsFile.create(made / CROPS, unit=1, identity=identity)
+            db = sqlite3.connect(made / DATABASE, isolation_level=None)
+            try:
+                db.execute("PRAGMA journal_mode=WAL")
+                db.executescript(
+                    f"PRAGMA application_id={_APPLICATION}; PRAGMA user_version={_FORMAT};{_TABLES}"
+                )
+                state = "INSERT INTO state VALUES (?, ?, ?, 0, 0, 0)"
+                db.execute(state, (identity, model, dim))
+            finally:
+                db.close()
+            for each in made.iterdir():
+                with each.open("rb") as file:
+                    os.fsync(file.fileno())
