@@ -1,5 +1,9 @@
 """Devices and precisions: what is chosen, what is refused."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -72,3 +76,21 @@ def test_random_numbers_are_a_function_of_the_seed_and_restored() -> None:
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
     assert not torch.equal(drawn[0], drawn[3])
+
+
+def test_bf16_on_a_cpu_works_or_is_refused_in_words() -> None:
+    """In a process of its own: where the instructions are refused, a product would end it."""
+    code = """
+import torch
+from sphereface2.training.devices import choose_precision
+try:
+    chosen = choose_precision("bf16", torch.device("cpu"))
+except ValueError as error:
+    assert "ONEDNN_MAX_CPU_ISA" in str(error)
+else:
+    square = torch.ones(128, 128, dtype=chosen)
+    assert float((square @ square)[0, 0]) == 128
+"""
+    bare = {key: value for key, value in os.environ.items() if key != "ONEDNN_MAX_CPU_ISA"}
+    done = subprocess.run([sys.executable, "-c", code], env=bare, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

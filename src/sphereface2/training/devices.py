@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import torch
@@ -42,6 +44,12 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype | None:
         return torch.bfloat16 if cuda_bf16 else None
     if name == "float32":
         return None
+    if name == "bf16" and device.type == "cpu" and _bf16_is_refused():
+        raise ValueError(
+            "precision=bf16: this machine reports bf16 instructions (AMX) and refuses to run them, "
+            "as some virtual machines do; use precision=float32, or set "
+            "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 in the environment"
+        )
     if name == "bf16" and (cuda_bf16 or device.type == "cpu"):
         return torch.bfloat16
     if name == "fp16" and device.type == "cuda":
@@ -49,6 +57,23 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype | None:
     raise ValueError(
         f"precision={name} is not available on the device '{device}'; use precision=auto"
     )
+
+
+@cache
+def _bf16_is_refused() -> bool:
+    """Whether a bf16 product ends the process: tried in another, since nothing can catch that."""
+    if not hasattr(os, "fork"):
+        return False
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)  # OpenMP's other threads stayed behind
+        status = 1
+        try:
+            square = torch.ones(64, 64, dtype=torch.bfloat16)
+            status = 0 if float((square @ square)[0, 0]) == 64 else 1
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1] != 0
 
 
 @contextmanager
