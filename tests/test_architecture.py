@@ -37,6 +37,7 @@ LINE = [
     "reporting",
     "runs",
     "experiments",
+    "service",
     "cli",
     "__main__",
 ]
@@ -47,6 +48,11 @@ ONLY_IN = {
     "matplotlib": {"reporting"},
     "jinja2": {"reporting"},
     "typer": {"cli"},
+    "fastapi": {"service"},
+    "starlette": {"service"},
+    "uvicorn": {"service"},
+    "prometheus_client": {"service"},
+    "httpx": {"service"},
     # One lock and one way to write a file whole; one way to run work in processes, and beside it
     # those that read batches, and the runs and ranks of an experiment.
     "fcntl": {"files"},
@@ -69,6 +75,7 @@ WITHOUT_TORCH = [
     "sphereface2.galleries.opening",
     "sphereface2.recognition.recognizer",  # ONNX models run where torch is not installed
     "sphereface2.registry",
+    "sphereface2.service.server",
 ]
 
 

@@ -147,6 +147,13 @@ def require_writable(path: Path, *, is_file: bool = False) -> None:
         ) from None
 
 
+@contextmanager
+def scratch_folder(name: str) -> Iterator[Path]:
+    """A folder for what processes of one program share while it runs; then it goes."""
+    with tempfile.TemporaryDirectory(prefix=f"sphereface2-{name}-") as folder:
+        yield Path(folder)
+
+
 # Whole or not at all.
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from sphereface2.data.sources.image_file import TooManyPixelsError, decode_photo, read_photo
-from sphereface2.faces import TEMPLATE, align_face
+from sphereface2.faces import MTCNN, TEMPLATE, align_face
 from sphereface2.recognition.photos import (
     FaceFinder,
     SeveralFacesError,
@@ -166,10 +166,10 @@ def test_all_faces_of_a_photo_are_found(finder: FaceFinder, rendered: list[Pictu
 def test_a_finder_for_other_photos_shares_the_detector(
     finder: FaceFinder, rendered: list[Picture]
 ) -> None:
-    finder.find(photo(rendered[0]))
-    other = finder.asking(kind="photo", choose="only")
+    detector = MTCNN()
+    other = finder.asking(kind="photo", choose="only", detector=detector)
     assert (other.kind, other.choose) == ("photo", "only")
-    assert other._detector is finder._detector
+    assert other._detector is detector
     with pytest.raises(SeveralFacesError, match="photo 1 shows 2 faces"):
         other.find(photo(rendered[0], rendered[1]))
 

@@ -24,6 +24,7 @@ from sphereface2.cli import (
     inspect,
     listing,
     reproduce,
+    serve,
     sweep,
     train,
     verify,
@@ -46,6 +47,7 @@ app.command("extract")(extract.extract)
 app.command("import")(importing.import_)
 app.command("export")(export.export)
 app.command("verify")(verify.verify)
+app.command("serve")(serve.serve)
 app.command("generate")(generate.generate)
 app.command("align")(align.align)
 app.command("inspect")(inspect.inspect)

@@ -58,6 +58,18 @@ class FoundFace:
             return [f"{self.photo} shows {faces}; the most suitable by --choose was taken"]
         return []
 
+    def to_mapping(self) -> dict[str, Any]:
+        """As plain JSON values; the picture is left out."""
+        face = self.face
+        return {
+            "photo": self.photo,
+            "aligned": self.aligned,
+            "faces": None if face is None else self.others + 1,
+            "box": None if face is None else [round(each, 1) for each in face.box],
+            "landmarks": None if face is None else np.round(face.landmarks, 1).tolist(),
+            "detector_score": None if face is None else face.score,
+        }
+
 
 @dataclass(frozen=True)
 class FaceFinder:
@@ -86,11 +98,10 @@ class FaceFinder:
     def _detector(self) -> Detector:
         return build("detector", DETECTORS, self.detector, **self.options)
 
-    def asking(self, *, kind: Kind, choose: str) -> FaceFinder:
-        """The same finder for other photos; a detector that was built is shared."""
+    def asking(self, *, kind: Kind, choose: str, detector: Detector) -> FaceFinder:
+        """The same finder for other photos, with a detector that is built already."""
         other = replace(self, kind=kind, choose=choose)
-        if "_detector" in self.__dict__:
-            other.__dict__["_detector"] = self._detector
+        other.__dict__["_detector"] = detector
         return other
 
     def find(self, photo: Photo, *, number: int = 1) -> FoundFace:

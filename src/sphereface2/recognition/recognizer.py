@@ -49,7 +49,7 @@ class Verification:
             **self.answer.to_mapping(),
             "scores": list(self.scores),
             "words": self.sentences(),
-            "photos": [_facts(face) for face in self.faces],
+            "photos": [face.to_mapping() for face in self.faces],
             "model": self.model,
         }
 
@@ -141,15 +141,3 @@ class Recognizer:
         )
         each = tuple(float(score) for score in scores)
         return Verification(answer, each, found[0], tuple(found[1:]), self.digest)
-
-
-def _facts(found: FoundFace) -> dict[str, Any]:
-    face = found.face
-    return {
-        "photo": found.photo,
-        "aligned": found.aligned,
-        "faces": None if face is None else found.others + 1,
-        "box": None if face is None else [round(each, 1) for each in face.box],
-        "landmarks": None if face is None else np.round(face.landmarks, 1).tolist(),
-        "detector_score": None if face is None else face.score,
-    }

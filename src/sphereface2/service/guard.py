@@ -1,0 +1,249 @@
+"""What stands around every request, page and error: limits, headers, an id, a log line.
+
+It is the outermost layer: whatever goes wrong inside, the caller gets the one form of an error and
+never a stack trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sphereface2.service.errors import ApiError
+from sphereface2.service.logs import LOGGER
+from sphereface2.service.metrics import Metrics
+from sphereface2.service.settings import Settings
+
+SLASH = "\ue000"
+"""Stands in a path for a slash that was written as %2F and belongs to a name."""
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data: blob:; media-src 'self' blob:; font-src 'self'; manifest-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_ALWAYS = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(self), microphone=(), geolocation=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_DRAINED = 256_000_000  # bytes of a body that is too large, so that its sender hears why
+_METHODS = "GET, POST, PUT, PATCH, DELETE"
+_HEADERS = "Authorization, Content-Type, Idempotency-Key, X-API-Key, X-Request-ID"
+_EXPOSED = "Retry-After, X-Request-ID"
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+class Guard:
+    """The outermost layer of the service."""
+
+    def __init__(
+        self, app: ASGIApp, *, settings: Settings, metrics: Metrics, with_keys: bool
+    ) -> None:
+        self._app, self._settings, self._metrics = app, settings, metrics
+        self._with_keys = with_keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start = time.monotonic()
+        headers = Headers(scope=scope)
+        request_id = _request_id(headers.get("x-request-id", ""))
+        scope.setdefault("state", {})["request_id"] = request_id
+        scope["path"] = _path(scope)
+        origin = headers.get("origin")
+        answer = _Answer(send, self._always(request_id, scope["path"], origin))
+        body = _Body(receive, self._settings, headers)
+        try:
+            self._check(scope, headers, origin)
+            if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+                await _preflight(answer)
+            else:
+                body.check_length()
+                await self._app(scope, body, answer)
+        except Exception as error:
+            refusal = error
+            if not isinstance(error, ApiError):
+                LOGGER.error("failed", exc_info=error, extra={"facts": {"request_id": request_id}})
+                refusal = ApiError(500, "internal", "the service failed; its log says where")
+            assert isinstance(refusal, ApiError)
+            if answer.status is None:
+                await send_error(answer, refusal, request_id)
+        finally:
+            self._report(scope, request_id, answer, body, time.monotonic() - start)
+
+    def _check(self, scope: Scope, headers: Headers, origin: str | None) -> None:
+        """Refuse what a web page of another host may have made a browser send."""
+        host = headers.get("host", "")
+        if not self._with_keys and _name(host) not in (*_LOCAL_NAMES, _name(self._settings.host)):
+            raise ApiError(
+                421, "unknown_host", "without API keys the service answers to localhost only"
+            )
+        if origin is None or origin in self._settings.origins or scope["method"] in ("GET", "HEAD"):
+            return
+        if urlsplit(origin).netloc != host:
+            raise ApiError(
+                403, "cross_origin", "pages of this origin may not call; --origin allows one"
+            )
+
+    def _always(self, request_id: str, path: str, origin: str | None) -> dict[str, str]:
+        headers = {**_ALWAYS, "X-Request-ID": request_id}
+        if path.startswith("/v1/") or path == "/metrics":
+            headers["Cache-Control"] = "no-store"
+        if origin is not None and origin in self._settings.origins:
+            headers |= {
+                "Access-Control-Allow-Origin": origin,
+                "Access-Control-Expose-Headers": _EXPOSED,
+                "Cross-Origin-Resource-Policy": "cross-origin",
+                "Vary": "Origin",
+            }
+        return headers
+
+    def _report(
+        self, scope: Scope, request_id: str, answer: _Answer, body: _Body, seconds: float
+    ) -> None:
+        # Its pattern, for a path may hold a name; and metrics need a bounded number of them.
+        route = getattr(scope.get("route"), "path", "other")
+        self._metrics.requests.labels(scope["method"], route, str(answer.status)).inc()
+        self._metrics.latency.labels(route).observe(seconds)
+        facts = {
+            "request_id": request_id,
+            "method": scope["method"] if scope["method"].isalpha() else "?",
+            "route": route,
+            "status": answer.status,
+            "seconds": round(seconds, 4),
+            "bytes": body.read,
+            "key": scope["state"].get("caller"),
+        }
+        LOGGER.info("request", extra={"facts": facts})
+
+
+class _Answer:
+    """`send`, with headers that every answer has; status: None as long as it has not begun."""
+
+    def __init__(self, send: Send, headers: Mapping[str, str]) -> None:
+        self._send, self._headers = send, headers
+        self.status: int | None = None
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            found = MutableHeaders(scope=message)
+            for name, value in self._headers.items():
+                found[name] = value
+        await self._send(message)
+
+
+class _Body:
+    """`receive`, within limits of size and time that hold while the body arrives."""
+
+    def __init__(self, receive: Receive, settings: Settings, headers: Headers) -> None:
+        self._receive, self._settings, self._headers = receive, settings, headers
+        self._deadline: float | None = None
+        self._done = False
+        self.read = 0
+
+    def check_length(self) -> None:
+        """Refuse a body that is announced as too large and not yet under way."""
+        length = self._headers.get("content-length", "0")
+        announced = int(length) if length.isdecimal() else 0
+        waits = self._headers.get("expect", "").lower() == "100-continue"
+        if announced > _DRAINED or (waits and announced > self._settings.max_upload):
+            raise self._too_large()
+
+    async def __call__(self) -> Message:
+        if self._done:
+            return await self._receive()  # says when the caller goes away
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._settings.body_timeout
+        message = await self._in_time(self._receive())
+        self._count(message)
+        if self.read > self._settings.max_upload:
+            # Read on without keeping it: who is still sending would not see the answer.
+            while not self._done and self.read < _DRAINED:
+                self._count(await self._in_time(self._receive()))
+            raise self._too_large()
+        return message
+
+    def _count(self, message: Message) -> None:
+        self.read += len(message.get("body", b""))
+        self._done = message["type"] != "http.request" or not message.get("more_body", False)
+
+    async def _in_time(self, message: Awaitable[Message]) -> Message:
+        assert self._deadline is not None
+        try:
+            return await asyncio.wait_for(message, max(0.0, self._deadline - time.monotonic()))
+        except TimeoutError:
+            raise ApiError(
+                408,
+                "slow_upload",
+                f"the body did not arrive within {self._settings.body_timeout:g} s",
+                headers={"Connection": "close"},
+            ) from None
+
+    def _too_large(self) -> ApiError:
+        most = self._settings.max_upload
+        return ApiError(
+            413,
+            "too_large",
+            f"a body has at most {most:,} bytes",
+            details={"max_bytes": most},
+            headers={"Connection": "close"},
+        )
+
+
+async def send_error(send: Callable[[Message], Awaitable[Any]], error: ApiError, id_: str) -> None:
+    """Answer a request with an error, outside of FastAPI."""
+    content = json.dumps(error.content(id_)).encode()
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(content)),
+        **{name.lower(): value for name, value in error.headers.items()},
+    }
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": raw})
+    await send({"type": "http.response.body", "body": content})
+
+
+async def _preflight(send: Callable[[Message], Awaitable[Any]]) -> None:
+    headers = {
+        "access-control-allow-methods": _METHODS,
+        "access-control-allow-headers": _HEADERS,
+        "access-control-max-age": "600",
+    }
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": 204, "headers": raw})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _request_id(given: str) -> str:
+    """The caller's own id if it can stand in a header and a log, else a fresh one."""
+    return given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else uuid.uuid4().hex
+
+
+def _path(scope: Scope) -> str:
+    """The path, with slashes that belong to a name kept apart from those that separate."""
+    raw = scope.get("raw_path", b"")
+    if b"%2f" not in raw.lower():
+        return str(scope["path"])
+    text = re.sub("%2f", "%EE%80%80", raw.decode("latin-1"), flags=re.IGNORECASE)
+    return unquote(text.partition("?")[0])
+
+
+def _name(host: str) -> str:
+    """A host without its port."""
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    return f"[{name}]" if ":" in name and not name.startswith("[") else name.lower()

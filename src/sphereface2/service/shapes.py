@@ -1,0 +1,234 @@
+"""The JSON of the service: what requests hold and what answers say."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any, Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from sphereface2.evaluation.decision import share_in_words
+from sphereface2.evaluation.uncertainty import Rate
+from sphereface2.recognition.photos import FoundFace
+from sphereface2.service.bodies import Picture, Pictures
+
+KindOfPhoto = Literal["auto", "photo", "crop"]
+Choice = Literal["prominent", "largest", "central", "only"]
+
+
+def _share(value: object) -> object:
+    return share_in_words(value) if isinstance(value, str) else value
+
+
+Share = Annotated[
+    float,
+    BeforeValidator(_share),
+    Field(gt=0, lt=1, allow_inf_nan=False),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+                {"type": "string", "examples": ["1e-4", "0.01%", "1 in 1,000"]},
+            ]
+        }
+    ),
+]
+"""A rate between 0 and 1, as a number or in words."""
+
+
+class Asked(BaseModel):
+    """What every request about photos may say."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    kind: KindOfPhoto = Field(
+        default="auto",
+        description="a photo to find the face in, an aligned crop, or found out for each",
+    )
+    choose: Choice = Field(
+        default="prominent", description="which of several faces; only: they are wrong"
+    )
+
+
+class DetectAsked(Asked):
+    photo: Picture
+
+
+class EmbedAsked(Asked):
+    photos: Pictures = Field(min_length=1)
+
+
+class VerifyAsked(Asked):
+    photo: Picture
+    person: Pictures = Field(min_length=1, description="one photo of the person, or several")
+    false_accepts: Share | None = Field(
+        default=None, description="pairs of different people that may be accepted"
+    )
+    prior: Share | None = Field(
+        default=None, description="the share of compared pairs that are one person"
+    )
+
+
+# Answers.
+
+
+class FaceShape(BaseModel):
+    """A face that was found; box and landmarks in pixels of the photo, points in the crop's."""
+
+    photo: str
+    aligned: bool
+    faces: int | None
+    box: list[float] | None
+    landmarks: list[list[float]] | None
+    detector_score: float | None
+    crop: str | None = Field(default=None, description="PNG in base64, with ?crops=true")
+    crop_size: tuple[int, int] = Field(description="width and height")
+    points: list[list[float]] | None = None
+
+
+class DetectAnswer(BaseModel):
+    width: int
+    height: int
+    faces: list[FaceShape]
+
+
+class EmbedAnswer(BaseModel):
+    """Unit embeddings: as lists, or with ?encoding=base64 as little-endian float32 in a row."""
+
+    model: str
+    dim: int
+    embeddings: list[list[float]] | str
+    photos: list[FaceShape]
+
+
+class AnswerShape(BaseModel):
+    """What a score says; all but it is null where the model is not calibrated."""
+
+    score: float
+    probability: float | None
+    prior: float | None
+    false_accepts: Rate | None
+    target: float | None
+    threshold: float | None
+    accepted: bool | None
+    set_name: str | None
+
+
+class VerifyAnswer(AnswerShape):
+    scores: list[float]
+    words: list[str]
+    photos: list[FaceShape]
+    model: str
+
+
+class ModelShape(BaseModel):
+    name: str
+    digest: str
+    dim: int
+    input_size: int
+    flip: bool
+    calibrated: bool
+    calibration_set: str | None
+
+
+class ModelsAnswer(BaseModel):
+    models: list[ModelShape]
+
+
+class HealthAnswer(BaseModel):
+    """alive: this answer; ready: requests can be worked on, and why not."""
+
+    alive: bool
+    ready: bool
+    reasons: list[str]
+    version: str
+    pending: int
+
+
+class ThresholdShape(BaseModel):
+    """threshold: the score that at most `false_accepts` of pairs of different people reach."""
+
+    false_accepts: float
+    words: str
+    threshold: float
+    true_accepts: float
+
+
+class HistogramShape(BaseModel):
+    """Bin i goes from edges[i] to edges[i + 1]."""
+
+    edges: list[float]
+    genuine: list[int]
+    impostor: list[int]
+
+
+class CalibrationAnswer(BaseModel):
+    """What the scores of the model mean; all but `calibrated` is null where nobody knows."""
+
+    calibrated: bool
+    set_name: str | None = None
+    pairs: int | None = None
+    genuine: int | None = None
+    impostor: int | None = None
+    people: int | None = None
+    prior: float | None = None
+    threshold: float | None = Field(
+        default=None, description="where a request does not say otherwise"
+    )
+    false_accepts: float | None = Field(
+        default=None, description="the target behind that threshold"
+    )
+    thresholds: list[ThresholdShape] = []
+    histogram: HistogramShape | None = None
+
+
+class SettingsAnswer(BaseModel):
+    """What a caller has to know of the service's settings.
+
+    gallery: whether people can be enrolled; keys: whether callers need an API key
+    false_accepts: the service's own, null: 0.001 or the least that the calibration resolves
+    """
+
+    gallery: bool
+    keys: bool
+    detector: str
+    false_accepts: float | None
+    max_upload: int
+    max_photos: int
+    max_pixels: int
+    max_faces: int
+    max_pending: int
+    rate: float
+    burst: int
+    deadline: float
+
+
+class ErrorInner(BaseModel):
+    code: str
+    message: str
+    details: dict[str, Any]
+
+
+class ErrorAnswer(BaseModel):
+    error: ErrorInner
+    request_id: str
+
+
+def face_shape(found: FoundFace, *, crops: bool) -> FaceShape:
+    """A face as JSON, with its picture if asked for."""
+    height, width = found.crop.shape[:2]
+    return FaceShape(
+        **found.to_mapping(),
+        crop=base64.b64encode(as_png(found.crop)).decode() if crops else None,
+        crop_size=(width, height),
+        points=None if found.points is None else np.round(found.points, 2).tolist(),
+    )
+
+
+def as_png(image: NDArray[np.uint8]) -> bytes:
+    done, encoded = cv2.imencode(".png", np.ascontiguousarray(image[..., ::-1]))
+    assert done
+    return encoded.tobytes()
