@@ -119,15 +119,16 @@ class EmbeddedGallery:
         self._index: _Index | None = None
         self._index_lock = threading.Lock()
         self._closed = False
+        self._files: dict[str, PartsFile] = {}
         with self._transaction() as db:
             state = "SELECT identity, model, dim, row_end, crop_end FROM state"
             self._identity, self.model, self.dim, row_end, crop_end = _one(db, state)
             unfinished = db.execute("SELECT 1 FROM wipe LIMIT 1").fetchone()
-        unit = 4 * self.dim
-        self._rows = PartsFile(self._folder / ROWS, unit=unit, identity=self._identity)
         try:
-            self._crops = PartsFile(self._folder / CROPS, unit=1, identity=self._identity)
-            self._files = {"row": self._rows, "crop": self._crops}
+            for file, called, unit in (("row", ROWS, 4 * self.dim), ("crop", CROPS, 1)):
+                path = self._folder / called
+                self._files[file] = PartsFile(path, unit=unit, identity=self._identity)
+            self._rows, self._crops = self._files["row"], self._files["crop"]
             self._rows.require(row_end)
             self._crops.require(crop_end)
         except BaseException:
@@ -398,9 +399,8 @@ class EmbeddedGallery:
         self._closed = True
         while self._connections:
             self._connections.pop().close()
-        for each in ("_rows", "_crops"):
-            if hasattr(self, each):
-                getattr(self, each).close()
+        for file in self._files.values():
+            file.close()
 
     # Transactions.
 
@@ -408,6 +408,7 @@ class EmbeddedGallery:
     def _transaction(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
         if self._closed:
             raise ValueError(f"the gallery {printable(self._folder)} is closed")
+        self._require_in_place()
         with _sentences(self._folder / DATABASE):
             try:
                 db = self._connections.pop()
@@ -426,13 +427,16 @@ class EmbeddedGallery:
                 else:
                     self._connections.append(db)
 
+    def _require_in_place(self) -> None:
+        if self._files and not self._rows.is_in_place():
+            raise ValueError(
+                f"the gallery {printable(self._folder)} was removed or replaced; open it again"
+            )
+
     def _write(self, operation: str, key: str | None, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do it in one transaction, once for each key, which is not kept but by its digest."""
         with self._transaction(write=True) as db:
-            if not self._rows.is_in_place():
-                raise ValueError(
-                    f"the gallery {printable(self._folder)} was removed or replaced; open it again"
-                )
+            self._require_in_place()  # from here on nobody can drop it
             if key is None:
                 return work(db)
             digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), key=self._identity)

@@ -1,0 +1,9 @@
+"""Enrolments with kill -9 in between; the full number: python -m benchmarks.gallery_kills."""
+
+from benchmarks.gallery_kills import run
+
+
+def test_what_was_acknowledged_is_there_once(url: str) -> None:
+    outcome = run(url, enrolments=40, kills=4)
+    assert outcome.kills == 4
+    assert (outcome.lost, outcome.twice, outcome.wrong) == (0, 0, 0)
