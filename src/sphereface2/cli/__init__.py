@@ -16,10 +16,13 @@ from sphereface2.cli import (
     calibrate,
     compare,
     convert,
+    enroll,
     evaluate,
     export,
     extract,
+    gallery,
     generate,
+    identify,
     importing,
     inspect,
     listing,
@@ -47,6 +50,9 @@ app.command("extract")(extract.extract)
 app.command("import")(importing.import_)
 app.command("export")(export.export)
 app.command("verify")(verify.verify)
+app.command("enroll")(enroll.enroll)
+app.command("identify")(identify.identify)
+app.add_typer(gallery.app, name="gallery")
 app.command("serve")(serve.serve)
 app.command("generate")(generate.generate)
 app.command("align")(align.align)

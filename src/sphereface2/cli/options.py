@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sphereface2.files import require_writable
 from sphereface2.workers import usable_cores
 
 if TYPE_CHECKING:
     from sphereface2.data.pairs.verification_set import Missing
+    from sphereface2.recognition.photos import Kind
 
 Model = Annotated[
     Path,
@@ -42,6 +44,83 @@ ListRoot = Annotated[
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Images at once.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+
+FalseAccepts = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RATE",
+        help="How many pairs of different people may be accepted: 1e-4, 0.01%, '1 in 10,000'; 1 in "
+        "1,000 if not given.",
+    ),
+]
+Prior = Annotated[
+    float | None,
+    typer.Option(
+        help="The share of the pairs you compare that are one person; the calibration's if not "
+        "given."
+    ),
+]
+Choose = Annotated[
+    str,
+    typer.Option(
+        help="Of several faces: prominent (large, whole, near the middle), largest, central, or "
+        "only (several are an error)."
+    ),
+]
+Crops = Annotated[
+    bool | None,
+    typer.Option(
+        "--crops/--photos",
+        help="The pictures are aligned crops, or photos to find the face in; found out for each if "
+        "not given.",
+    ),
+]
+Collection = Annotated[
+    str, typer.Option(metavar="NAME", help="Which of the collections of the gallery.")
+]
+InGallery = Annotated[
+    str,
+    typer.Option(
+        "--gallery",
+        metavar="GALLERY",
+        envvar="SPHEREFACE2_GALLERY",
+        help="A folder, or the address of a server; the environment may name it.",
+    ),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CHECK",
+        help="Leave a check out: several-faces, too-small, blurred, turned-away, unlike-others, "
+        "same-as-another, or all; repeat it for more.",
+    ),
+]
+Limit = Annotated[
+    list[str] | None,
+    typer.Option(metavar="CHECK=VALUE", help="Another limit, as in blurred=60; repeat for more."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def kind_of_photos(crops: bool | None) -> "Kind":
+    """What --crops and --photos mean for a recognizer."""
+    return "auto" if crops is None else "crop" if crops else "photo"
+
+
+def checked_picture(show: Path | None) -> None:
+    """Refuse at once what --show could not write."""
+    if show is None:
+        return
+    require_writable(show, is_file=True)
+    if show.suffix.lower() != ".png":
+        raise ValueError(f"--show writes a PNG picture; give a name that ends in .png: {show}")
+
+
+def print_json(value: object) -> None:
+    """Print a result for programs."""
+    from json import dumps
+
+    print(dumps(value, indent=1))
 
 
 def readers(workers: int | None) -> int:

@@ -18,6 +18,11 @@ from sphereface2.evaluation.thresholds import minimum_trials
 from sphereface2.evaluation.uncertainty import Interval, Rate
 
 DEFAULT_FALSE_ACCEPTS = 1e-3
+NOT_CALIBRATED = "because this model is not calibrated"
+HOW_TO_CALIBRATE = (
+    "calibrate it once on pairs of known people: sphereface2 calibrate MODEL --on SET "
+    "(docs/using.md says how to make such a set)"
+)
 
 
 @dataclass(frozen=True)
@@ -47,39 +52,40 @@ class Answer:
     def sentences(self) -> list[str]:
         """The answer in words: the decision, the probability, the false accepts."""
         if self.threshold is None or self.target is None or self.false_accepts is None:
-            return [
-                f"score {_number(self.score)}: no decision, because this model is not calibrated",
-                "calibrate it once on pairs of known people: sphereface2 calibrate MODEL --on SET "
-                "(docs/using.md says how to make such a set)",
-            ]
+            said = f"score {in_figures(self.score)}: no decision, {NOT_CALIBRATED}"
+            return [said, HOW_TO_CALIBRATE]
         verdict, against = "NOT ACCEPTED as the same person", "is below"
         if self.accepted:
             verdict, against = "SAME PERSON", "reaches"
         decided = (
-            f"{verdict}: the score {_number(self.score)} {against} {_number(self.threshold)}, the "
-            f"threshold for at most {one_in(self.target)} false accepts"
+            f"{verdict}: the score {in_figures(self.score)} {against} "
+            f"{in_figures(self.threshold)}, the threshold for at most {one_in(self.target)} false "
+            "accepts"
         )
         assert self.probability is not None
         assert self.prior is not None
         probable = (
-            f"probability of one person: {_probability(self.probability)}, if "
-            f"{_percent(self.prior)} of the pairs that you compare are one (the prior)"
+            f"probability of one person: {as_probability(self.probability)}, if "
+            f"{in_percent(self.prior)} of the pairs that you compare are one (the prior)"
         )
+        return [decided, probable, self.false_accepts_in_words()]
+
+    def false_accepts_in_words(self) -> str:
+        """What the calibration's pairs of different people say about this score."""
         rate = self.false_accepts
-        high = _percent(rate.interval.high)
+        assert rate is not None
+        high = in_percent(rate.interval.high)
         if rate.successes == 0:
-            seen = (
+            return (
                 f"false accepts at this score: none of the {rate.trials:,} pairs of different "
                 f"people of {self.set_name} score as high; below {high} (95% sure), and more "
                 "cannot be said with these pairs"
             )
-        else:
-            seen = (
-                f"false accepts at this score: {rate.successes:,} of the {rate.trials:,} pairs of "
-                f"different people of {self.set_name} score as high, {_percent(rate.value)} (95% "
-                f"interval {_percent(rate.interval.low)} to {high})"
-            )
-        return [decided, probable, seen]
+        return (
+            f"false accepts at this score: {rate.successes:,} of the {rate.trials:,} pairs of "
+            f"different people of {self.set_name} score as high, {in_percent(rate.value)} (95% "
+            f"interval {in_percent(rate.interval.low)} to {high})"
+        )
 
 
 def decide(
@@ -143,6 +149,20 @@ def threshold_for(calibration: Calibration, false_accepts: float) -> float:
     return impostors.threshold(false_accepts)
 
 
+def low_genuine(calibration: Calibration, share: float) -> float:
+    """The score below which this share of the pairs of one person lie, by their histogram."""
+    histogram = calibration.histogram
+    below = np.concatenate([[0.0], np.cumsum(histogram.genuine)]) / sum(histogram.genuine)
+    # Of edges before which equally few lie the last, so that empty bins are passed over.
+    last = np.flatnonzero(np.append(np.diff(below) > 0, True))
+    return float(np.interp(share, below[last], np.array(histogram.edges)[last]))
+
+
+def resolvable(calibration: Calibration, false_accepts: float) -> float:
+    """This false accept rate, or the least that the calibration's pairs resolve if that is more."""
+    return max(false_accepts, 1 / ranked_impostors(calibration).pairs)
+
+
 def ranked_impostors(calibration: Calibration) -> RankedScores:
     """The impostor scores of a calibration; one of an earlier version is refused."""
     if calibration.impostor_scores is None:
@@ -203,7 +223,7 @@ def share_in_words(text: str) -> float:
 
 def one_in(share: float) -> str:
     """A small share as people say it: "1 in 1,000"."""
-    return f"1 in {1 / share:,.0f}" if share <= 0.1 else _percent(share)
+    return f"1 in {1 / share:,.0f}" if share <= 0.1 else in_percent(share)
 
 
 def _least(impostors: int) -> float:
@@ -211,15 +231,18 @@ def _least(impostors: int) -> float:
     return min(0.1, 10.0 ** -math.floor(math.log10(max(impostors, 10)) + 1e-9))
 
 
-def _number(score: float) -> str:
+def in_figures(score: float) -> str:
+    """A score with three decimals."""
     return f"{score:.3f}".replace("-", "−")
 
 
-def _probability(share: float) -> str:
+def as_probability(share: float) -> str:
+    """A probability with what it cannot tell from 0 and 1."""
     if share > 0.9995:
         return "above 99.9%"
     return "below 0.1%" if share < 0.0005 else f"{100 * share:.1f}%"
 
 
-def _percent(share: float) -> str:
+def in_percent(share: float) -> str:
+    """A share as a percentage of two figures."""
     return f"{100 * share:.2g}%" if share < 0.1 else f"{100 * share:.0f}%"

@@ -297,3 +297,13 @@ def plain_source(source: str) -> str:
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def embeddings_of(gallery: Gallery, person: str) -> Embeddings:
+    """(N, D): the embeddings of a person's photos, in the order in which they were added."""
+    return gallery.embeddings([photo.id for photo in gallery.photos(person)])
+
+
+def knows(gallery: Gallery, name: str) -> bool:
+    """Whether somebody has this name."""
+    return any(each.name == name for each in gallery.people())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from sphereface2.registry import build, look_up
 
 ImageArray = NDArray[np.uint8]
 Photo = Path | str | ImageArray | Any
-"""A path, a uint8 RGB array of shape (height, width, 3), or a picture of Pillow."""
+"""A path, a uint8 RGB array (height, width, 3), a picture of Pillow, or a face found already."""
 Kind = Literal["auto", "photo", "crop"]
 KINDS: dict[str, Kind] = {"auto": "auto", "photo": "photo", "crop": "crop"}
 ONLY = "only"
@@ -41,6 +42,7 @@ class FoundFace:
     photo: its path, or "photo 2" for the second of those that have none
     crop: uint8 RGB, aligned; points: (5, 2) of the crop's pixels, where a detector looked
     face: where it lies in the photo; others: how many further faces are there
+    rival: the area of the largest of them, as a share of this one's
     aligned: whether the photo was taken for an aligned crop, as it is
     """
 
@@ -49,6 +51,7 @@ class FoundFace:
     points: NDArray[np.float64] | None = None
     face: Face | None = None
     others: int = 0
+    rival: float = 0.0
     aligned: bool = False
 
     def notes(self) -> list[str]:
@@ -106,6 +109,8 @@ class FaceFinder:
 
     def find(self, photo: Photo, *, number: int = 1) -> FoundFace:
         """The face of a photo; a ValueError or FileNotFoundError says why there is none."""
+        if isinstance(photo, FoundFace):
+            return photo
         name, image = self._read(photo, number)
         if self.kind == "crop":
             return FoundFace(name, image, aligned=True)
@@ -122,7 +127,7 @@ class FaceFinder:
                 "prominent"
             )
         choose = CHOICES["prominent" if self.choose == ONLY else self.choose]
-        return self._cut(name, image, choose(faces, width, height), len(faces) - 1)
+        return self._cut(name, image, choose(faces, width, height), faces)
 
     def find_all(self, photo: Photo, *, number: int = 1) -> list[FoundFace]:
         """All faces of a photo, the surest first; there may be none."""
@@ -130,10 +135,10 @@ class FaceFinder:
         if self.kind == "crop":
             return [FoundFace(name, image, aligned=True)]
         faces = self._detect(image)
-        return [self._cut(name, image, face, len(faces) - 1) for face in faces]
+        return [self._cut(name, image, face, faces) for face in faces]
 
     def _read(self, photo: Photo, number: int) -> tuple[str, ImageArray]:
-        name = printable(photo) if isinstance(photo, str | Path) else f"photo {number}"
+        name = photo_name(photo, number)
         return name, as_array(photo, name)
 
     def _detect(self, image: ImageArray) -> list[Face]:
@@ -145,14 +150,16 @@ class FaceFinder:
             )
         return faces
 
-    def _cut(self, name: str, image: ImageArray, face: Face, others: int) -> FoundFace:
+    def _cut(self, name: str, image: ImageArray, face: Face, faces: Sequence[Face]) -> FoundFace:
         height, width = image.shape[:2]
+        others = len(faces) - 1
+        rival = max((each.area for each in faces if each is not face), default=0.0) / face.area
         if self.kind == "auto" and is_aligned(face, width, height):
-            return FoundFace(name, image, face.landmarks, face, others, aligned=True)
+            return FoundFace(name, image, face.landmarks, face, others, rival, aligned=True)
         crop = align_face(image, face.landmarks, size=self.size)
         matrix = similarity_transform(face.landmarks, TEMPLATE * (self.size / TEMPLATE_SIZE))
         points = face.landmarks @ matrix[:, :2].T + matrix[:, 2]
-        return FoundFace(name, crop, points, face, others)
+        return FoundFace(name, crop, points, face, others, rival)
 
 
 def is_aligned(face: Face, width: int, height: int) -> bool:
@@ -163,8 +170,17 @@ def is_aligned(face: Face, width: int, height: int) -> bool:
     return float(np.hypot(away[:, 0], away[:, 1]).mean()) < _NEAR * width
 
 
+def photo_name(photo: Photo, number: int) -> str:
+    """The path of a photo as text, or "photo 2" for the second of those that have none."""
+    if isinstance(photo, FoundFace):
+        return photo.photo
+    return printable(photo) if isinstance(photo, str | Path) else f"photo {number}"
+
+
 def as_array(photo: Photo, name: str) -> ImageArray:
     """A photo as uint8 RGB of shape (height, width, 3), upright as its EXIF says."""
+    if isinstance(photo, FoundFace):
+        return photo.crop
     if isinstance(photo, str | Path):
         return read_photo(photo)
     image = np.asarray(_upright(photo, name) if hasattr(photo, "getexif") else photo)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,46 +12,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.evaluation.calibration import Calibration
-from sphereface2.evaluation.decision import Answer, decide
+from sphereface2.evaluation.decision import decide
 from sphereface2.faces.face import TEMPLATE_SIZE
+from sphereface2.galleries.gallery import (
+    Gallery,
+    Negative,
+    NewPhoto,
+    check_name,
+    embeddings_of,
+    knows,
+)
+from sphereface2.galleries.opening import open_gallery
 from sphereface2.models.folder import find_model, load_model, stored_calibration, weights_digest
-from sphereface2.recognition.photos import FaceFinder, FoundFace, Kind, Photo
+from sphereface2.recognition.enrolment import (
+    Enrolment,
+    PhotoOutcome,
+    add_once,
+    as_png,
+    look_at,
+    request_key,
+)
+from sphereface2.recognition.gate import Gate
+from sphereface2.recognition.identification import (
+    Identification,
+    Rule,
+    candidate,
+    faces_of,
+    share_out,
+)
+from sphereface2.recognition.photos import (
+    FaceFinder,
+    FoundFace,
+    Kind,
+    Photo,
+)
+from sphereface2.recognition.rejection import object_to
+from sphereface2.recognition.verification import Verification
 
-
-@dataclass(frozen=True, eq=False)
-class Verification:
-    """Whether a photo shows the person of one photo or several.
-
-    answer: for `score`, the mean of `scores`, the cosines of the photo with each of the person's
-    """
-
-    answer: Answer
-    scores: tuple[float, ...]
-    photo: FoundFace
-    person: tuple[FoundFace, ...]
-    model: str
-
-    @property
-    def faces(self) -> tuple[FoundFace, ...]:
-        return (self.photo, *self.person)
-
-    def sentences(self) -> list[str]:
-        """The answer in words, and how it came about where that is not plain."""
-        said = self.answer.sentences()
-        if len(self.scores) > 1:
-            each = ", ".join(f"{score:.3f}".replace("-", "−") for score in self.scores)
-            said.append(f"the score is the mean over the person's photos: {each}")
-        return said + [note for face in self.faces for note in face.notes()]
-
-    def to_mapping(self) -> dict[str, Any]:
-        """As plain JSON values; the pictures are left out."""
-        return {
-            **self.answer.to_mapping(),
-            "scores": list(self.scores),
-            "words": self.sentences(),
-            "photos": [face.to_mapping() for face in self.faces],
-            "model": self.model,
-        }
+_SCORED = 10  # candidates of a search, at least, that share the probability
+_SHOWN = 5  # of a person's faces, in a picture
+SAME_PHOTO = 0.9999
+"""The cosine from which on two embeddings are of one photo."""
 
 
 class Recognizer:
@@ -141,3 +142,215 @@ class Recognizer:
         )
         each = tuple(float(score) for score in scores)
         return Verification(answer, each, found[0], tuple(found[1:]), self.digest)
+
+    # With people who are enrolled.
+
+    @property
+    def fingerprint(self) -> str:
+        """Stands for how photos become embeddings: the network, and whether mirror images count.
+
+        A gallery keeps it, and is refused where it is another.
+        """
+        return self.digest + ("" if self.flip else "-no-flip")
+
+    def open_gallery(
+        self, url: Path | str, *, collection: str = "default", create: bool = False
+    ) -> Gallery:
+        """A gallery of this model's embeddings; one of another model's is refused.
+
+        create: make it if it is not there
+        """
+        return open_gallery(
+            str(url),
+            collection=collection,
+            model=self.fingerprint,
+            dim=self.model.embedding_dim,
+            create=create,
+        )
+
+    def verify_person(
+        self,
+        photo: Photo,
+        gallery: Gallery,
+        name: str,
+        *,
+        false_accepts: float | None = None,
+        prior: float | None = None,
+    ) -> Verification:
+        """Whether a photo shows somebody who is enrolled, by all of their photos; as `verify`."""
+        self._require_own(gallery)
+        name = gallery.person(name).name
+        kept = gallery.photos(name)
+        if not kept:
+            raise ValueError(f"{name} has no photo in {gallery.name} to compare with; enrol some")
+        (found,) = self.find([photo])
+        (embedding,) = self.embed_faces([found])
+        cosines = gallery.embeddings([each.id for each in kept]) @ embedding
+        scores = tuple(float(each) for each in np.clip(cosines, -1.0, 1.0))
+        answer = decide(
+            float(np.mean(scores)), self.calibration, false_accepts=false_accepts, prior=prior
+        )
+        return Verification(
+            answer,
+            scores,
+            found,
+            tuple(faces_of(gallery, name, most=_SHOWN)),
+            self.digest,
+            name,
+            object_to(gallery, name, embedding, threshold=answer.threshold),
+        )
+
+    def identify(
+        self,
+        photo: Photo,
+        gallery: Gallery,
+        *,
+        false_alarms: float | None = None,
+        false_accepts: float | None = None,
+        people: int = 3,
+        prior: float | None = None,
+    ) -> Identification:
+        """Who of a gallery a photo shows.
+
+        false_alarms: the share of searches for a stranger that may find somebody; or
+        false_accepts: the share of pairs of different people that may be accepted. Without either
+            1 in 100 searches, or the fewest that the calibration resolves
+        people: how many candidates to name
+        prior: the share of those searched for who are enrolled; the calibration's own if not given
+
+        A search finds people by the best of their photos; they are then scored by the mean over all
+        of them, as in `verify`.
+        """
+        if people < 1:
+            raise ValueError(f"people must be at least 1, got {people}")
+        self._require_own(gallery)
+        known, photos = gallery.count()
+        if photos == 0:
+            raise ValueError(f"there is nobody in {gallery.name} yet; enrol somebody first")
+        rule = Rule.of(self.calibration, known, alarms=false_alarms, false_accepts=false_accepts)
+        (found,) = self.find([photo])
+        embeddings = self.embed_faces([found])
+        (hits,) = gallery.search(embeddings, people=max(people, _SCORED))
+        (embedding,) = embeddings
+        candidates = []
+        for hit in hits:
+            scores = np.clip(embeddings_of(gallery, hit.person) @ embedding, -1.0, 1.0).tolist()
+            candidates.append(candidate(hit.person, scores, rule, self.calibration, prior=prior))
+        named = share_out(candidates, known, self.calibration)[:people]
+        judged = (
+            replace(
+                each,
+                objection=object_to(
+                    gallery, each.person, embedding, threshold=each.answer.threshold
+                ),
+            )
+            for each in named
+        )
+        return Identification(tuple(judged), rule, found, gallery.name, self.digest)
+
+    def enroll(
+        self,
+        person: str,
+        photos: Sequence[Photo],
+        gallery: Gallery,
+        *,
+        gate: Gate | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        keep_crops: bool = True,
+    ) -> Enrolment:
+        """Add photos to a person, who is made if new; those that the gate lets through, at once.
+
+        gate: which photos are good enough; `Gate()` if not given
+        metadata: of a new person
+        key: a request repeated with the same key adds nothing; made of the photos if not given
+        keep_crops: keep the aligned faces, from which `migrate` embeds them by another model
+
+        A photo of the person that is there already, by the bytes of its file, is not added again.
+        """
+        if isinstance(photos, str | Path):
+            raise ValueError(f"photos must be a list; give a single one as ['{photos}']")
+        if not photos:
+            raise ValueError("there is no photo to enrol")
+        self._require_own(gallery)
+        person = check_name(person)
+        gate = gate or Gate()
+        there = (
+            {each.facts.get("digest"): each.id for each in gallery.photos(person)}
+            if knows(gallery, person)
+            else {}
+        )
+        looked = look_at(photos, self.finder, gate, there)
+        outcomes = looked.outcomes
+        taken: dict[int, NewPhoto] = {}
+        if looked.faces:
+            rows = self.embed_faces(list(looked.faces.values()))
+            judged = gate.compare(person, rows, gallery, self.calibration)
+            for (number, face), row, reasons in zip(
+                looked.faces.items(), rows, judged, strict=True
+            ):
+                quality = looked.qualities[number]
+                if reasons:
+                    outcomes[number] = PhotoOutcome(face.photo, None, tuple(reasons), quality)
+                    continue
+                facts = {**quality.to_mapping(), "digest": looked.digests[number]}
+                crop = as_png(face.crop) if keep_crops else b""
+                taken[number] = NewPhoto(row, crop, face.photo, facts)
+        if taken:
+            wanted = [looked.digests[number] for number in taken]
+            ids = add_once(
+                gallery,
+                person,
+                list(taken.values()),
+                metadata=metadata,
+                key=key,
+                own_key=request_key(person, wanted),
+            )
+            for number, photo_id in zip(taken, ids, strict=True):
+                outcomes[number] = PhotoOutcome(
+                    taken[number].source, photo_id, (), looked.qualities[number]
+                )
+        return Enrolment(
+            person,
+            tuple(outcomes[number] for number in range(len(photos))),
+            gallery.name,
+            self.digest,
+            tuple(gate.unchecked(self.calibration)),
+        )
+
+    def reject(
+        self, photo: Photo, person: str | None, gallery: Gallery, *, key: str | None = None
+    ) -> Negative:
+        """Keep a face as not this person, or with None as a stranger to all.
+
+        From `LEAST_NEGATIVES` of them on, decisions about the person learn from it where that does
+        better (`recognition.rejection`). `gallery.remove_negative(id)` undoes it.
+        """
+        self._require_own(gallery)
+        (found,) = self.find([photo])
+        (embedding,) = self.embed_faces([found])
+        if person is not None:
+            person = gallery.person(person).name
+            for kept, row in zip(
+                gallery.photos(person), embeddings_of(gallery, person), strict=True
+            ):
+                if row @ embedding > SAME_PHOTO:
+                    raise ValueError(
+                        f"{found.photo} is the photo {kept.id} of {person} itself; if it shows "
+                        f"somebody else, remove it (sphereface2 gallery remove GALLERY --photo "
+                        f"{kept.id})"
+                    )
+        known = gallery.negatives(person)
+        for negative in known:
+            if negative.embedding @ embedding > SAME_PHOTO:
+                return negative
+        made = gallery.add_negative(person, embedding, source=found.photo, key=key)
+        return next(each for each in gallery.negatives(person) if each.id == made)
+
+    def _require_own(self, gallery: Gallery) -> None:
+        if gallery.model != self.fingerprint:
+            raise ValueError(
+                f"the gallery {gallery.name} holds embeddings of the model {gallery.model[:12]}, "
+                f"not of {self.folder} ({self.fingerprint[:12]}); use that model, or migrate "
+                "(sphereface2 gallery migrate GALLERY NEW --model MODEL)"
+            )

@@ -1,6 +1,7 @@
-"""One verification as a picture: the faces with their points, the score among known ones, words."""
+"""A verification or a search as a picture: the faces, the score among known ones, the words."""
 
 import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -8,8 +9,9 @@ from matplotlib.figure import Figure
 
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.decision import Answer
+from sphereface2.recognition.identification import Identification
 from sphereface2.recognition.photos import FoundFace
-from sphereface2.recognition.recognizer import Verification
+from sphereface2.recognition.verification import Verification
 from sphereface2.reporting.figures.verification import draw_scores
 from sphereface2.reporting.style import (
     BLUE,
@@ -30,18 +32,52 @@ _POINT = "#facc15"
 def write_answer_picture(
     path: Path, verification: Verification, calibration: Calibration | None
 ) -> None:
-    """Write the picture as a PNG, whole or not at all."""
+    """Write the picture of a verification as a PNG, whole or not at all."""
     write_figure(path, answer_figure(verification, calibration), kind="png", dpi=150)
+
+
+def write_search_picture(
+    path: Path,
+    identification: Identification,
+    faces: Mapping[str, FoundFace],
+    calibration: Calibration | None,
+) -> None:
+    """Write the picture of a search; faces: of candidates whose crops were kept, by name."""
+    figure = search_figure(identification, faces, calibration)
+    write_figure(path, figure, kind="png", dpi=150)
 
 
 def answer_figure(verification: Verification, calibration: Calibration | None) -> Figure:
     """The faces side by side, below them the histogram with the score, and the words."""
+    faces = [(Path(face.photo).name, face) for face in verification.faces]
+    return _figure(faces, verification.answer, verification.sentences(), calibration)
+
+
+def search_figure(
+    identification: Identification, faces: Mapping[str, FoundFace], calibration: Calibration | None
+) -> Figure:
+    """The face and those of the candidates with their scores, the histogram, and the words."""
+    shown = [(Path(identification.photo.photo).name, identification.photo)]
+    for each in identification.candidates:
+        if each.person in faces:
+            score = f"{each.answer.score:.3f}".replace("-", "−")
+            shown.append((f"{each.person} {score}", faces[each.person]))
+    first = identification.match or identification.candidates[0]
+    return _figure(shown, first.answer, identification.sentences(), calibration)
+
+
+def _figure(
+    faces: Sequence[tuple[str, FoundFace]],
+    answer: Answer,
+    sentences: Sequence[str],
+    calibration: Calibration | None,
+) -> Figure:
     said = [
         line
-        for number, sentence in enumerate(verification.sentences())
+        for number, sentence in enumerate(sentences)
         for line in textwrap.wrap(sentence, 70 if number == 0 else 118)
     ]
-    faces = verification.faces[: _MOST_FACES + 1]
+    faces = faces[: _MOST_FACES + 1]
     height = 2.3 + 0.17 * len(said) + (2.5 if calibration is not None else 0.0)
     figure = Figure(figsize=(7.2, height), layout="constrained")
     words = 0.17 * len(said) + 0.1
@@ -50,13 +86,13 @@ def answer_figure(verification: Verification, calibration: Calibration | None) -
     places = parts[0].subgridspec(1, max(len(faces), 2)).subplots(squeeze=False)[0]
     for place in places:
         place.set_axis_off()
-    for place, face in zip(places, faces, strict=False):
-        _draw_face(place, face)
+    for place, (title, face) in zip(places, faces, strict=False):
+        _draw_face(place, title, face)
     if calibration is not None:
-        _draw_score(figure.add_subplot(parts[1]), verification.answer, calibration)
+        _draw_score(figure.add_subplot(parts[1]), answer, calibration)
     text = figure.add_subplot(parts[-1])
     text.set_axis_off()
-    first = textwrap.wrap(verification.sentences()[0], 70)
+    first = textwrap.wrap(sentences[0], 70)
     for number, line in enumerate(said):
         strong = number < len(first)
         text.annotate(
@@ -74,12 +110,12 @@ def answer_figure(verification: Verification, calibration: Calibration | None) -
     return figure
 
 
-def _draw_face(axes: Axes, face: FoundFace) -> None:
+def _draw_face(axes: Axes, title: str, face: FoundFace) -> None:
     axes.imshow(face.crop)
     if face.points is not None:
         x, y = face.points.T
         axes.scatter(x, y, s=16, facecolors="none", edgecolors=_POINT, linewidths=1.3)
-    axes.set_title(short_name(Path(face.photo).name), fontsize=8, color=MUTED, parse_math=False)
+    axes.set_title(short_name(title), fontsize=8, color=MUTED, parse_math=False)
 
 
 def _draw_score(axes: Axes, answer: Answer, calibration: Calibration) -> None:

@@ -1,0 +1,340 @@
+"""The commands that look after a gallery: list, show, remove, rename, doctor, migrate and more."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sphereface2.cli.console import Watch, console, say, stoppable
+from sphereface2.cli.options import (
+    Allow,
+    AsJson,
+    Choose,
+    Collection,
+    Crops,
+    Flip,
+    Limit,
+    Model,
+    kind_of_photos,
+    print_json,
+)
+from sphereface2.progress import counted
+
+if TYPE_CHECKING:
+    from sphereface2.galleries.gallery import Gallery
+    from sphereface2.recognition.doctor import Diagnosis
+
+app = typer.Typer(
+    help="Look after a gallery: who is in it, what is wrong with it, to another model.",
+    no_args_is_help=True,
+)
+
+Url = Annotated[
+    str, typer.Argument(metavar="GALLERY", help="A folder, or the address of a server.")
+]
+Name = Annotated[str, typer.Argument(metavar="PERSON", help="Somebody who is enrolled.")]
+
+
+@app.command("list")
+def list_(url: Url, collection: Collection = "default", json: AsJson = False) -> None:
+    """List the people of a gallery, with how many photos each has."""
+    gallery = _open(url, collection)
+    people = gallery.people()
+    if json:
+        print_json([asdict(person) for person in people])
+        return
+    for person in people:
+        print(f"{person.name}  {counted(person.photos, 'photo')}")
+    _, photos = gallery.count()
+    print(
+        f"{counted(len(people), 'person', 'people')}, {counted(photos, 'photo')}; model "
+        f"{gallery.model[:12]}"
+    )
+
+
+@app.command()
+def show(url: Url, person: Name, collection: Collection = "default", json: AsJson = False) -> None:
+    """Show a person: metadata, photos with what was measured, faces marked as not theirs."""
+    gallery = _open(url, collection)
+    known = gallery.person(person)
+    photos = gallery.photos(known.name)
+    negatives = gallery.negatives(known.name)
+    if json:
+        print_json(
+            {
+                **asdict(known),
+                "photos": [asdict(photo) for photo in photos],
+                "not_this_person": [_plain(each) for each in negatives],
+            }
+        )
+        return
+    print(f"{known.name}: {counted(known.photos, 'photo')}, since {known.added}")
+    for key, value in known.metadata.items():
+        print(f"  {key}: {value}")
+    for photo in photos:
+        measured = ", ".join(
+            f"{word} {photo.facts[word]:g}"
+            for word in ("sharpness", "eye_distance", "yaw")
+            if isinstance(photo.facts.get(word), int | float)
+        )
+        print(f"  {photo.id}  {photo.source}  {measured}")
+    for each in negatives:
+        print(f"  not this person: {each.id}  {each.source}")
+
+
+@app.command()
+def remove(
+    url: Url,
+    person: Annotated[
+        str | None, typer.Argument(metavar="PERSON", help="With all photos; or give --photo.")
+    ] = None,
+    photo: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Only this photo; repeat it for more.")
+    ] = None,
+    collection: Collection = "default",
+    json: AsJson = False,
+) -> None:
+    """Remove a person, or single photos, so that no byte of them stays in the gallery."""
+    if (person is None) == (not photo):
+        raise ValueError("give the name of a person or --photo ID, and only one of the two")
+    gallery = _open(url, collection)
+    count = gallery.remove_photos(photo or []) if person is None else gallery.remove(person)
+    if json:
+        print_json({"person": person, "photos": count})
+        return
+    whose = "" if person is None else f" of {person}, who is removed"
+    print(f"{counted(count, 'photo')}{whose}: removed")
+
+
+@app.command()
+def rename(
+    url: Url,
+    person: Name,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name that nobody has.")],
+    collection: Collection = "default",
+    json: AsJson = False,
+) -> None:
+    """Give a person another name."""
+    _open(url, collection).rename(person, name)
+    if json:
+        print_json({"person": name, "before": person})
+    else:
+        print(f"{person} is {name} now")
+
+
+@app.command()
+def merge(
+    url: Url,
+    person: Name,
+    into: Annotated[str, typer.Argument(metavar="INTO", help="Who gets the photos.")],
+    collection: Collection = "default",
+    json: AsJson = False,
+) -> None:
+    """Give all photos of a person to another and remove the first: two names for one face."""
+    from sphereface2.recognition.moving import merge as merge_people
+
+    count = merge_people(_open(url, collection), person, into)
+    if json:
+        print_json({"person": into, "before": person, "photos": count})
+    else:
+        print(f"{counted(count, 'photo')} of {person} are {into}'s now")
+
+
+@app.command()
+def export(
+    url: Url,
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
+    collection: Collection = "default",
+    json: AsJson = False,
+) -> None:
+    """Write a gallery as plain files: embeddings.npz, people.csv and the crops."""
+    from sphereface2.recognition.moving import export as write
+
+    gallery = _open(url, collection)
+    with Watch(console())("exporting photos") as progress:
+        count = write(gallery, folder, progress=progress)
+    if json:
+        print_json({"photos": count, "folder": str(folder)})
+    else:
+        print(f"{counted(count, 'photo')} in {folder}")
+
+
+@app.command()
+def doctor(
+    url: Url,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL",
+            envvar="SPHEREFACE2_MODEL",
+            help="The gallery's model: with its calibration, scores are looked at, too.",
+        ),
+    ] = None,
+    flip: Flip = None,
+    collection: Collection = "default",
+    allow: Allow = None,
+    limit: Limit = None,
+    json: AsJson = False,
+) -> None:
+    """Find what is wrong in a gallery: blurred, small, turned or odd photos, one face under two
+    names, people without photos, the same photo twice; and the command that repairs each.
+    """
+    from sphereface2.recognition.doctor import examine
+    from sphereface2.recognition.gate import Gate
+    from sphereface2.recognition.recognizer import Recognizer
+
+    gate = Gate.of(allow=allow or (), limits=limit or ())
+    if model is None:
+        gallery, calibration = _open(url, collection), None
+    else:
+        recognizer = Recognizer(model, flip=flip)
+        gallery = recognizer.open_gallery(url, collection=collection)
+        calibration = recognizer.calibration
+    with Watch(console())("looking at people") as progress:
+        found = examine(
+            gallery, calibration, url=url, collection=collection, gate=gate, progress=progress
+        )
+    if json:
+        print_json(found.to_mapping())
+    else:
+        _print_diagnosis(found)
+
+
+@app.command()
+def migrate(
+    url: Url,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The gallery to make.")],
+    model: Model,
+    collection: Collection = "default",
+    flip: Flip = None,
+    json: AsJson = False,
+) -> None:
+    """Embed a gallery by another model, from the kept crops, into a new gallery.
+
+    The old one stays as it is. Interrupted, the same command resumes.
+    """
+    from sphereface2.recognition.moving import migrate as move
+    from sphereface2.recognition.recognizer import Recognizer
+
+    if url == new:
+        raise ValueError("the new gallery must be another than the old one")
+    old = _open(url, collection)
+    recognizer = Recognizer(model, flip=flip)
+    made = recognizer.open_gallery(new, collection=collection, create=True)
+    with stoppable(), Watch(console())("embedding photos") as progress:
+        done = move(old, made, recognizer, progress=progress)
+    if json:
+        print_json(done.to_mapping())
+        return
+    for sentence in done.sentences():
+        print(sentence)
+
+
+@app.command()
+def reject(
+    url: Url,
+    photos: Annotated[list[Path], typer.Argument(metavar="PHOTO...", help="Photos of others.")],
+    model: Model,
+    person: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whom the photos do not show.")
+    ] = None,
+    stranger: Annotated[
+        bool, typer.Option("--stranger", help="Instead: they show nobody of the collection.")
+    ] = False,
+    collection: Collection = "default",
+    choose: Choose = "prominent",
+    crops: Crops = None,
+    flip: Flip = None,
+    json: AsJson = False,
+) -> None:
+    """Not this person: keep faces that were taken for somebody wrongly, and learn from them.
+
+    From five faces on, and three photos of the person, a small classifier takes part in decisions
+    about the person, where it does better on left-out photos. `gallery unreject` undoes it.
+    """
+    from sphereface2.recognition.recognizer import Recognizer
+    from sphereface2.recognition.rejection import LEAST_NEGATIVES
+
+    if (person is None) != stranger:
+        raise ValueError("give --person NAME or --stranger, and only one of the two")
+    recognizer = Recognizer(model, kind=kind_of_photos(crops), choose=choose, flip=flip)
+    gallery = recognizer.open_gallery(url, collection=collection)
+    kept = [recognizer.reject(photo, person, gallery) for photo in photos]
+    if json:
+        print_json([_plain(each) for each in kept])
+        return
+    whom = "a stranger to all" if person is None else f"not {kept[0].person}"
+    for each in kept:
+        print(f"{each.source}: kept as {whom}; undo: gallery unreject {url} {each.id}")
+    if person is not None:
+        known = len(gallery.negatives(person)) + len(gallery.negatives(None))
+        print(
+            f"{counted(known, 'face is', 'faces are')} known that are not {kept[0].person}; "
+            f"decisions learn from {LEAST_NEGATIVES} on"
+        )
+
+
+@app.command()
+def unreject(
+    url: Url,
+    face: Annotated[list[str], typer.Argument(metavar="ID...", help="As `reject` printed them.")],
+    collection: Collection = "default",
+    json: AsJson = False,
+) -> None:
+    """Undo `reject`: the faces no longer count against the person."""
+    gallery = _open(url, collection)
+    for each in face:
+        gallery.remove_negative(each)
+    if json:
+        print_json({"removed": face})
+    else:
+        print(f"{counted(len(face), 'face')} removed from those that are not the person")
+
+
+@app.command()
+def strangers(url: Url, collection: Collection = "default", json: AsJson = False) -> None:
+    """List the faces that were kept as strangers to everybody."""
+    kept = _open(url, collection).negatives(None)
+    if json:
+        print_json([_plain(each) for each in kept])
+        return
+    for each in kept:
+        print(f"{each.id}  {each.source}  {each.added}")
+    print(counted(len(kept), "stranger"))
+
+
+def _open(url: str, collection: str) -> "Gallery":
+    from sphereface2.galleries.opening import open_gallery
+
+    return open_gallery(url, collection=collection)
+
+
+def _plain(negative: Any) -> dict[str, Any]:
+    return {name: getattr(negative, name) for name in ("id", "person", "source", "added")}
+
+
+def _print_diagnosis(found: "Diagnosis") -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    out = Console()
+    people = counted(found.people, "person", "people")
+    photos = counted(found.photos, "photo")
+    if not found.findings:
+        say(out, f"{people}, {photos}: nothing found")
+    else:
+        say(out, f"{people}, {photos}: {counted(len(found.findings), 'finding')}")
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for column in ("what", "person", "words"):
+            table.add_column(column)
+        for each in found.findings:
+            table.add_row(Text(each.kind), Text(each.person), Text(each.words))
+        out.print(table)
+        say(out, "to repair, after a look at the photos:")
+        for each in found.findings:
+            say(out, f"  {each.repair}")
+    for note in found.notes:
+        say(out, note, wrap=True)

@@ -1,0 +1,225 @@
+"""What is wrong with the people of a gallery, and the command that repairs it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from sphereface2.data.sources.image_file import decode
+from sphereface2.evaluation.calibration import Calibration
+from sphereface2.evaluation.decision import (
+    false_accepts_for,
+    in_figures,
+    low_genuine,
+    ranked_impostors,
+    resolvable,
+    threshold_for,
+)
+from sphereface2.galleries.gallery import Embeddings, Gallery, KeptPhoto
+from sphereface2.progress import Progress, counted
+from sphereface2.recognition.gate import Gate, Quality, outliers, sharpness
+from sphereface2.recognition.recognizer import SAME_PHOTO
+
+_ROWS = 1024  # people compared with all others at once
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong.
+
+    kind: a code of `Gate`, or no_photos, duplicate, no_crop
+    photos: the ids concerned; other: the second person, where there is one
+    repair: the command that does it, of which each takes away something: look first
+    """
+
+    kind: str
+    person: str
+    words: str
+    photos: tuple[str, ...] = ()
+    other: str | None = None
+    value: float | None = None
+    limit: float | None = None
+    repair: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All findings; notes: what could not be looked at, and how much is chance."""
+
+    gallery: str
+    people: int
+    photos: int
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
+
+    def to_mapping(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+
+def examine(
+    gallery: Gallery,
+    calibration: Calibration | None,
+    *,
+    url: str,
+    collection: str = "default",
+    gate: Gate | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Look at all people of a gallery, by the limits of an enrolment.
+
+    calibration: of the gallery's model; without one, scores say nothing and are not looked at
+    url, collection: of the gallery, for the commands
+    """
+    gate = gate or Gate()
+    notes = gate.unchecked(calibration)
+    people = gallery.people()
+    findings: list[Finding] = []
+    means: list[Embeddings] = []
+    named: list[str] = []
+    crops = 0
+    for number, person in enumerate(people):
+        kept = gallery.photos(person.name)
+        if not kept:
+            findings.append(
+                Finding(
+                    "no_photos",
+                    person.name,
+                    "has no photo",
+                    repair=_command("remove", url, person.name),
+                )
+            )
+        else:
+            rows = gallery.embeddings([each.id for each in kept])
+            means.append(rows.mean(axis=0))
+            named.append(person.name)
+            duplicates = list(_duplicates(person.name, kept, rows, url))
+            findings += duplicates
+            for photo in kept:
+                crop = gallery.crop(photo.id)
+                crops += bool(crop)
+                findings += _by_itself(photo, crop, gate, url)
+            findings += _unlike(person.name, kept, rows, gate, calibration, url)
+        if progress is not None:
+            progress(number + 1, len(people))
+    if calibration is not None and gate.same_as_another is not None and len(named) > 1:
+        rate = resolvable(calibration, false_accepts_for(gate.same_as_another, len(named)))
+        limit = threshold_for(calibration, rate)
+        pairs = len(named) * (len(named) - 1) // 2
+        findings += _same_faces(named, np.stack(means), limit, url)
+        pairs_known = ranked_impostors(calibration).pairs
+        notes.append(
+            f"two people who are one: of {counted(pairs, 'pair')} of people, up to about "
+            f"{max(1, round(rate * pairs)):,} reach {in_figures(limit)} by chance (false accepts 1 "
+            f"in {1 / rate:,.0f}; the calibration has {pairs_known:,} pairs of different people); "
+            "look at their faces before you merge them"
+        )
+    total = sum(person.photos for person in people)
+    if crops < total:
+        notes.append(
+            f"{counted(total - crops, 'photo has', 'photos have')} no crop kept: they cannot be "
+            "looked at again, nor migrated to another model"
+        )
+    return Diagnosis(gallery.name, len(people), total, tuple(findings), tuple(notes))
+
+
+def _by_itself(photo: KeptPhoto, crop: bytes, gate: Gate, url: str) -> Iterator[Finding]:
+    quality = Quality.from_facts(photo.facts)
+    if quality is None:
+        if not crop:
+            return
+        quality = Quality(sharpness(decode(crop, photo.id)))
+    for reason in gate.look(quality):
+        yield Finding(
+            reason.code,
+            photo.person,
+            f"{_called(photo)}: {reason.words}",
+            (photo.id,),
+            None,
+            reason.value,
+            reason.limit,
+            _command("remove", url, "--photo", photo.id),
+        )
+
+
+def _unlike(
+    person: str,
+    kept: Sequence[KeptPhoto],
+    rows: Embeddings,
+    gate: Gate,
+    calibration: Calibration | None,
+    url: str,
+) -> Iterator[Finding]:
+    if calibration is None or gate.unlike_others is None:
+        return
+    limit = low_genuine(calibration, gate.unlike_others)
+    for number, score in outliers(rows, rows[:0], limit).items():
+        photo = kept[number]
+        yield Finding(
+            "unlike_others",
+            person,
+            f"{_called(photo)}: it is unlike the person's other photos, its mean score with them "
+            f"is {in_figures(score)} (limit {in_figures(limit)})",
+            (photo.id,),
+            None,
+            score,
+            limit,
+            _command("remove", url, "--photo", photo.id),
+        )
+
+
+def _duplicates(
+    person: str, kept: Sequence[KeptPhoto], rows: Embeddings, url: str
+) -> Iterator[Finding]:
+    """Photos of a person that are the same as an earlier one of theirs."""
+    cosines = rows @ rows.T
+    for number in range(1, len(kept)):
+        first = int(np.argmax(cosines[number, :number] > SAME_PHOTO))
+        if cosines[number, first] > SAME_PHOTO:
+            photo = kept[number]
+            yield Finding(
+                "duplicate",
+                person,
+                f"{_called(photo)}: it is the same photo as {_called(kept[first])}",
+                (photo.id, kept[first].id),
+                None,
+                float(cosines[number, first]),
+                SAME_PHOTO,
+                _command("remove", url, "--photo", photo.id),
+            )
+
+
+def _same_faces(
+    people: Sequence[str], means: Embeddings, limit: float, url: str
+) -> Iterator[Finding]:
+    """Pairs of people whose photos score this high on average: mean · mean is that mean."""
+    found: list[tuple[float, int, int]] = []
+    for start in range(0, len(people), _ROWS):
+        scores = means[start : start + _ROWS] @ means[start:].T
+        # Each pair once: only columns behind the row's own.
+        above = np.argwhere(np.triu(scores >= limit, k=1))
+        found += [(float(scores[i, j]), start + int(i), start + int(j)) for i, j in above]
+    for score, one, other in sorted(found, reverse=True):
+        yield Finding(
+            "same_as_another",
+            people[one],
+            f"has the face of {people[other]}: their photos score {in_figures(score)} with each "
+            f"other on average (limit {in_figures(limit)})",
+            (),
+            people[other],
+            score,
+            limit,
+            _command("merge", url, people[other], people[one]),
+        )
+
+
+def _called(photo: KeptPhoto) -> str:
+    return photo.source or photo.id
+
+
+def _command(*words: str) -> str:
+    return shlex.join(["sphereface2", "gallery", *words])
