@@ -276,7 +276,7 @@ class Recognizer:
         person = check_name(person)
         gate = gate or Gate()
         there = (
-            {each.facts.get("digest"): each.id for each in gallery.photos(person)}
+            {str(each.facts.get("digest")): each.id for each in gallery.photos(person)}
             if knows(gallery, person)
             else {}
         )
