@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -181,6 +182,7 @@ def test_evaluate_looks_at_every_other_option(option: str, mode: str, place: Pat
 
 # The other commands: option, and every way to give it that must be refused, with the sentence.
 ALWAYS: list[tuple[list[str], str]] = []
+ENROLLING = ["--gallery", "g", "--model", "run"]
 COMMANDS: dict[str, dict[str, list[tuple[list[str], str]]]] = {
     "train": {
         "--output": ALWAYS,
@@ -248,6 +250,19 @@ COMMANDS: dict[str, dict[str, list[tuple[list[str], str]]]] = {
     },
     "verify": {
         "--model": ALWAYS,
+        "--gallery": [
+            (
+                ["a.png", "b.png", "--model", "run", "--gallery", "g"],
+                "'b.png' has no meaning",
+            ),
+            (["a.png", "--model", "run", "--gallery", "g"], "--gallery needs --person"),
+        ],
+        "--person": [
+            (["a.png", "b.png", "--model", "run", "--person", "Al"], "--person goes with --gallery")
+        ],
+        "--collection": [
+            (["a.png", "b.png", "--model", "run", "--collection", "x"], "--collection goes with")
+        ],
         "--false-accepts": ALWAYS,
         "--prior": ALWAYS,
         "--choose": ALWAYS,
@@ -256,6 +271,97 @@ COMMANDS: dict[str, dict[str, list[tuple[list[str], str]]]] = {
         "--show": ALWAYS,
         "--json": ALWAYS,
     },
+    "enroll": {
+        "--gallery": ALWAYS,
+        "--model": ALWAYS,
+        "--folder": [
+            (["Al", "a.png", *ENROLLING, "--folder", "crops"], "'Al' has no meaning beside"),
+            ([*ENROLLING, "--folder", "nope"], "there is no folder nope"),
+        ],
+        "--collection": ALWAYS,
+        "--metadata": [
+            ([*ENROLLING, "--folder", "crops", "--metadata", "{}"], "--metadata has no meaning"),
+            (["Al", "a.png", *ENROLLING, "--metadata", "[1]"], "--metadata"),
+        ],
+        "--allow": [(["Al", "a.png", *ENROLLING, "--allow", "blured"], "did you mean 'blurred'")],
+        "--limit": [
+            (["Al", "a.png", *ENROLLING, "--limit", "blurred"], "'blurred' is not a limit"),
+            (["Al", "a.png", *ENROLLING, "--limit", "blurred=-1"], "must be above 0"),
+            (["Al", "a.png", *ENROLLING, "--limit", "blur=3"], "unknown check 'blur'"),
+        ],
+        "--keep-crops": ALWAYS,
+        "--choose": ALWAYS,
+        "--crops": ALWAYS,
+        "--flip": ALWAYS,
+        "--json": ALWAYS,
+    },
+    "identify": {
+        "--gallery": ALWAYS,
+        "--model": ALWAYS,
+        "--collection": ALWAYS,
+        "--people": [(["a.png", *ENROLLING, "--people", "0"], "Invalid value for '--people'")],
+        "--false-alarms": [
+            (["a.png", *ENROLLING, "--false-alarms", "seldom"], "'seldom' is not a rate"),
+            (
+                ["a.png", *ENROLLING, "--false-alarms", "0.1", "--false-accepts", "0.1"],
+                "exclude each other",
+            ),
+        ],
+        "--false-accepts": [(["a.png", *ENROLLING, "--false-accepts", "2"], "'2' is not a rate")],
+        "--prior": ALWAYS,
+        "--choose": ALWAYS,
+        "--crops": ALWAYS,
+        "--flip": ALWAYS,
+        "--show": [
+            (["a.png", "b.png", *ENROLLING, "--show", "x.png"], "--show draws one photo"),
+            (["a.png", *ENROLLING, "--show", "x.pdf"], "ends in .png"),
+        ],
+        "--json": ALWAYS,
+    },
+    "gallery list": {"--collection": ALWAYS, "--json": ALWAYS},
+    "gallery show": {"--collection": ALWAYS, "--json": ALWAYS},
+    "gallery remove": {
+        "--photo": [
+            (["g", "Al", "--photo", "x"], "only one of the two"),
+            (["g"], "only one of the two"),
+        ],
+        "--collection": ALWAYS,
+        "--json": ALWAYS,
+    },
+    "gallery rename": {"--collection": ALWAYS, "--json": ALWAYS},
+    "gallery merge": {"--collection": ALWAYS, "--json": ALWAYS},
+    "gallery export": {"--collection": ALWAYS, "--json": ALWAYS},
+    "gallery doctor": {
+        "--model": ALWAYS,
+        "--flip": [(["g", "--no-flip"], "--no-flip is for --model")],
+        "--collection": ALWAYS,
+        "--allow": [(["g", "--allow", "smal"], "unknown check 'smal'")],
+        "--limit": [(["g", "--limit", "too-small=x"], "is not a limit")],
+        "--json": ALWAYS,
+    },
+    "gallery migrate": {
+        "--model": [(["g", "g", "--model", "run"], "must be another than the old one")],
+        "--collection": ALWAYS,
+        "--flip": ALWAYS,
+        "--json": ALWAYS,
+    },
+    "gallery reject": {
+        "--model": ALWAYS,
+        "--person": [(["g", "a.png", "--model", "run"], "--person NAME or --stranger")],
+        "--stranger": [
+            (
+                ["g", "a.png", "--model", "run", "--person", "Al", "--stranger"],
+                "only one of the two",
+            )
+        ],
+        "--collection": ALWAYS,
+        "--choose": ALWAYS,
+        "--crops": ALWAYS,
+        "--flip": ALWAYS,
+        "--json": ALWAYS,
+    },
+    "gallery unreject": {"--collection": ALWAYS, "--json": ALWAYS},
+    "gallery strangers": {"--collection": ALWAYS, "--json": ALWAYS},
     "generate": {
         "--scale": ALWAYS,
         "--seed": ALWAYS,
@@ -323,9 +429,17 @@ COMMANDS: dict[str, dict[str, list[tuple[list[str], str]]]] = {
 }
 
 
+def all_commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Those of groups as well: "gallery list"."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from all_commands(command, f"{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
 def all_options() -> Iterator[tuple[str, str]]:
-    group = typer.main.get_command(app)
-    for command, parsed in group.commands.items():  # type: ignore[attr-defined]  # it is a group
+    for command, parsed in all_commands(typer.main.get_command(app)):
         for each in parsed.get_params(typer.Context(parsed)):
             if each.param_type_name == "option" and each.name != "help":
                 yield command, each.opts[0]
@@ -350,7 +464,7 @@ def test_other_commands_refuse_what_would_change_nothing(
     command: str, words: list[str], part: str, place: Path
 ) -> None:
     before = set(place.iterdir())
-    assert part in sentence(run(command, *words))
+    assert part in sentence(run(*command.split(), *words))
     assert set(place.iterdir()) == before
 
 

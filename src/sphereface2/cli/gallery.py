@@ -18,6 +18,7 @@ from sphereface2.cli.options import (
     Model,
     kind_of_photos,
     print_json,
+    refuse_idle,
 )
 from sphereface2.progress import counted
 
@@ -162,6 +163,7 @@ def export(
 
 @app.command()
 def doctor(
+    context: typer.Context,
     url: Url,
     model: Annotated[
         Path | None,
@@ -186,6 +188,7 @@ def doctor(
 
     gate = Gate.of(allow=allow or (), limits=limit or ())
     if model is None:
+        refuse_idle(context, "flip", because="is for --model")
         gallery, calibration = _open(url, collection), None
     else:
         recognizer = Recognizer(model, flip=flip)

@@ -63,7 +63,8 @@ def verify(
                 "give a photo of the person, too (verify A.jpg B.jpg), or --gallery and --person"
             )
     else:
-        refuse_idle(context, "photos", because="has no meaning beside --gallery; give --person")
+        if photos:
+            raise ValueError(f"'{photos[0]}' has no meaning beside --gallery; give --person NAME")
         if person is None:
             raise ValueError("--gallery needs --person NAME; sphereface2 identify asks who it is")
     wanted = None if false_accepts is None else share_in_words(false_accepts)
