@@ -4,13 +4,14 @@
     python -m benchmarks.mutants heads/engine.py evaluation/metrics.py --sample 0
 
 A mutant is the package with one small fault (`mutations.py`). The tests that run the function it is
-in are run against it, the shortest first and those with ranks last; a mutant that none of them
-notices survives and is shown.
+in are run against it, file by file until one notices: those of the module itself first, then the
+shortest, those with ranks last. A mutant that none of them notices survives and is shown.
 Everything happens in copies of the repository, one per process of a small pool; a mutant has a
 process of its own, forked from one that has the package and its tests loaded already, where its
-function is exchanged. What survives that, or runs at import, is tried again in a process that loads
-the package with the fault. Which tests run which function is recorded once; that and every outcome
-are kept in `.mutants/`, so that a stopped run continues where it was. --sample 0 takes all mutants.
+function is exchanged. What cannot be exchanged, or survives although its function had run while
+all was loaded, is tried again in a process that loads the package with the fault. Which tests run
+which function is recorded once; that and every outcome are kept in `.mutants/`, so that a stopped
+run continues where it was. --sample 0 takes all mutants.
 
 A survivor that cannot be noticed stands in `benchmarks/equivalent_mutants.txt`, with the reason.
 """
@@ -21,6 +22,7 @@ import argparse
 import gc
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -32,7 +34,7 @@ import threading
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
@@ -84,6 +86,7 @@ QUICK_SECONDS = 40.0
 """Tests beyond so many seconds in all, and ranks, are asked only where the others see nothing."""
 
 _BROKEN = 70  # exit code of a process in which not a test failed, but this program
+_UNSURE = 71  # exit code of one in which the fault may not have shown
 
 Calls = dict[str, dict[str, Any]]
 """Of each test its file, its seconds and the functions ("module function") that it runs."""
@@ -91,7 +94,10 @@ Calls = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant: "caught", "timeout" (caught, too), "survived" or "no test"."""
+    """What became of a mutant: "caught", "timeout" (caught, too), "survived" or "no test".
+
+    "unsure" is in between: it survived where all was loaded before the fault was there.
+    """
 
     status: str
     seconds: float
@@ -247,11 +253,34 @@ def _enter(rooms: multiprocessing.SimpleQueue[Path], tests: Sequence[str]) -> No
     sys.path[:] = [str(copy / "src"), str(copy), *outside]
     os.chdir(copy)
     if tests:
+        recorder = Recorder(copy / PACKAGE, patience=math.inf)
         with (copy / "load.log").open("w") as log, redirect_stdout(log), redirect_stderr(log):
+            sys.settrace(recorder.note)
             _pytest(["--collect-only", *tests])
+            sys.settrace(None)
+        _RUN_BY_LOADING.update(recorder.functions)
+        _LOADED.extend(loaded_functions(copy / PACKAGE))
+        gc.freeze()  # a collection in a fork would copy all that is loaded here
 
 
-def exchange(path: Path, function: str, source: bytes) -> bool:
+_LOADED: list[FunctionType] = []
+"""The functions of the package, as this process has loaded them."""
+
+_RUN_BY_LOADING: set[str] = set()
+"""Functions that have run while this process loaded the tests: what they made has no fault."""
+
+
+def loaded_functions(package: Path) -> list[FunctionType]:
+    """All functions that come from files of a folder."""
+    return [
+        each
+        for each in gc.get_objects()
+        if type(each) is FunctionType  # isinstance would ask objects that warn when asked
+        and each.__code__.co_filename.startswith(f"{package}/")
+    ]
+
+
+def exchange(path: Path, function: str, source: bytes, *, among: Iterable[FunctionType]) -> bool:
     """Give a function that is loaded its code in `source`; whether it could be found and fits."""
     outer = function.split(".<locals>")[0]
     codes = [compile(source, str(path), "exec")]
@@ -260,10 +289,8 @@ def exchange(path: Path, function: str, source: bytes) -> bool:
         codes[:0] = [each for each in code.co_consts if isinstance(each, CodeType)]
     loaded = [
         each
-        for each in gc.get_objects()
-        if type(each) is FunctionType  # isinstance would ask objects that warn when asked
-        and each.__code__.co_qualname == outer
-        and each.__code__.co_filename == str(path)
+        for each in among
+        if each.__code__.co_qualname == outer and each.__code__.co_filename == str(path)
     ]
     if not codes or not loaded:
         return False
@@ -337,8 +364,9 @@ def _processor_seconds() -> float:
 class Recorder:
     """A pytest plugin that notes the functions of the package that each test calls."""
 
-    def __init__(self, package: Path) -> None:
+    def __init__(self, package: Path, *, patience: float = 50_000) -> None:
         self.package = f"{package}/"
+        self.patience = patience
         self.calls: Calls = {}
         self._seen: set[Any] = set()
         self._calls = 0
@@ -347,33 +375,37 @@ class Recorder:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._seen, self._calls = set(), 0
         began = _processor_seconds()
-        threading.settrace(self._note)
-        sys.settrace(self._note)
+        threading.settrace(self.note)
+        sys.settrace(self.note)
         try:
             return (yield)
         finally:
             sys.settrace(None)
             threading.settrace(None)
-            functions = {
-                f"{code.co_filename.removeprefix(self.package)} {code.co_qualname}"
-                for code in self._seen
-                if code.co_filename.startswith(self.package)
-            }
             entry = self.calls.setdefault(item.nodeid, {"is_good": True})
             entry["seconds"] = _processor_seconds() - began
-            entry["functions"] = sorted(functions)
+            entry["functions"] = sorted(self.functions)
+
+    @property
+    def functions(self) -> set[str]:
+        """Those of the package that were called since the test began."""
+        return {
+            f"{code.co_filename.removeprefix(self.package)} {code.co_qualname}"
+            for code in self._seen
+            if code.co_filename.startswith(self.package)
+        }
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         entry = self.calls.setdefault(report.nodeid, {"is_good": True})
         entry["is_good"] &= not report.failed
 
-    def _note(self, frame: FrameType, event: str, argument: object) -> None:
+    def note(self, frame: FrameType, event: str, argument: object) -> None:
         # As the trace of calls it is not asked about lines, nor about functions written in C.
         self._calls += 1
         if frame.f_code not in self._seen:
             self._seen.add(frame.f_code)
             self._calls = 0
-        elif self._calls > 50_000:
+        elif self._calls > self.patience:
             sys.settrace(None)  # thousands of rounds of the same: what it calls is known
 
 
@@ -434,7 +466,7 @@ def _recorded(name: str) -> Calls:
 
 
 def _tests_for(mutant: Mutant, calls: Calls) -> tuple[list[str], list[str]]:
-    """The tests that run the function of a mutant, the shortest first; and those to ask after."""
+    """The tests that run the function of a mutant, in order; and those to ask after them."""
     wanted = f"{mutant.module} {mutant.function}"
     found = [
         test
@@ -445,7 +477,8 @@ def _tests_for(mutant: Mutant, calls: Calls) -> tuple[list[str], list[str]]:
         )
         or test.split("::")[0] == WITH_RANKS.get(mutant.module)
     ]
-    found.sort(key=lambda test: calls[test]["seconds"])
+    own = f"/test_{Path(mutant.module).stem}.py::"
+    found.sort(key=lambda test: (own not in test, calls[test]["seconds"]))
     quick: list[str] = []
     total = 0.0
     for test in found:
@@ -504,7 +537,7 @@ def _judge(
                     if trial.mutant.key not in found}  # fmt: skip
             for done in as_completed(work):
                 mutant, outcome = work[done].mutant, done.result()
-                if is_loaded and not outcome.is_caught:
+                if outcome.status == "unsure":
                     continue
                 found[mutant.key] = kept[mutant.key] = outcome
                 _save(path, {key: vars(value) for key, value in kept.items()})
@@ -531,10 +564,10 @@ def _trial(mutant: Mutant, copy: Path, calls: Calls) -> Trial:
 
 
 def _outcome(trial: Trial, *, is_loaded: bool) -> Outcome:
-    """What the tests say, round by round until one notices; the first one where all is loaded."""
+    """What the tests say, round by round until one notices."""
     began = time.perf_counter()
     status = "no test"
-    for tests, seconds in trial.rounds[:1] if is_loaded else trial.rounds:
+    for tests, seconds in trial.rounds:
         # On a busy machine, and behind others on it, everything takes longer.
         slowness = max(1.0, 4 * os.getloadavg()[0] / (os.cpu_count() or 1))
         timeout = slowness * (60 + 5 * seconds)
@@ -554,10 +587,16 @@ def _status(mutant: Mutant, tests: list[str], *, timeout: float, is_loaded: bool
     def work() -> int:
         sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        if is_loaded and not exchange(path, mutant.function, mutant.applied(source)):
-            return 0  # to be tried again
+        faulty = mutant.applied(source)
+        if is_loaded and not exchange(path, mutant.function, faulty, among=_LOADED):
+            return _UNSURE
         chosen = Chosen(tests)
-        return _pytest(["-x", *chosen.files], chosen)
+        for file in chosen.files:  # each by itself: to collect all takes longer than most need
+            code = _pytest(["-x", file], chosen)
+            if code not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
+                return code
+        outer = mutant.function.split(".<locals>")[0]
+        return _UNSURE if is_loaded and f"{mutant.module} {outer}" in _RUN_BY_LOADING else 0
 
     try:
         code = _forked(work, timeout=timeout, log=copy / "mutant.log")
@@ -568,8 +607,7 @@ def _status(mutant: Mutant, tests: list[str], *, timeout: float, is_loaded: bool
         return "timeout"
     if code == _BROKEN:
         raise RuntimeError(f"{mutant.key} could not be tried:\n{(copy / 'mutant.log').read_text()}")
-    nothing_chosen = pytest.ExitCode.NO_TESTS_COLLECTED
-    return "survived" if code in (0, nothing_chosen) else "caught"
+    return {0: "survived", _UNSURE: "unsure"}.get(code, "caught")
 
 
 def _show(mutant: Mutant, outcome: Outcome, console: Console) -> None:

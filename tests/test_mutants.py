@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.mutants import EQUIVALENT, Recorder, exchange, read_equivalent
+from benchmarks.mutants import (
+    EQUIVALENT,
+    Recorder,
+    exchange,
+    loaded_functions,
+    read_equivalent,
+)
 from benchmarks.mutations import Mutant, mutants_of
 from tests import __file__ as tests_file
 
@@ -117,10 +123,11 @@ def test_a_function_that_is_loaded_gets_the_code_with_the_fault(tmp_path: Path) 
     taken = names["share"]
     assert taken(1, 2, cut=True) == 0.5
     (fault,) = (m for m in mutants_of("shares.py", SOURCE) if m.text == "(part * whole)")
-    assert exchange(path, fault.function, fault.applied(SOURCE))
+    among = loaded_functions(tmp_path)
+    assert exchange(path, fault.function, fault.applied(SOURCE), among=among)
     assert taken(3, 2) == 6
     (inner,) = (m for m in mutants_of("shares.py", SOURCE) if m.text == "(max(value, LIMIT))")
-    assert exchange(path, inner.function, inner.applied(SOURCE))
+    assert exchange(path, inner.function, inner.applied(SOURCE), among=among)
     assert taken(3, 2, cut=True) == 1.5
-    assert not exchange(path, "nobody", SOURCE)
-    assert not exchange(tmp_path / "other.py", "share", SOURCE)
+    assert not exchange(path, "nobody", SOURCE, among=among)
+    assert not exchange(tmp_path / "other.py", "share", SOURCE, among=among)

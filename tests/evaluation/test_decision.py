@@ -1,5 +1,6 @@
 """Answers: against counts over the calibration's own pairs, and what cannot be told is said."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from sphereface2.evaluation.calibration import Calibration, calibrate
 from sphereface2.evaluation.decision import (
     Answer,
+    _least,
     decide,
     false_accepts_for,
     false_alarms,
@@ -142,3 +144,73 @@ def test_what_is_not_a_rate_is_refused(text: str) -> None:
 def test_small_shares_are_said_as_people_say_them() -> None:
     assert one_in(0.001) == "1 in 1,000"
     assert one_in(0.5) == "50%"
+    assert one_in(0.1) == "1 in 10"
+    assert one_in(0.15) == "15%"
+
+
+def answer_of(probability: float, *, successes: int = 3) -> Answer:
+    return Answer(
+        score=-0.25,
+        probability=probability,
+        prior=0.05,
+        false_accepts=wilson(successes, 200),
+        target=0.01,
+        threshold=0.5,
+        accepted=False,
+        set_name="pairs",
+    )
+
+
+def test_the_sentences_of_an_answer() -> None:
+    assert answer_of(0.25).sentences() == [
+        "NOT ACCEPTED as the same person: the score −0.250 is below 0.500, the threshold for at "
+        "most 1 in 100 false accepts",
+        "probability of one person: 25.0%, if 5% of the pairs that you compare are one (the prior)",
+        "false accepts at this score: 3 of the 200 pairs of different people of pairs score as "
+        "high, 1.5% (95% interval 0.51% to 4.3%)",
+    ]
+    assert answer_of(0.25, successes=0).sentences()[2] == (
+        "false accepts at this score: none of the 200 pairs of different people of pairs score as "
+        "high; below 1.9% (95% sure), and more cannot be said with these pairs"
+    )
+    assert answer_of(0.25, successes=100).sentences()[2].endswith("50% (95% interval 43% to 57%)")
+    for share, words in ((0.9996, "above 99.9%"), (0.9994, "99.9%"), (0.0006, "0.1%"),
+                         (0.0004, "below 0.1%"), (0.5, "50.0%")):  # fmt: skip
+        assert f": {words}, if 5%" in answer_of(share).sentences()[1]
+
+
+def test_an_answer_as_plain_values(calibration: Calibration) -> None:
+    threshold = threshold_for(calibration, 0.01)
+    at_threshold = decide(threshold, calibration, false_accepts=0.01)
+    assert at_threshold.accepted
+    assert not decide(np.nextafter(threshold, -1), calibration, false_accepts=0.01).accepted
+    values = at_threshold.to_mapping()
+    assert json.loads(json.dumps(values)) == values
+    assert values["false_accepts"]["trials"] == 4000
+    assert (values["score"], values["threshold"]) == (threshold, threshold)
+    assert Answer(0.5).to_mapping()["threshold"] is None
+
+
+def test_what_a_decision_may_be_asked_for(calibration: Calibration) -> None:
+    with pytest.raises(ValueError, match="need a calibrated model"):
+        decide(0.7, None, prior=0.5)
+    for options in ({"prior": 0.0}, {"prior": 1.0}, {"false_accepts": 0.0}, {"false_accepts": 1.0}):
+        with pytest.raises(ValueError, match="must lie between 0 and 1"):
+            decide(0.5, calibration, **options)
+    assert decide(0.5, calibration, prior=0.25).prior == 0.25
+    assert calibration.impostor_scores is not None
+    least = 1 / calibration.impostor_scores.pairs
+    assert threshold_for(calibration, least) > threshold_for(calibration, 2 * least)
+    with pytest.raises(ValueError, match=r"ask for 0\.001 or more, .* with at least 4,445$"):
+        threshold_for(calibration, 0.9 * least)
+    for alarms, people in ((0.0, 5), (1.0, 5), (0.5, 0)):
+        with pytest.raises(ValueError, match="a share between 0 and 1, in a gallery of at least"):
+            false_accepts_for(alarms, people)
+    assert false_accepts_for(0.5, 1) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "least"), [(1, 0.1), (10, 0.1), (99, 0.1), (100, 0.01), (1000, 0.001), (9999, 0.001)]
+)
+def test_the_rate_that_so_many_pairs_resolve(pairs: int, least: float) -> None:
+    assert _least(pairs) == pytest.approx(least)

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from sphereface2.evaluation.embedding_files import in_order, read_embeddings, write_feature
+from sphereface2.evaluation.embedding_files import (
+    find_ending,
+    in_order,
+    read_embeddings,
+    read_feature,
+    strip_noise_column,
+    write_feature,
+)
 
 TABLE = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 
@@ -156,3 +163,53 @@ def test_rows_of_names_that_are_not_there(tmp_path: Path) -> None:
         in_order(saved, wanted)
     (tmp_path / "x.txt").write_text("".join(f"{i}.jpg{' p' * (i > 0)}\n" for i in range(6)))
     assert read_embeddings(tmp_path / "x.npy").people is None
+
+
+def test_a_feature_file_is_read_back_and_nothing_else_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "people" / "1" / "x.bin"
+    write_feature(path, TABLE[0])
+    content = path.read_bytes()
+    assert content[:16] == np.array([4, 1, 4, 5], "<i4").tobytes()
+    assert content[16:] == TABLE[0].astype("<f4").tobytes()
+    np.testing.assert_array_equal(read_feature(path), TABLE[0])
+    path.write_bytes(content[:15])
+    with pytest.raises(ValueError, match=r"is not a MegaFace feature file: it has 15 bytes"):
+        read_feature(path)
+    for header in ([4, 2, 4, 5], [4, 1, 8, 5], [4, 1, 4, 6], [0, 1, 4, 5]):
+        path.write_bytes(np.array(header, "<i4").tobytes() + content[16:])
+        with pytest.raises(ValueError, match=r"its header is \(\d, .*not \(dimensions, 1, 4, 5\)"):
+            read_feature(path)
+    for wrong in (content[:-1], content + b"x", content[:16]):
+        path.write_bytes(wrong)
+        with pytest.raises(ValueError, match=rf"32 bytes for 4 dimensions but has {len(wrong)};"):
+            read_feature(path)
+    write_feature(path, TABLE[0, :1])
+    assert read_feature(path).tolist() == TABLE[0, :1].tolist()
+    with pytest.raises(FileNotFoundError, match=r"none.bin does not exist; extract its features"):
+        read_feature(tmp_path / "none.bin")
+
+
+def test_the_ending_of_feature_files_is_found_if_it_is_the_only_one(tmp_path: Path) -> None:
+    write_feature(tmp_path / "a.jpg_algo.bin", TABLE[0])
+    assert find_ending(tmp_path, ["a.jpg", "b.jpg"]) == "_algo.bin"
+    write_feature(tmp_path / "a.jpg_other.bin", TABLE[0])
+    with pytest.raises(ValueError, match=r"has several: a.jpg_algo.bin, a.jpg_other.bin; give the"):
+        find_ending(tmp_path, ["a.jpg"])
+
+
+def test_a_last_column_of_noughts_and_hundreds_marks_noise() -> None:
+    table = np.array([[1, 2, 0], [3, 4, 100], [5, 6, np.nan]], np.float32)
+    stripped, marked = strip_noise_column(table)
+    assert (stripped.shape, marked.tolist()) == ((3, 2), [False, True, False])
+    table[2, 2] = 7  # one that is neither: these are numbers of an embedding
+    kept, marked = strip_noise_column(table)
+    assert kept is table
+    assert not marked.any()
+    assert strip_noise_column(np.zeros((2, 1), np.float32))[0].shape == (2, 1)
+
+
+def test_embeddings_without_names_are_in_no_order(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", TABLE)
+    with pytest.raises(ValueError, match=r"x.npy has no names; put one per line into a .txt"):
+        in_order(read_embeddings(tmp_path / "x.npy"), ["a.jpg"])
+    assert read_embeddings(tmp_path / "x.npy", dim=4).mirror == "given"

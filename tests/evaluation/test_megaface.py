@@ -146,10 +146,57 @@ def test_a_table_on_disk_gives_the_same_and_lives_as_json(tmp_path: Path) -> Non
     assert len(set(names)) == len(names) == len(result.rank_1) + len(result.tpr)
 
 
+def test_a_result_says_what_was_counted_and_shows_it() -> None:
+    probes, people, distractors = _case(1, ties=False)
+    bad_probes, bad_distractors = np.zeros(10, bool), np.zeros(300, bool)
+    bad_probes[np.flatnonzero(people == 3)], bad_distractors[:12] = True, True
+    plain = megaface(probes, people, distractors)
+    assert (plain.probes, plain.people, plain.distractors) == (10, 4, 300)
+    assert (plain.noisy_probes, plain.noisy_distractors) == (0, 0)
+    assert plain.conventions[-2:] == ("noisy probes: none listed", "noisy distractors: none listed")
+    assert len(plain.cmc) == 100
+    assert [measure.name for measure in plain.tpr] == [f"TPR@FPR={t:g}" for t in (1e-6, 1e-5, 1e-4)]
+    result = megaface(
+        probes, people, distractors, sizes=(10, 100), fpr_targets=(0.01, 0.1),
+        noisy_probes=bad_probes, noisy_distractors=bad_distractors,
+    )  # fmt: skip
+    assert (result.probes, result.people, result.distractors) == (9, 3, 288)
+    assert (result.noisy_probes, result.noisy_distractors) == (1, 12)
+    assert result.conventions[-2:] == (
+        "noisy probes: removed",
+        "noisy distractors: left out",
+    )
+    assert result.sizes == (88, 288)  # of the first ten none is left
+    assert [m.name for m in result.rank_1] == [f"rank 1, {n} distractors" for n in (88, 288)]
+    view = result.view()
+    assert view.summary == "9 probes of 3 people, 288 distractors"
+    (part,) = view.parts
+    assert part.measures == result.rank_1 + result.tpr
+    assert part.headline[0] == result.rank_1[-1]
+    (roc,) = part.rocs
+    assert (roc.genuine, roc.impostors) == (result.rank_1[0].rate.trials, 9 * 288)
+    cmc, growth = part.curves
+    assert list(cmc.y) == list(result.cmc)
+    assert (growth.x_label, growth.y_label, growth.title) == (
+        "distractors", "rank 1 (%)", "megaface",
+    )  # fmt: skip
+    assert list(growth.x) == [88, 288]
+    assert growth.y == [measure.rate.value for measure in result.rank_1]
+    assert growth.marks == list(zip((88, 288), result.rank_1, strict=True))
+    (alone,) = megaface(probes, people, distractors, sizes=()).view().parts
+    assert len(alone.curves) == 1
+
+
 def test_bad_input_gets_a_sentence() -> None:
     probes, people, distractors = _case(0, ties=False)
     with pytest.raises(ValueError, match="probes have 6 dimensions and distractors 5"):
         megaface(probes, people, distractors[:, :5])
+    with pytest.raises(ValueError, match="megaface probes: 10 embeddings for 9 images"):
+        megaface(probes, people[:9], distractors)
+    with pytest.raises(ValueError, match="a distractors"):
+        megaface(probes, people, distractors[:0], name="a")
+    with pytest.raises(ValueError, match="megaface probes: the mask of noisy ones must be 10 bool"):
+        megaface(probes, people, distractors, noisy_probes=np.zeros(10, int))  # type: ignore[arg-type] # deliberately wrong
     with pytest.raises(ValueError, match="no person has two probe images"):
         megaface(probes, np.arange(10), distractors)
     with pytest.raises(ValueError, match="no distractor is left"):
