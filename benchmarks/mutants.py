@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with Progress(console=console) as progress:
                 with _pool(copies, ()) as pool:
                     calls = _record(pool, copies[0], modules, progress, again=options.record)
-                outcomes = _judge(asked, copies, calls, progress, console)
+                outcomes = _judge(asked, copies, calls, progress, console, seconds=options.seconds)
         except KeyboardInterrupt:
             console.print("stopped; the same command continues")
             return 130
@@ -156,6 +156,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--processes", type=int, default=2, help="mutants at the same time")
     parser.add_argument("--record", action="store_true", help="record again what each test runs")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        help="processor time of the tests of a mutant, ranks left out; a lower bound of the share",
+    )
     return parser.parse_args(arguments)
 
 
@@ -465,7 +470,9 @@ def _recorded(name: str) -> Calls:
     return _load(result)
 
 
-def _tests_for(mutant: Mutant, calls: Calls) -> tuple[list[str], list[str]]:
+def _tests_for(
+    mutant: Mutant, calls: Calls, *, seconds: float = QUICK_SECONDS
+) -> tuple[list[str], list[str]]:
     """The tests that run the function of a mutant, in order; and those to ask after them."""
     wanted = f"{mutant.module} {mutant.function}"
     found = [
@@ -483,7 +490,7 @@ def _tests_for(mutant: Mutant, calls: Calls) -> tuple[list[str], list[str]]:
     total = 0.0
     for test in found:
         total += calls[test]["seconds"]
-        if total < QUICK_SECONDS or not quick:
+        if total < seconds or not quick:
             quick.append(test)
     slow = found[len(quick) :]
     stage = mutant.module.split("/")[0]
@@ -510,6 +517,8 @@ def _judge(
     calls: Calls,
     progress: Progress,
     console: Console,
+    *,
+    seconds: float | None,
 ) -> dict[str, Outcome]:
     path = KEPT / "outcomes.json"
     kept = {key: Outcome(**values) for key, values in _load(path).items()}
@@ -517,7 +526,7 @@ def _judge(
     task = progress.add_task("mutants", total=len(mutants))
     trials: list[Trial] = []
     for mutant in mutants:
-        trial = _trial(mutant, copies[0], calls)
+        trial = _trial(mutant, copies[0], calls, seconds=seconds)
         known = kept.get(mutant.key)
         if known is None or not known.holds(trial):
             trials.append(trial)
@@ -554,13 +563,16 @@ def _require_that_tests_pass(pool: ProcessPoolExecutor, trial: Trial) -> None:
         sys.exit("tests that pass by themselves fail where the package is loaded already")
 
 
-def _trial(mutant: Mutant, copy: Path, calls: Calls) -> Trial:
+def _trial(mutant: Mutant, copy: Path, calls: Calls, *, seconds: float | None = None) -> Trial:
     source = (copy / PACKAGE / mutant.module).read_bytes()
-    rounds = [tests for tests in _tests_for(mutant, calls) if tests]
+    quick, slow = _tests_for(mutant, calls, seconds=seconds or QUICK_SECONDS)
+    rounds = [tests for tests in (quick, [] if seconds else slow) if tests]
     files = sorted({test.split("::")[0] for tests in rounds for test in tests})
-    digests = _digest(source), _digest(*((copy / file).read_bytes() for file in files))
-    seconds = [sum(calls[t]["seconds"] for t in tests if t in calls) for tests in rounds]
-    return Trial(mutant, tuple(zip(rounds, seconds, strict=True)), digests)
+    asked = "" if seconds is None else f"{seconds:g} seconds"
+    contents = [(copy / file).read_bytes() for file in files]
+    digests = _digest(source), _digest(asked.encode(), *contents)
+    times = [sum(calls[t]["seconds"] for t in tests if t in calls) for tests in rounds]
+    return Trial(mutant, tuple(zip(rounds, times, strict=True)), digests)
 
 
 def _outcome(trial: Trial, *, is_loaded: bool) -> Outcome:

@@ -213,3 +213,5 @@ def test_embeddings_without_names_are_in_no_order(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"x.npy has no names; put one per line into a .txt"):
         in_order(read_embeddings(tmp_path / "x.npy"), ["a.jpg"])
     assert read_embeddings(tmp_path / "x.npy", dim=4).mirror == "given"
+    (tmp_path / "x.txt").write_text("a\nb\nc\nd\ne\nf\n")
+    assert in_order(read_embeddings(tmp_path / "x.npy"), []).dtype == np.intp

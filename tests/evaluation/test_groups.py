@@ -9,7 +9,12 @@ import pytest
 
 from sphereface2.data.sources.synthetic import SyntheticFaces
 from sphereface2.evaluation.pair_scores import score_pairs
-from sphereface2.evaluation.protocols.groups import Groups, GroupsResult, measure_groups
+from sphereface2.evaluation.protocols.groups import (
+    Groups,
+    GroupsResult,
+    _groups_of_csv,
+    measure_groups,
+)
 from sphereface2.evaluation.protocols.measuring import Subject, measure_protocol
 from sphereface2.evaluation.scoring import score_saved
 from sphereface2.models.embedder import MissingImageError
@@ -238,3 +243,17 @@ def test_what_cannot_be_meant_is_refused(root: Path, subject: Subject, tmp_path:
         measure_protocol(Groups(), subject, root / "data")
     with pytest.raises(ValueError, match=r"--pairs: .* is not a list of pairs"):
         measure_protocol(Groups(pairs=tmp_path, groups=tmp_path / "x.csv"), subject, root)
+
+
+def test_groups_of_images_by_name_with_and_without_its_ending(tmp_path: Path) -> None:
+    table = tmp_path / "groups.csv"
+    table.write_text("\ufeffa/1.jpg, old\n\nb/2.png,young\n", encoding="utf-8")
+    assert _groups_of_csv(table, ["b/2.png", "a/1.jpg"]).tolist() == ["young", "old"]
+    assert _groups_of_csv(table, ["a/1", "b/2", "b/2"]).tolist() == ["old", "young", "young"]
+    with pytest.raises(ValueError, match=r"2 of 3 images of the list have no group \(c, d\)"):
+        _groups_of_csv(table, ["a/1", "c", "d"])
+    table.write_text("a,b\na,b,c\na,\nx,y\n")
+    with pytest.raises(ValueError, match=r"expected image,group in each line, not so in 2, 3$"):
+        _groups_of_csv(table, [])
+    with pytest.raises(FileNotFoundError, match="--groups: there is no file"):
+        _groups_of_csv(tmp_path / "none.csv", [])

@@ -196,7 +196,7 @@ def test_bad_input_gets_a_sentence() -> None:
     with pytest.raises(ValueError, match="a distractors"):
         megaface(probes, people, distractors[:0], name="a")
     with pytest.raises(ValueError, match="megaface probes: the mask of noisy ones must be 10 bool"):
-        megaface(probes, people, distractors, noisy_probes=np.zeros(10, int))  # type: ignore[arg-type] # deliberately wrong
+        megaface(probes, people, distractors, noisy_probes=np.zeros(9, bool))
     with pytest.raises(ValueError, match="no person has two probe images"):
         megaface(probes, np.arange(10), distractors)
     with pytest.raises(ValueError, match="no distractor is left"):
