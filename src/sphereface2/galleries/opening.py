@@ -7,6 +7,7 @@ from typing import Protocol
 
 from sphereface2.galleries.embedded import EmbeddedGallery
 from sphereface2.galleries.gallery import Gallery, check_collection
+from sphereface2.galleries.postgresql import PostgreSQLGallery
 from sphereface2.registry import look_up
 
 
@@ -22,7 +23,9 @@ class Engine(Protocol):
     def drop(self, url: str, collection: str) -> None: ...
 
 
-ENGINES: dict[str, Engine] = {}
+ENGINES: dict[str, Engine] = {
+    "postgresql": PostgreSQLGallery,
+}
 """By the scheme of the address; a plain path is a folder."""
 
 

@@ -1,0 +1,691 @@
+"""A gallery in PostgreSQL with pgvector, for many machines: postgresql://USER@HOST/DATABASE.
+
+Each collection is a schema of its own. Options follow the address (?index=hnsw&ef_search=200);
+all others, such as sslmode, are PostgreSQL's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, LiteralString, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import numpy as np
+
+from sphereface2.galleries.gallery import (
+    Embeddings,
+    Hit,
+    KeptPhoto,
+    Negative,
+    NewPhoto,
+    Person,
+    check_embedding,
+    check_model,
+    check_name,
+    check_new,
+    check_photos,
+    check_queries,
+    no_collection,
+    now,
+    plain_json,
+    plain_source,
+    taken_name,
+    unknown_person,
+    unknown_photo,
+    used_key,
+)
+from sphereface2.registry import nearest, resolve_options
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg.sql import Composable
+
+    Database = Connection[tuple[Any, ...]]
+
+T = TypeVar("T")
+
+_PREFIX = "sphereface2_"
+_FORMAT = 1
+_PATIENCE = 60.0  # seconds to wait for transactions that began before a removal
+_NEAR = 5_000
+_INLINE = 1_800  # values that fit into a page of 8 kB beside the rest; more are kept apart
+
+_TABLES: LiteralString = """
+CREATE TABLE state (format integer NOT NULL, identity bytea NOT NULL, model text NOT NULL,
+  dim integer NOT NULL, unfinished boolean NOT NULL);
+CREATE TABLE person (
+  number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text COLLATE "C" NOT NULL UNIQUE,
+  metadata text NOT NULL, added text NOT NULL);
+CREATE TABLE photo (
+  serial bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text COLLATE "C" NOT NULL UNIQUE,
+  person bigint NOT NULL REFERENCES person ON DELETE CASCADE, embedding vector NOT NULL,
+  crop bytea NOT NULL, source text NOT NULL, facts text NOT NULL, added text NOT NULL);
+CREATE INDEX photo_of_person ON photo (person);
+CREATE TABLE negative (
+  serial bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text COLLATE "C" NOT NULL UNIQUE,
+  person bigint REFERENCES person ON DELETE CASCADE, embedding vector NOT NULL,
+  source text NOT NULL, added text NOT NULL);
+CREATE INDEX negative_of_person ON negative (person);
+CREATE TABLE request (
+  key text COLLATE "C" PRIMARY KEY, operation text NOT NULL, result text NOT NULL);
+"""
+# Statistics for the planner would be copies of names that no removal reaches.
+_NO_STATISTICS = {
+    "person": ("name", "metadata"),
+    "photo": ("id", "embedding", "crop", "source", "facts"),
+    "negative": ("id", "embedding", "source"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What an address may say after the question mark.
+
+    index: 'exact' looks at every embedding; 'hnsw' is approximate and fast, and is built if missing
+    m, ef_construction: how the HNSW index is built; ef_search: how many it looks at in a search
+    type: of the numbers in the HNSW index; with 'halfvec' it is half as large, and the people that
+        it finds are ordered by the full numbers
+    removal: 'full' rewrites the tables, so that no byte is left; 'vacuum' frees the place only
+    """
+
+    index: Literal["exact", "hnsw"] = "exact"
+    m: int = 16
+    ef_construction: int = 64
+    ef_search: int = 100
+    type: Literal["vector", "halfvec"] = "vector"
+    removal: Literal["full", "vacuum"] = "full"
+
+
+class PostgreSQLGallery:
+    """A collection in a PostgreSQL database; any number of threads may use it at once."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.name = name
+        self._address, self._options = _parsed(url)
+        self._shown = shown_address(url)
+        self._schema = _PREFIX + name
+        self._connections: deque[Database] = deque()
+        self._closed = False
+        try:
+            with self._transaction() as db:
+                state = _one(db, "SELECT format, identity, model, dim, unfinished FROM state")
+            version, self._identity, self.model, self.dim, unfinished = state
+            if version > _FORMAT:
+                raise ValueError(
+                    f"collection '{name}' of {self._shown} has format {version}, which this "
+                    f"version of sphereface2 does not know (it knows {_FORMAT}); use a newer one"
+                )
+            if self._options.index == "hnsw":
+                self._build_index()
+            if unfinished:
+                self._finish_removals()
+        except BaseException:
+            self.close()
+            raise
+
+    # How the table of engines opens, lists and drops collections.
+
+    @classmethod
+    def open(
+        cls, url: str, collection: str, *, model: str | None, dim: int | None, create: bool
+    ) -> PostgreSQLGallery:
+        known = cls.collections(url)
+        where = f"collection '{collection}' of {shown_address(url)}"
+        if collection not in known:
+            if not create:
+                raise no_collection(shown_address(url), collection, known)
+            _create(url, _PREFIX + collection, *check_new(where, model, dim))
+        gallery = cls(url, collection)
+        try:
+            check_model(where, (gallery.model, gallery.dim), model=model, dim=dim)
+        except ValueError:
+            gallery.close()
+            raise
+        return gallery
+
+    @classmethod
+    def collections(cls, url: str) -> list[str]:
+        with _connected(url) as db:
+            found = db.execute(
+                "SELECT schemaname FROM pg_tables WHERE tablename = 'state' "
+                "AND starts_with(schemaname, %s)",
+                (_PREFIX,),
+            ).fetchall()
+        return sorted(name.removeprefix(_PREFIX) for (name,) in found)
+
+    @classmethod
+    def drop(cls, url: str, collection: str) -> None:
+        from psycopg.sql import SQL, Identifier
+
+        known = cls.collections(url)
+        if collection not in known:
+            raise no_collection(shown_address(url), collection, known)
+        with _connected(url) as db:
+            schema = Identifier(_PREFIX + collection)
+            db.execute(SQL("DROP SCHEMA {} CASCADE").format(schema))
+
+    # Writers.
+
+    def add(
+        self,
+        person: str,
+        photos: Sequence[NewPhoto],
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> list[str]:
+        name = check_name(person)
+        rows = check_photos(photos, self.dim)
+        facts = [plain_json(photo.facts, "a photo's facts") for photo in photos]
+        described = None if metadata is None else plain_json(metadata, "a person's metadata")
+
+        def work(db: Database) -> list[str]:
+            stamp = now()
+            (number,) = _one(
+                db,
+                "INSERT INTO person (name, metadata, added) VALUES (%s, %s, %s) "
+                "ON CONFLICT (name) DO UPDATE SET metadata = coalesce(%s, person.metadata) "
+                "RETURNING number",
+                name, described or "{}", stamp, described,
+            )  # fmt: skip
+            ids = [uuid.uuid4().hex for _ in photos]
+            with db.cursor() as cursor:
+                cursor.executemany(
+                    "INSERT INTO photo (id, person, embedding, crop, source, facts, added) "
+                    "VALUES (%s, %s, %s, %s, %s, %s, %s)",
+                    [
+                        (id_, number, row, photo.crop, plain_source(photo.source), fact, stamp)
+                        for id_, photo, row, fact in zip(ids, photos, rows, facts, strict=True)
+                    ],
+                )
+            return ids
+
+        return self._write("add", key, work)
+
+    def remove(self, person: str, *, key: str | None = None) -> int:
+        def work(db: Database) -> int:
+            number = self._number(db, person, lock=True)
+            (count,) = _one(db, "SELECT count(*) FROM photo WHERE person = %s", number)
+            db.execute("DELETE FROM person WHERE number = %s", (number,))
+            db.execute("UPDATE state SET unfinished = true")
+            removed: int = count
+            return removed
+
+        count = self._write("remove", key, work)
+        self._finish_removals()
+        return count
+
+    def remove_photos(self, ids: Sequence[str], *, key: str | None = None) -> int:
+        wanted = list(dict.fromkeys(ids))
+
+        def work(db: Database) -> int:
+            for id_ in wanted:
+                if not db.execute("DELETE FROM photo WHERE id = %s", (id_,)).rowcount:
+                    raise self._unknown_photo(db, id_)
+            db.execute("UPDATE state SET unfinished = true")
+            return len(wanted)
+
+        count = self._write("remove_photos", key, work)
+        self._finish_removals()
+        return count
+
+    def rename(self, person: str, to: str, *, key: str | None = None) -> None:
+        name = check_name(to)
+
+        def work(db: Database) -> None:
+            from psycopg.errors import UniqueViolation
+
+            number = self._number(db, person, lock=True)
+            try:
+                db.execute("UPDATE person SET name = %s WHERE number = %s", (name, number))
+            except UniqueViolation:
+                raise taken_name(name) from None
+
+        self._write("rename", key, work)
+
+    def describe(self, person: str, metadata: Mapping[str, Any], *, key: str | None = None) -> None:
+        text = plain_json(metadata, "a person's metadata")
+
+        def work(db: Database) -> None:
+            number = self._number(db, person, lock=True)
+            db.execute("UPDATE person SET metadata = %s WHERE number = %s", (text, number))
+
+        self._write("describe", key, work)
+
+    def add_negative(
+        self,
+        person: str | None,
+        embedding: Embeddings,
+        *,
+        source: str = "",
+        key: str | None = None,
+    ) -> str:
+        row = check_embedding(embedding, self.dim)
+
+        def work(db: Database) -> str:
+            number = None if person is None else self._number(db, person, lock=True)
+            id_ = uuid.uuid4().hex
+            db.execute(
+                "INSERT INTO negative (id, person, embedding, source, added) "
+                "VALUES (%s, %s, %s, %s, %s)",
+                (id_, number, row, plain_source(source), now()),
+            )
+            return id_
+
+        return self._write("add_negative", key, work)
+
+    def remove_negative(self, negative: str, *, key: str | None = None) -> None:
+        def work(db: Database) -> None:
+            if not db.execute("DELETE FROM negative WHERE id = %s", (negative,)).rowcount:
+                raise unknown_photo(negative, what="negative")
+            db.execute("UPDATE state SET unfinished = true")
+
+        self._write("remove_negative", key, work)
+        self._finish_removals()
+
+    # Readers.
+
+    def people(self) -> list[Person]:
+        with self._transaction() as db:
+            return [_person(row) for row in db.execute(f"{_PEOPLE} ORDER BY name")]
+
+    def person(self, name: str) -> Person:
+        with self._transaction() as db:
+            return _person(_one(db, f"{_PEOPLE} WHERE number = %s", self._number(db, name)))
+
+    def count(self) -> tuple[int, int]:
+        with self._transaction() as db:
+            both = "SELECT (SELECT count(*) FROM person), (SELECT count(*) FROM photo)"
+            people, photos = _one(db, both)
+            return people, photos
+
+    def photos(self, person: str | None = None) -> list[KeptPhoto]:
+        with self._transaction() as db:
+            number = None if person is None else self._number(db, person)
+            rows = db.execute(
+                "SELECT photo.id, person.name, photo.source, photo.facts, photo.added "
+                "FROM photo JOIN person ON photo.person = person.number "
+                "WHERE %s::bigint IS NULL OR photo.person = %s ORDER BY serial",
+                (number, number),
+            )
+            return [
+                KeptPhoto(id_, name, source, json.loads(facts), added)
+                for id_, name, source, facts, added in rows
+            ]
+
+    def embeddings(self, ids: Sequence[str]) -> Embeddings:
+        with self._transaction() as db:
+            found = dict(
+                db.execute(
+                    "SELECT id, embedding FROM photo WHERE id = ANY(%s)", (list(ids),)
+                ).fetchall()
+            )
+            for id_ in ids:
+                if id_ not in found:
+                    raise self._unknown_photo(db, id_)
+        return _rows([found[id_] for id_ in ids], self.dim)
+
+    def crop(self, photo: str) -> bytes:
+        with self._transaction() as db:
+            found = db.execute("SELECT crop FROM photo WHERE id = %s", (photo,)).fetchone()
+            if found is None:
+                raise self._unknown_photo(db, photo)
+            return bytes(found[0])
+
+    def blocks(self, rows: int = 65_536) -> Iterator[tuple[list[str], Embeddings]]:
+        last = 0
+        while True:
+            with self._transaction() as db:
+                found = db.execute(
+                    "SELECT serial, id, embedding FROM photo WHERE serial > %s "
+                    "ORDER BY serial LIMIT %s",
+                    (last, rows),
+                ).fetchall()
+            if not found:
+                return
+            last = found[-1][0]
+            yield [id_ for _, id_, _ in found], _rows([each for *_, each in found], self.dim)
+
+    def search(self, queries: Embeddings, people: int = 1) -> list[list[Hit]]:
+        queries = check_queries(queries, self.dim, people)
+        with self._transaction() as db:
+            if self._options.index == "hnsw":
+                for name, value in (
+                    ("hnsw.ef_search", str(self._options.ef_search)),
+                    ("hnsw.iterative_scan", "strict_order"),  # until there are enough
+                    ("enable_seqscan", "off"),  # the index was asked for
+                    ("enable_sort", "off"),
+                ):
+                    db.execute("SELECT set_config(%s, %s, true)", (name, value))
+            else:
+                db.execute("SELECT set_config('enable_indexscan', 'off', true)")
+            return [self._nearest(db, query, people) for query in queries]
+
+    def _nearest(self, db: Database, query: Embeddings, people: int) -> list[Hit]:
+        """The nearest photos, and more of them until they are of enough people."""
+        from psycopg.sql import SQL, Literal
+
+        order: Composable = SQL("embedding <#> %s")
+        if self._options.type == "halfvec":
+            half = SQL("embedding::halfvec({}) <#> %s::halfvec({})")
+            order = half.format(Literal(self.dim), Literal(self.dim))
+        ask = SQL(
+            "SELECT person.name, found.id, found.score FROM (SELECT id, person, "
+            "-(embedding <#> %s) AS score FROM photo ORDER BY {} LIMIT %s) AS found "
+            "JOIN person ON found.person = person.number ORDER BY found.score DESC"
+        ).format(order)
+        count = 4 * people
+        while True:
+            rows = db.execute(ask, (query, query, count)).fetchall()
+            best: dict[str, Hit] = {}
+            for name, photo, score in rows:
+                best.setdefault(name, Hit(name, photo, float(score)))
+            if len(best) >= people or len(rows) < count:
+                return list(best.values())[:people]
+            count *= 4
+
+    def negatives(self, person: str | None = None) -> list[Negative]:
+        with self._transaction() as db:
+            number = None if person is None else self._number(db, person)
+            rows = db.execute(
+                "SELECT negative.id, person.name, negative.embedding, negative.source, "
+                "negative.added FROM negative LEFT JOIN person ON person = number "
+                "WHERE negative.person IS NOT DISTINCT FROM %s ORDER BY serial",
+                (number,),
+            ).fetchall()
+        return [
+            Negative(id_, name, _rows([embedding], self.dim)[0], source, added)
+            for id_, name, embedding, source, added in rows
+        ]
+
+    def close(self) -> None:
+        self._closed = True
+        while self._connections:
+            self._connections.pop().close()
+
+    # Transactions.
+
+    @contextmanager
+    def _transaction(self, *, write: bool = False) -> Iterator[Database]:
+        """Readers see one state throughout; writers what others have committed."""
+        import psycopg
+
+        if self._closed:
+            raise ValueError(f"the gallery {self._shown} is closed")
+        with _sentences(self._shown):
+            db = self._connection()
+            try:
+                db.isolation_level = (
+                    psycopg.IsolationLevel.READ_COMMITTED
+                    if write
+                    else psycopg.IsolationLevel.REPEATABLE_READ
+                )
+                with db.transaction():
+                    yield db
+            finally:
+                if self._closed or db.closed:
+                    db.close()
+                else:
+                    self._connections.append(db)
+
+    def _connection(self) -> Database:
+        while self._connections:
+            db = self._connections.pop()
+            try:
+                db.execute("SELECT 1")  # the server may have been started again
+                return db
+            except Exception:
+                db.close()
+        return _connect(self._address, self._schema)
+
+    def _write(self, operation: str, key: str | None, work: Callable[[Database], T]) -> T:
+        with self._transaction(write=True) as db:
+            if key is None:
+                return work(db)
+            digest = hashlib.blake2b(
+                key.encode("utf-8", "surrogatepass"), key=bytes(self._identity)
+            ).hexdigest()
+            # A second process with this key waits here until the first has committed.
+            new = db.execute(
+                "INSERT INTO request VALUES (%s, %s, 'null') ON CONFLICT DO NOTHING",
+                (digest, operation),
+            )
+            if new.rowcount:
+                result = work(db)
+                keep = "UPDATE request SET result = %s WHERE key = %s"
+                db.execute(keep, (json.dumps(result), digest))
+                return result
+            ask = "SELECT operation, result FROM request WHERE key = %s"
+            before, text = _one(db, ask, digest)
+            if before != operation:
+                raise used_key(key, before)
+            first: T = json.loads(text)
+            return first
+
+    # Removals and the index.
+
+    def _finish_removals(self) -> None:
+        """Rewrite the tables without what was removed.
+
+        A plain VACUUM marks the place as free and leaves the bytes in it.
+        """
+        full = self._options.removal == "full"
+        with _sentences(self._shown):
+            db = self._connection()
+            try:
+                self._wait_for_older(db)
+                for table in _NO_STATISTICS:
+                    db.execute(f"VACUUM (FULL) {table}" if full else f"VACUUM {table}")
+                db.execute("UPDATE state SET unfinished = false")
+                if full:
+                    db.execute("VACUUM (FULL) state")
+            finally:
+                self._connections.append(db)
+
+    def _wait_for_older(self, db: Database) -> None:
+        """Until nobody can see the state before: VACUUM would keep it for them."""
+        (xid,) = _one(db, "SELECT pg_current_xact_id()::xid::text")
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            (older,) = _one(
+                db,
+                "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND "
+                "datname = current_database() AND age(backend_xmin) >= age(%s::xid)",
+                xid,
+            )
+            if not older:
+                return
+            if time.monotonic() > deadline:
+                raise ValueError(
+                    f"removed, but {older} other transactions in {self._shown} keep the server "
+                    "from overwriting it; end them and open the gallery once more"
+                )
+            time.sleep(0.05)
+
+    def _build_index(self) -> None:
+        from psycopg.sql import SQL, Identifier, Literal
+
+        options = self._options
+        name = Identifier(f"photo_hnsw_{options.type}")
+        half = SQL("(embedding::halfvec({})) halfvec_ip_ops").format(Literal(self.dim))
+        with self._transaction(write=True) as db:
+            _lock(db)
+            db.execute(
+                SQL(
+                    "CREATE INDEX IF NOT EXISTS {} ON photo USING hnsw ({}) "
+                    "WITH (m = {}, ef_construction = {})"
+                ).format(
+                    name,
+                    half if options.type == "halfvec" else SQL("embedding vector_ip_ops"),
+                    Literal(options.m),
+                    Literal(options.ef_construction),
+                )
+            )
+            if options.type == "halfvec":  # an expression has statistics of its own
+                db.execute(SQL("ALTER INDEX {} ALTER COLUMN 1 SET STATISTICS 0").format(name))
+
+    # Names to numbers.
+
+    def _number(self, db: Database, person: str, *, lock: bool = False) -> int:
+        name = check_name(person)
+        ask: LiteralString = "SELECT number FROM person WHERE name = %s"
+        found = db.execute(ask + (" FOR UPDATE" if lock else ""), (name,)).fetchone()
+        if found is None:
+            like = "SELECT name FROM person ORDER BY abs(length(name) - %s) LIMIT %s"
+            raise unknown_person(name, [each for (each,) in db.execute(like, (len(name), _NEAR))])
+        number: int = found[0]
+        return number
+
+    def _unknown_photo(self, db: Database, photo: str) -> ValueError:
+        like = "SELECT id FROM photo WHERE starts_with(id, %s) LIMIT %s"
+        known = db.execute(like, (photo[:4].replace("\0", ""), _NEAR)).fetchall()
+        return unknown_photo(photo, [each for (each,) in known])
+
+
+_PEOPLE: LiteralString = (
+    "SELECT name, (SELECT count(*) FROM photo WHERE person = number), metadata, added FROM person"
+)
+
+
+def _person(row: tuple[Any, ...]) -> Person:
+    name, photos, metadata, added = row
+    return Person(name, photos, json.loads(metadata), added)
+
+
+def _rows(vectors: Sequence[Any], dim: int) -> Embeddings:
+    rows = [each.to_numpy() if hasattr(each, "to_numpy") else each for each in vectors]
+    return np.array(rows, dtype=np.float32).reshape(len(rows), dim)
+
+
+def _one(db: Database, query: LiteralString, *values: Any) -> tuple[Any, ...]:
+    row = db.execute(query, values).fetchone()
+    assert row is not None, query
+    return row
+
+
+def _lock(db: Database) -> None:
+    """One process at a time makes schemas and indexes."""
+    db.execute("SELECT pg_advisory_xact_lock(hashtext('sphereface2'))")
+
+
+def shown_address(url: str) -> str:
+    """An address without its password and options, for messages."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    return urlunsplit((parts.scheme, user.partition(":")[0] + at + host, parts.path, "", ""))
+
+
+def _parsed(url: str) -> tuple[str, Options]:
+    """The address as PostgreSQL takes it, and our options."""
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    ours = {field.name for field in fields(Options)}
+    options = {key: value for key, value in given if key in ours}
+    rest = urlencode([(key, value) for key, value in given if key not in ours])
+    resolved = Options(**resolve_options("gallery", "postgresql", Options, options))
+    if resolved.type == "halfvec" and resolved.index == "exact":
+        raise ValueError("type=halfvec is of the HNSW index: add index=hnsw")
+    return urlunsplit(parts._replace(query=rest)), resolved
+
+
+def _connect(address: str, schema: str | None = None) -> Database:
+    import psycopg
+    from pgvector.psycopg import register_vector
+    from psycopg.sql import SQL, Identifier
+
+    db = psycopg.connect(address, autocommit=True, connect_timeout=10)
+    try:
+        if schema is not None:
+            found = db.execute(
+                "SELECT nspname FROM pg_extension JOIN pg_namespace ON extnamespace = "
+                "pg_namespace.oid WHERE extname = 'vector'"
+            ).fetchone()
+            path = [schema, *(found or ())]
+            db.execute(
+                SQL("SET search_path = {}").format(SQL(", ").join(Identifier(p) for p in path))
+            )
+            db.execute("SET synchronous_commit = on")  # what is acknowledged is on disk
+            register_vector(db)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+@contextmanager
+def _connected(url: str, schema: str | None = None) -> Iterator[Database]:
+    with _sentences(shown_address(url)):
+        db = _connect(_parsed(url)[0], schema)
+        try:
+            yield db
+        finally:
+            db.close()
+
+
+@contextmanager
+def _sentences(where: str) -> Iterator[None]:
+    """PostgreSQL's errors in one line."""
+    try:
+        import pgvector  # noqa: F401
+        import psycopg
+    except ImportError as error:
+        raise ValueError(
+            f"a gallery in PostgreSQL needs {error.name}: pip install 'sphereface2[postgresql]'"
+        ) from None
+    try:
+        yield
+    except psycopg.errors.UndefinedTable:
+        raise ValueError(f"the collection of {where} was dropped; open it again") from None
+    except psycopg.Error as error:
+        said = " ".join(str(error).split())
+        if isinstance(error, psycopg.ProgrammingError) and "query parameter" in said:
+            word = said.rpartition(":")[2].strip(' "')
+            hint = nearest(word, [field.name for field in fields(Options)])
+            raise ValueError(f"{where} has no option '{word}'{hint}") from None
+        if isinstance(error, psycopg.OperationalError):
+            raise OSError(f"the PostgreSQL server of {where} does not answer: {said}") from None
+        raise ValueError(f"the PostgreSQL server of {where} refuses it: {said}") from None
+
+
+def _create(url: str, schema: str, model: str, dim: int) -> None:
+    from psycopg.sql import SQL, Identifier, Literal
+
+    with _connected(url) as db, db.transaction():
+        _lock(db)
+        exists = "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'state'"
+        if db.execute(exists, (schema,)).fetchone():
+            return  # another process was faster
+        db.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        (home,) = _one(
+            db,
+            "SELECT nspname FROM pg_extension JOIN pg_namespace ON extnamespace = "
+            "pg_namespace.oid WHERE extname = 'vector'",
+        )
+        db.execute(SQL("CREATE SCHEMA {}").format(Identifier(schema)))
+        path = SQL("SET LOCAL search_path = {}, {}").format(Identifier(schema), Identifier(home))
+        db.execute(path)
+        db.execute(_TABLES)
+        for table in ("photo", "negative"):
+            name = Identifier(table)
+            kind = SQL("ALTER TABLE {} ALTER embedding TYPE vector({})").format(name, Literal(dim))
+            db.execute(kind)
+            if dim <= _INLINE:  # fetched with the row: a search is several times faster
+                db.execute(SQL("ALTER TABLE {} ALTER embedding SET STORAGE PLAIN").format(name))
+        for table, columns in _NO_STATISTICS.items():
+            for column in columns:
+                db.execute(
+                    SQL("ALTER TABLE {} ALTER {} SET STATISTICS 0").format(
+                        Identifier(table), Identifier(column)
+                    )
+                )
+        identity = uuid.uuid4().bytes
+        db.execute(
+            "INSERT INTO state VALUES (%s, %s, %s, %s, false)", (_FORMAT, identity, model, dim)
+        )
