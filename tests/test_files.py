@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sphereface2.files import (
+    JsonLines,
     LockedError,
     WorkFolder,
     file_lock,
@@ -257,3 +258,21 @@ def test_a_folder_of_someone_else_is_never_worked_in(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"out\.partial is in the way and holds no interrupted"):
         work.locked().__enter__()
     assert [each.name for each in work.path.iterdir()] == ["file"]
+
+
+def test_a_file_of_lines_loses_only_what_was_torn(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "lines.jsonl"
+    lines = JsonLines(path, durable=True)
+    lines.add({"a": "ö\udcff"}, [1, 2])
+    lines.add("third")
+    lines.close()
+    with path.open("ab") as file:
+        file.write(b'{"torn": 1')
+    again = JsonLines(path)
+    assert again.lines == [{"a": "ö\udcff"}, [1, 2], "third"]
+    again.add(4)
+    again.close()
+    assert path.read_bytes().endswith(b'"third"\n4\n')
+    path.write_bytes(b"no json\n")
+    with pytest.raises(ValueError, match=r"lines.jsonl is damaged"):
+        JsonLines(path)

@@ -350,6 +350,43 @@ class WorkFolder:
         (self.path / self.NOTE).unlink()
 
 
+# A file that only grows.
+
+
+class JsonLines:
+    """A file with a JSON value per line, to which lines are added; what was added is not lost.
+
+    lines: the values that are there; a last line that a kill or a full disk has torn is dropped
+    durable: what `add` has returned from is there after a power cut, too
+    """
+
+    def __init__(self, path: Path, *, durable: bool = False) -> None:
+        self.path = path
+        self._durable = durable
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a+b")
+        self._file.seek(0)
+        *whole, torn = self._file.read().split(b"\n")
+        if torn:
+            self._file.truncate(self._file.tell() - len(torn))
+        try:
+            self.lines: list[Any] = [json.loads(line) for line in whole]
+        except ValueError as error:
+            self._file.close()
+            raise ValueError(f"{printable(path)} is damaged: {error}") from None
+
+    def add(self, *values: Any) -> None:
+        """Add lines; a kill after this loses nothing."""
+        self._file.write("".join(f"{json.dumps(value)}\n" for value in values).encode("ascii"))
+        self._file.flush()
+        if self._durable:
+            os.fsync(self._file.fileno())
+        self.lines.extend(values)
+
+    def close(self) -> None:
+        self._file.close()
+
+
 # Results as JSON files, read back with a sentence if wrong.
 
 

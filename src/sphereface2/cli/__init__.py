@@ -22,6 +22,7 @@ from sphereface2.cli import (
     extract,
     gallery,
     generate,
+    group,
     identify,
     importing,
     inspect,
@@ -54,6 +55,8 @@ app.command("enroll")(enroll.enroll)
 app.command("identify")(identify.identify)
 app.add_typer(gallery.app, name="gallery")
 app.command("serve")(serve.serve)
+app.command("group")(group.group)
+app.add_typer(group.regroup, name="regroup")
 app.command("generate")(generate.generate)
 app.command("align")(align.align)
 app.command("inspect")(inspect.inspect)
