@@ -91,9 +91,16 @@ def test_all_faces_are_detected_and_none_is_no_error(
     client: httpx.Client, pictures: Pictures
 ) -> None:
     found = client.post("/v1/detect", files={"photo": pictures["two"]}).json()
+    wide = [face["box"][2] - face["box"][0] for face in found["faces"]]
+    larger = client.post(
+        "/v1/detect", files={"photo": pictures["two"]}, data={"choose": "largest"}
+    ).json()
+    assert found["chosen"] in (0, 1)
+    assert wide[larger["chosen"]] == max(wide)
     assert len(found["faces"]) == 2
     assert (found["width"], found["height"]) == (420, 200)
-    assert client.post("/v1/detect", files={"photo": pictures["wall"]}).json()["faces"] == []
+    empty = client.post("/v1/detect", files={"photo": pictures["wall"]}).json()
+    assert (empty["faces"], empty["chosen"]) == ([], None)
 
 
 def test_the_calibration_shows_its_histogram(client: httpx.Client) -> None:

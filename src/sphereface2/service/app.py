@@ -91,7 +91,10 @@ class _Page(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
         if path == "v1" or path.startswith("v1/"):
             raise HTTPException(404)
-        return await super().get_response(path, scope)
+        answer = await super().get_response(path, scope)
+        # Asked about each time, sent again only if changed: files of two versions never mix.
+        answer.headers["Cache-Control"] = "no-cache"
+        return answer
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -10,6 +11,8 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from sphereface2.evaluation.decision import decide, one_in
+from sphereface2.faces.face import CHOICES, prominent
+from sphereface2.recognition.photos import FoundFace
 from sphereface2.service.bodies import read_body, takes
 from sphereface2.service.engine import RequestRecognizer
 from sphereface2.service.errors import try_later
@@ -96,6 +99,7 @@ def about_photos(service: Service) -> APIRouter:
                 width=photo.shape[1],
                 height=photo.shape[0],
                 faces=[face_shape(face, crops=crops) for face in found],
+                chosen=_chosen(found, photo.shape, asked.choose),
             )
 
         return await service.run(work, asked)
@@ -146,6 +150,15 @@ def about_photos(service: Service) -> APIRouter:
         return answer
 
     return routes
+
+
+def _chosen(found: Sequence[FoundFace], shape: tuple[int, ...], choose: str) -> int | None:
+    """The number of the face that a request about one person would take."""
+    faces = [each.face for each in found if each.face is not None]
+    if not faces:
+        return 0 if found else None
+    best = CHOICES.get(choose, prominent)(faces, shape[1], shape[0])
+    return next(number for number, face in enumerate(faces) if face is best)
 
 
 def verify_answer(done: Any, *, crops: bool) -> VerifyAnswer:

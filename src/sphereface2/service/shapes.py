@@ -90,9 +90,12 @@ class FaceShape(BaseModel):
 
 
 class DetectAnswer(BaseModel):
+    """chosen: the number in `faces`, from 0, of the one that `choose` takes."""
+
     width: int
     height: int
     faces: list[FaceShape]
+    chosen: int | None
 
 
 class EmbedAnswer(BaseModel):
