@@ -221,3 +221,13 @@ def test_people_who_are_alike_are_named_by_how_alike_they_are() -> None:
     assert first.similarity == pytest.approx(3 / math.sqrt(10), abs=1e-6)
     assert second.similarity == pytest.approx(2 / math.sqrt(5), abs=1e-6)
     assert mislabelled.alike_people(made_centres(np.eye(4), [3, 3, 2, 2]), false_alarms=0.1) == ()
+
+
+def test_three_people_in_two_parts_are_enough_to_compare() -> None:
+    split = [mislabelled.SplitPerson(n, 6, (0, 1, 2), unity) for n, unity in enumerate((0.9, 0.9))]
+    low = mislabelled.SplitPerson(2, 6, (0, 1, 2), 0.1)
+    assert mislabelled._least_united([*split, low], 0.5) == (low,)
+    assert mislabelled._least_united([split[0], low], 0.5) == ()
+    # However much the others have in common, what has more than that is one person.
+    high = mislabelled.SplitPerson(3, 6, (0, 1, 2), 0.7)
+    assert mislabelled._least_united([*split, high], 0.5) == ()

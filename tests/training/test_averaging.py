@@ -16,7 +16,7 @@ from sphereface2.training.averaging import (
     WeightAverage,
     build_average,
 )
-from sphereface2.training.checkpoint import load_tensors
+from sphereface2.training.checkpoint import load_checkpoint, load_tensors
 from sphereface2.training.distributed import saved_shapes
 from sphereface2.training.trainer import Trainer
 from tests.training.conftest import SIZE, Crowd, TinyNet, make_config
@@ -221,3 +221,11 @@ def test_training_itself_is_the_same_with_and_without(tmp_path: Path) -> None:
     averaged.run()
     for name, value in plain.backbone.state_dict().items():
         assert torch.equal(averaged.backbone.state_dict()[name], value), name
+
+
+def test_a_run_with_an_average_and_nothing_to_evaluate_is_finished(run_folder: Path) -> None:
+    config = make_config(epochs=1, average={"decay": 0.8, "statistics": 16})
+    result = make_trainer(run_folder, config, evaluate=None).run()
+    assert not result.interrupted
+    saved = load_checkpoint(result.last_checkpoint)
+    assert (saved.finished, saved.evaluated_step) == (True, 5)
