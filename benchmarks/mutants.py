@@ -123,7 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.nice(5)  # hours of work that nobody waits for
     modules = _modules(options.modules)
     known = read_equivalent(EQUIVALENT)
-    with tempfile.TemporaryDirectory(prefix="mutants-") as place:
+    # A process that is stopped may still be writing its log there.
+    with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as place:
         # All is read from the copy: whoever edits on meanwhile disturbs nothing.
         copies = [Path(place, str(number)) for number in range(options.processes)]
         for copy in copies:

@@ -289,3 +289,9 @@ def test_a_set_without_some_images_keeps_the_rest() -> None:
     assert ijb.probes is not None
     assert left.probes.templates.tolist() == ijb.probes.templates.tolist()
     assert replace(ijb, probes=None).without(absent).probes is None
+
+
+def test_one_probe_in_as_many_as_there_are_is_resolved() -> None:
+    """Of forty probes: a rate of 1 in 40 can be told from none, a smaller one cannot."""
+    result = identify_legacy(*_lists(0, ties=False), name="x", fpir_targets=(0.025, 0.02499))
+    assert [measure.resolved for measure in result.tpir] == [True, False]

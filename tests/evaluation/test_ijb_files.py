@@ -173,3 +173,10 @@ def test_without_galleries_only_verification_is_read(root: Path) -> None:
     with pytest.raises(FileNotFoundError, match="the 1:N protocol needs the galleries"):
         read_ijb(root)
     assert read_ijb(root, identification=False).galleries == ()
+
+
+def test_a_list_of_blanks_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.txt"
+    path.write_text("  \t ")
+    with pytest.raises(ValueError, match=r"pairs\.txt is empty"):
+        read_pairs(path)

@@ -232,3 +232,29 @@ def test_a_terminal_shows_the_whole_line_at_its_width(width: int) -> None:
     assert re.search(r"[-\d]+:[-\d]{2}:[-\d]{2}", line)
     assert line.rstrip().endswith("98.77%")
     assert "━" in line
+
+
+def test_tensorboard_has_the_numbers_at_their_steps(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    sink = TensorBoard(tmp_path)
+    sink.started(step=0, total_steps=20)
+    sink.trained(training(3, bias=2.0))
+    sink.trained(training(6, loss=0.5))
+    sink.evaluated(EvaluationRecord(4, 0.4, {"plain": 0.75}, {"own": 0.25}))
+    sink.finished()
+    sink.finished()
+    sink.started(step=4, total_steps=20)  # what came after step 4 is written again
+    sink.trained(training(6, loss=0.25))
+    sink.finished()
+    found = accumulator.EventAccumulator(str(tmp_path))
+    found.Reload()
+
+    def scalars(tag: str) -> list[tuple[int, float]]:
+        return [(event.step, event.value) for event in found.Scalars(tag)]
+
+    assert scalars("train/loss") == [(3, 1.5), (6, 0.25)]
+    assert scalars("train/images_per_second") == [(3, 200.0), (6, 200.0)]
+    assert scalars("train/data_wait") == [(3, 0.25), (6, 0.25)]
+    assert scalars("head/bias") == [(3, 2.0)]
+    assert scalars("evaluation/plain") == [(4, 0.75)]
+    assert scalars("choice/own") == [(4, 0.25)]
