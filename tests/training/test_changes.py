@@ -121,5 +121,5 @@ def test_other_images_are_named_by_what_is_known_of_them(other: dict[str, int], 
     with pytest.raises(ValueError, match=f"class weights of runs/mine are of other .* the {same}"):
         require_same_people(checkpoint, settings(**other), RUN)
     at = {"data.path": "crops"}
-    with pytest.raises(ValueError, match="^crops cannot be what runs/mine was trained on"):
+    with pytest.raises(ValueError, match=r"^crops cannot be what runs/mine was trained on"):
         check_settings(Checkpoint(settings() | at), settings(**other) | at, last)
