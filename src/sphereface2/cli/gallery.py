@@ -1,6 +1,6 @@
 """The commands that look after a gallery: list, show, remove, rename, doctor, migrate and more."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -190,6 +190,7 @@ def doctor(
     if model is None:
         refuse_idle(context, "flip", because="is for --model")
         gallery, calibration = _open(url, collection), None
+        gate = replace(gate, unlike_others=None, same_as_another=None)
     else:
         recognizer = Recognizer(model, flip=flip)
         gallery = recognizer.open_gallery(url, collection=collection)
@@ -198,6 +199,9 @@ def doctor(
         found = examine(
             gallery, calibration, url=url, collection=collection, gate=gate, progress=progress
         )
+    if model is None:
+        note = "scores were not looked at; give --model to find odd photos and one face twice"
+        found = replace(found, notes=(note, *found.notes))
     if json:
         print_json(found.to_mapping())
     else:

@@ -76,6 +76,7 @@ def examine(
     url, collection: of the gallery, for the commands
     """
     gate = gate or Gate()
+    where = (url,) if collection == "default" else (url, "--collection", collection)
     notes = gate.unchecked(calibration)
     people = gallery.people()
     findings: list[Finding] = []
@@ -90,27 +91,27 @@ def examine(
                     "no_photos",
                     person.name,
                     "has no photo",
-                    repair=_command("remove", url, person.name),
+                    repair=_command("remove", where, person.name),
                 )
             )
         else:
             rows = gallery.embeddings([each.id for each in kept])
             means.append(rows.mean(axis=0))
             named.append(person.name)
-            duplicates = list(_duplicates(person.name, kept, rows, url))
+            duplicates = list(_duplicates(person.name, kept, rows, where))
             findings += duplicates
             for photo in kept:
                 crop = gallery.crop(photo.id)
                 crops += bool(crop)
-                findings += _by_itself(photo, crop, gate, url)
-            findings += _unlike(person.name, kept, rows, gate, calibration, url)
+                findings += _by_itself(photo, crop, gate, where)
+            findings += _unlike(person.name, kept, rows, gate, calibration, where)
         if progress is not None:
             progress(number + 1, len(people))
     if calibration is not None and gate.same_as_another is not None and len(named) > 1:
         rate = resolvable(calibration, false_accepts_for(gate.same_as_another, len(named)))
         limit = threshold_for(calibration, rate)
         pairs = len(named) * (len(named) - 1) // 2
-        findings += _same_faces(named, np.stack(means), limit, url)
+        findings += _same_faces(named, np.stack(means), limit, where)
         pairs_known = ranked_impostors(calibration).pairs
         notes.append(
             f"two people who are one: of {counted(pairs, 'pair')} of people, up to about "
@@ -127,7 +128,9 @@ def examine(
     return Diagnosis(gallery.name, len(people), total, tuple(findings), tuple(notes))
 
 
-def _by_itself(photo: KeptPhoto, crop: bytes, gate: Gate, url: str) -> Iterator[Finding]:
+def _by_itself(
+    photo: KeptPhoto, crop: bytes, gate: Gate, where: Sequence[str]
+) -> Iterator[Finding]:
     quality = Quality.from_facts(photo.facts)
     if quality is None:
         if not crop:
@@ -142,7 +145,7 @@ def _by_itself(photo: KeptPhoto, crop: bytes, gate: Gate, url: str) -> Iterator[
             None,
             reason.value,
             reason.limit,
-            _command("remove", url, "--photo", photo.id),
+            _command("remove", (*where, "--photo", photo.id)),
         )
 
 
@@ -152,7 +155,7 @@ def _unlike(
     rows: Embeddings,
     gate: Gate,
     calibration: Calibration | None,
-    url: str,
+    where: Sequence[str],
 ) -> Iterator[Finding]:
     if calibration is None or gate.unlike_others is None:
         return
@@ -168,12 +171,12 @@ def _unlike(
             None,
             score,
             limit,
-            _command("remove", url, "--photo", photo.id),
+            _command("remove", (*where, "--photo", photo.id)),
         )
 
 
 def _duplicates(
-    person: str, kept: Sequence[KeptPhoto], rows: Embeddings, url: str
+    person: str, kept: Sequence[KeptPhoto], rows: Embeddings, where: Sequence[str]
 ) -> Iterator[Finding]:
     """Photos of a person that are the same as an earlier one of theirs."""
     cosines = rows @ rows.T
@@ -189,12 +192,12 @@ def _duplicates(
                 None,
                 float(cosines[number, first]),
                 SAME_PHOTO,
-                _command("remove", url, "--photo", photo.id),
+                _command("remove", (*where, "--photo", photo.id)),
             )
 
 
 def _same_faces(
-    people: Sequence[str], means: Embeddings, limit: float, url: str
+    people: Sequence[str], means: Embeddings, limit: float, where: Sequence[str]
 ) -> Iterator[Finding]:
     """Pairs of people whose photos score this high on average: mean · mean is that mean."""
     found: list[tuple[float, int, int]] = []
@@ -213,7 +216,7 @@ def _same_faces(
             people[other],
             score,
             limit,
-            _command("merge", url, people[other], people[one]),
+            _command("merge", where, people[other], people[one]),
         )
 
 
@@ -221,5 +224,7 @@ def _called(photo: KeptPhoto) -> str:
     return photo.source or photo.id
 
 
-def _command(*words: str) -> str:
-    return shlex.join(["sphereface2", "gallery", *words])
+def _command(verb: str, where: Sequence[str], *names: str) -> str:
+    # A name may begin with a hyphen and yet not be an option.
+    divider = ["--"] if any(name.startswith("-") for name in names) else []
+    return shlex.join(["sphereface2", "gallery", verb, *where, *divider, *names])

@@ -133,7 +133,7 @@ class Gate:
     unlike_others: its mean score with the person's other photos is as low as those of this share
         of the pairs of one person
     same_as_another: somebody else of the gallery scores as high as so few enrolments of a new
-        person would by chance, and higher than the person's own photos
+        person would by chance, and higher than photos of the person that are enrolled
 
     The last two need a calibrated model; without one they are left out, which is said.
     """
@@ -262,8 +262,8 @@ class Gate:
                 others = [hit.person for hit in hits if hit.person != person]
                 scores = [mean_score(gallery, other, embeddings[number]) for other in others]
                 best = max(zip(scores, others, strict=True), default=(-1.0, ""))
-                rest = np.concatenate([own, np.delete(embeddings, number, axis=0)])
-                mine = float((rest @ embeddings[number]).mean()) if len(rest) else -1.0
+                # The other new photos do not count: they may all show the same wrong person.
+                mine = float((own @ embeddings[number]).mean()) if len(own) else -1.0
                 if best[0] >= limit and best[0] > mine:
                     reasons[number].append(
                         Reason(

@@ -80,8 +80,11 @@ class Rule:
         assert self.target is not None
         assert self.alarms is not None
         among = f"searches for a stranger among {counted(self.people, 'person', 'people')}"
-        alarms = f"{one_in(self.alarms)} {among} {'is a' if self.alarms <= 0.1 else 'are'}"
-        alarms += f" false alarm{'s' * (self.alarms > 0.1)}"
+        alarms = (
+            f"{one_in(self.alarms)} {among} is a false alarm"
+            if self.alarms <= 0.1
+            else f"{in_percent(self.alarms)} of the {among} are false alarms"
+        )
         if self.asked == "false_alarms":
             return f"the threshold at which at most {alarms}"
         rate = f"at most {one_in(self.target)} false accepts, at which about {alarms}"
