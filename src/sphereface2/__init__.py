@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from sphereface2.backbones import build_backbone
     from sphereface2.heads import SphereFace2, SphereFace2A, SphereFace2M, build_head
     from sphereface2.models.folder import load_model
+    from sphereface2.recognition.gate import Gate
     from sphereface2.recognition.recognizer import Recognizer
 
 __version__ = "0.1.0"
@@ -24,10 +25,12 @@ _HOME = {
     "build_head": "sphereface2.heads",
     "build_backbone": "sphereface2.backbones",
     "load_model": "sphereface2.models.folder",
+    "Gate": "sphereface2.recognition.gate",
     "Recognizer": "sphereface2.recognition.recognizer",
 }
 
 __all__ = [
+    "Gate",
     "Recognizer",
     "SphereFace2",
     "SphereFace2A",

@@ -40,7 +40,7 @@ def in_another_light(face: Picture, number: int) -> Picture:
     """The same face, a little brighter and coarser for each number."""
     brighter = np.clip(face * (1 + 0.04 * number) + 2 * number, 0, 255).astype(np.uint8)
     noise = np.random.default_rng(number).integers(-3, 4, face.shape)
-    return np.clip(brighter + noise, 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(brighter + noise, 0, 255), np.uint8)
 
 
 @dataclass(frozen=True)

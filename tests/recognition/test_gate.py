@@ -3,6 +3,7 @@
 import math
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -64,7 +65,7 @@ def turned(degrees: float, *, roll: float = 0.0, scale: float = 40.0) -> NDArray
     x = points[:, 0] * math.cos(angle) + points[:, 2] * math.sin(angle)
     flat = np.stack([x, points[:, 1]], axis=1)
     rolled = np.array([[math.cos(roll), -math.sin(roll)], [math.sin(roll), math.cos(roll)]])
-    return scale * flat @ rolled.T + 100
+    return np.asarray(scale * flat @ rolled.T + 100)
 
 
 @pytest.mark.parametrize("degrees", [0, 10, -25, 35, 60, -80])
@@ -111,7 +112,7 @@ def test_quality_is_kept_as_facts_and_read_again() -> None:
     ],
 )
 def test_each_check_has_a_reason_a_limit_and_a_switch(
-    code: str, bad: dict[str, float], good: dict[str, float]
+    code: str, bad: dict[str, Any], good: dict[str, Any]
 ) -> None:
     (reason,) = Gate().look(replace(GOOD, **bad))
     assert reason.code == code
@@ -158,7 +159,7 @@ def naive_outliers(rows: Embeddings, settled: Embeddings, limit: float) -> dict[
 
 
 def unit(rows: NDArray[np.float64]) -> Embeddings:
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
 
 
 @pytest.mark.parametrize("settled", [0, 1, 4])

@@ -36,7 +36,8 @@ def test_a_candidate_has_the_mean_score_and_the_alarms_of_this_gallery(
     rule = Rule.of(calibration, 20, alarms=0.05)
     assert rule.target == pytest.approx(1 - 0.95 ** (1 / 20))
     found = candidate("Ada", [0.3, 0.5], rule, calibration)
-    assert (found.answer.score, found.best, found.photos) == (pytest.approx(0.4), 0.5, 2)
+    assert found.answer.score == pytest.approx(0.4)
+    assert (found.best, found.photos) == (0.5, 2)
     plain = decide(found.answer.score, calibration, false_accepts=rule.target)
     assert plain.false_accepts is not None
     assert found.answer.threshold == plain.threshold

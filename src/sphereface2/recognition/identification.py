@@ -216,8 +216,8 @@ def _alarms_in_words(candidate: Candidate, people: str) -> str:
     assert rate is not None
     assert candidate.wrong_people is not None
     if rate.successes == 0:
-        share = f"below {in_percent(rate.interval.high)} (95% sure) of the searches"
-        wrong = "a wrong person scores as high"
+        share = f"fewer than {in_percent(rate.interval.high)} (95% sure) of the searches"
+        wrong = "somebody scores as high"
     else:
         share = (
             f"{in_percent(rate.value)} (95% interval {in_percent(rate.interval.low)} to "
