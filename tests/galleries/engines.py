@@ -59,10 +59,21 @@ def postgres(_: Path, options: str = "") -> Iterator[str]:
     yield address
 
 
+@contextmanager
+def qdrant(folder: Path, *, kind: str, package: str, options: str = "") -> Iterator[str]:
+    pytest.importorskip(package)
+    yield f"qdrant+{kind}:{folder / 'gallery'}{options}"
+
+
 ENGINES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
     "embedded": embedded,
     "postgresql": postgres,
     "postgresql-hnsw": partial(postgres, options="&index=hnsw&type=halfvec"),
+    "qdrant-local": partial(qdrant, kind="local", package="qdrant_client"),
+    "qdrant-edge": partial(qdrant, kind="edge", package="qdrant_edge"),
+    "qdrant-edge-hnsw": partial(
+        qdrant, kind="edge", package="qdrant_edge", options="?index=hnsw&ef_search=200"
+    ),
 }
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from sphereface2.galleries.embedded import EmbeddedGallery
 from sphereface2.galleries.gallery import Gallery, check_collection
 from sphereface2.galleries.postgresql import PostgreSQLGallery
+from sphereface2.galleries.qdrant import QdrantGallery
 from sphereface2.registry import look_up
 
 
@@ -25,6 +26,10 @@ class Engine(Protocol):
 
 ENGINES: dict[str, Engine] = {
     "postgresql": PostgreSQLGallery,
+    "qdrant": QdrantGallery,
+    "qdrants": QdrantGallery,
+    "qdrant+local": QdrantGallery,
+    "qdrant+edge": QdrantGallery,
 }
 """By the scheme of the address; a plain path is a folder."""
 
@@ -57,7 +62,7 @@ def drop_collection(url: str, name: str) -> None:
 
 
 def _engine(url: str) -> Engine:
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(?=//|[^\\])", url)
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(?!\\)", url)
     if scheme is None or len(scheme[1]) == 1:  # C:\ is a drive
         if not url:
             raise ValueError("a gallery's address must not be empty")

@@ -1,0 +1,551 @@
+"""A gallery in Qdrant: qdrant://HOST:PORT, qdrants://, qdrant+local:FOLDER or qdrant+edge:FOLDER.
+
+People, photos, negatives and requests are points of one collection. Qdrant has no transactions, so
+whatever belongs together is one operation on one shard: a person with the photos and the request's
+result. A removal with a key is noted first, and done again if it was interrupted.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sphereface2.files import remove
+from sphereface2.galleries.gallery import (
+    Embeddings,
+    Hit,
+    KeptPhoto,
+    Negative,
+    NewPhoto,
+    Person,
+    check_embedding,
+    check_model,
+    check_name,
+    check_new,
+    check_photos,
+    check_queries,
+    no_collection,
+    now,
+    plain_json,
+    plain_source,
+    taken_name,
+    unknown_person,
+    unknown_photo,
+    used_key,
+)
+from sphereface2.galleries.qdrant_points import (
+    FACE,
+    NEGATIVE,
+    PREFIX,
+    ClientPoints,
+    EdgePoints,
+    Place,
+    Point,
+    Points,
+    connected,
+    shard,
+)
+
+T = TypeVar("T")
+
+_FORMAT = 1
+_STATE = str(uuid.UUID(int=0x5F2FACE))
+_NEAR = 5_000
+
+
+class QdrantGallery:
+    """A collection of Qdrant; any number of threads may use it at once."""
+
+    def __init__(self, place: Place, name: str) -> None:
+        self.name = name
+        self._place = place
+        self._stack = ExitStack()
+        self._closed = False
+        with _sentences(place):
+            self._points = self._stack.enter_context(_points(place, name))
+            try:
+                state = self._points.get([_STATE])[_STATE].payload
+                if state["format"] > _FORMAT:
+                    raise ValueError(
+                        f"collection '{name}' of {place.shown} has format {state['format']}, which "
+                        f"this version of sphereface2 does not know (it knows {_FORMAT}); use a "
+                        "newer one"
+                    )
+            except BaseException:
+                self._stack.close()
+                raise
+        self.model: str = state["model"]
+        self.dim: int = state["dim"]
+        self._identity = uuid.UUID(state["identity"])
+
+    # How the table of engines opens, lists and drops collections.
+
+    @classmethod
+    def open(
+        cls, url: str, collection: str, *, model: str | None, dim: int | None, create: bool
+    ) -> QdrantGallery:
+        place = Place.of(url)
+        known = cls.collections(url)
+        where = f"collection '{collection}' of {place.shown}"
+        if collection not in known:
+            if not create:
+                raise no_collection(place.shown, collection, known)
+            _create(place, collection, *check_new(where, model, dim))
+        gallery = cls(place, collection)
+        try:
+            check_model(where, (gallery.model, gallery.dim), model=model, dim=dim)
+        except ValueError:
+            gallery.close()
+            raise
+        return gallery
+
+    @classmethod
+    def collections(cls, url: str) -> list[str]:
+        place = Place.of(url)
+        with _sentences(place):
+            if place.folder is not None and not place.folder.exists():
+                return []
+            if place.scheme == "qdrant+edge":
+                assert place.folder is not None
+                found = [each.parent.name for each in place.folder.glob("[!.]*/complete")]
+                return sorted(found)
+            with connected(place) as client:
+                names = [each.name for each in client.get_collections().collections]
+                return sorted(
+                    name.removeprefix(PREFIX)
+                    for name in names
+                    if name.startswith(PREFIX) and client.retrieve(name, [_STATE])
+                )
+
+    @classmethod
+    def drop(cls, url: str, collection: str) -> None:
+        place = Place.of(url)
+        known = cls.collections(url)
+        if collection not in known:
+            raise no_collection(place.shown, collection, known)
+        with _sentences(place):
+            if place.scheme == "qdrant+edge":
+                assert place.folder is not None
+                (place.folder / collection / "complete").unlink()
+                remove(place.folder / collection)
+                return
+            with connected(place) as client:
+                client.delete_collection(PREFIX + collection)
+
+    # Writers.
+
+    def add(
+        self,
+        person: str,
+        photos: Sequence[NewPhoto],
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> list[str]:
+        name = check_name(person)
+        rows = check_photos(photos, self.dim)
+        facts = [plain_json(photo.facts, "a photo's facts") for photo in photos]
+        described = None if metadata is None else plain_json(metadata, "a person's metadata")
+        # With a key two processes that send it at once write the same points.
+        ids = [self._id("add", key, number) for number in range(len(photos))]
+
+        def work(points: Points) -> tuple[list[str], list[Point]]:
+            stamp, order = now(), time.time_ns()
+            made = []
+            whose = self._find(points, name)
+            if whose is None or described is not None:
+                known = whose.payload if whose else {"added": stamp, "metadata": "{}"}
+                id_ = whose.id if whose else self._new_person(points, name)
+                fields = {"kind": "person", "person": id_, "name": name}
+                payload = {**known, **fields, "metadata": described or known["metadata"]}
+                whose = Point(id_, payload)
+                made.append(whose)
+            for number, (id_, photo, row, fact) in enumerate(
+                zip(ids, photos, rows, facts, strict=True)
+            ):
+                payload = {
+                    "kind": "photo",
+                    "person": whose.id,
+                    "crop": base64.b64encode(photo.crop).decode(),
+                    "source": plain_source(photo.source),
+                    "facts": fact,
+                    "added": stamp,
+                    "order": order + number,
+                }
+                made.append(Point(id_, payload, {FACE: row.tolist()}))
+            return ids, made
+
+        return self._write("add", key, work)
+
+    def remove(self, person: str, *, key: str | None = None) -> int:
+        def which(points: Points) -> tuple[int, list[str]]:
+            whose = self._person(points, person)
+            return points.count(kind="photo", person=whose.id), [whose.id]
+
+        def delete(points: Points, ids: Sequence[str]) -> None:
+            points.delete_where(person=ids[0])
+
+        return self._remove("remove", key, which, delete)
+
+    def remove_photos(self, ids: Sequence[str], *, key: str | None = None) -> int:
+        wanted = list(dict.fromkeys(ids))
+
+        def which(points: Points) -> tuple[int, list[str]]:
+            self._get(points, wanted, "photo")
+            return len(wanted), wanted
+
+        return self._remove("remove_photos", key, which, lambda points, ids: points.delete(ids))
+
+    def remove_negative(self, negative: str, *, key: str | None = None) -> None:
+        def which(points: Points) -> tuple[None, list[str]]:
+            self._get(points, [negative], "negative")
+            return None, [negative]
+
+        self._remove("remove_negative", key, which, lambda points, ids: points.delete(ids))
+
+    def rename(self, person: str, to: str, *, key: str | None = None) -> None:
+        name = check_name(to)
+
+        def work(points: Points) -> tuple[None, list[Point]]:
+            whose = self._person(points, person)
+            other = self._find(points, name)
+            if other is not None and other.id != whose.id:
+                raise taken_name(name)
+            return None, [Point(whose.id, {**whose.payload, "name": name})]
+
+        self._write("rename", key, work)
+
+    def describe(self, person: str, metadata: Mapping[str, Any], *, key: str | None = None) -> None:
+        text = plain_json(metadata, "a person's metadata")
+
+        def work(points: Points) -> tuple[None, list[Point]]:
+            whose = self._person(points, person)
+            return None, [Point(whose.id, {**whose.payload, "metadata": text})]
+
+        self._write("describe", key, work)
+
+    def add_negative(
+        self,
+        person: str | None,
+        embedding: Embeddings,
+        *,
+        source: str = "",
+        key: str | None = None,
+    ) -> str:
+        row = check_embedding(embedding, self.dim)
+        id_ = self._id("add_negative", key)
+
+        def work(points: Points) -> tuple[str, list[Point]]:
+            whose = "" if person is None else self._person(points, person).id
+            payload = {
+                "kind": "negative",
+                "person": whose,
+                "source": plain_source(source),
+                "added": now(),
+                "order": time.time_ns(),
+            }
+            return id_, [Point(id_, payload, {NEGATIVE: row.tolist()})]
+
+        return self._write("add_negative", key, work)
+
+    # Readers.
+
+    def people(self) -> list[Person]:
+        with self._using() as points:
+            counts = points.photos_of_people()
+            pages = points.pages(kind="person")
+            people = [_person(each, counts.get(each.id, 0)) for page in pages for each in page]
+        return sorted(people, key=lambda each: each.name)
+
+    def person(self, name: str) -> Person:
+        with self._using() as points:
+            found = self._person(points, name)
+            return _person(found, points.count(kind="photo", person=found.id))
+
+    def count(self) -> tuple[int, int]:
+        with self._using() as points:
+            return points.count(kind="person"), points.count(kind="photo")
+
+    def photos(self, person: str | None = None) -> list[KeptPhoto]:
+        with self._using() as points:
+            if person is None:
+                names = {
+                    each.id: each.payload["name"]
+                    for page in points.pages(kind="person")
+                    for each in page
+                }
+                pages = points.pages(kind="photo")
+            else:
+                whose = self._person(points, person)
+                names = {whose.id: whose.payload["name"]}
+                pages = points.pages(kind="photo", person=whose.id)
+            found = sorted(
+                (each for page in pages for each in page if each.payload["person"] in names),
+                key=lambda each: each.payload["order"],
+            )
+        return [
+            KeptPhoto(
+                each.id,
+                names[each.payload["person"]],
+                each.payload["source"],
+                json.loads(each.payload["facts"]),
+                each.payload["added"],
+            )
+            for each in found
+        ]
+
+    def embeddings(self, ids: Sequence[str]) -> Embeddings:
+        with self._using() as points:
+            found = self._get(points, ids, "photo", vectors=True)
+        return _rows([found[id_] for id_ in ids], FACE, self.dim)
+
+    def crop(self, photo: str) -> bytes:
+        with self._using() as points:
+            return base64.b64decode(self._get(points, [photo], "photo")[photo].payload["crop"])
+
+    def blocks(self, rows: int = 65_536) -> Iterator[tuple[list[str], Embeddings]]:
+        with self._using() as points:
+            for page in points.pages(kind="photo", vectors=True, rows=rows):
+                yield [each.id for each in page], _rows(page, FACE, self.dim)
+
+    def search(self, queries: Embeddings, people: int = 1) -> list[list[Hit]]:
+        queries = check_queries(queries, self.dim, people)
+        with self._using() as points:
+            return [self._nearest(points, query.tolist(), people) for query in queries]
+
+    def _nearest(self, points: Points, query: list[float], people: int) -> list[Hit]:
+        """The nearest photos, and more of them until they are of enough people."""
+        count = 4 * people
+        while True:
+            rows = points.nearest(query, count, self._place.options)
+            best: dict[str, tuple[str, float]] = {}
+            for photo, person, score in rows:
+                best.setdefault(person, (photo, score))
+            if len(best) < people and len(rows) == count:
+                count *= 4
+                continue
+            chosen = dict(list(best.items())[:people])
+            names = points.get(list(chosen)) if chosen else {}
+            if all(person in names for person in chosen):  # else one was removed meanwhile
+                return [
+                    Hit(names[person].payload["name"], photo, float(score))
+                    for person, (photo, score) in chosen.items()
+                ]
+
+    def negatives(self, person: str | None = None) -> list[Negative]:
+        with self._using() as points:
+            whose = None if person is None else self._person(points, person)
+            pages = points.pages(kind="negative", person=whose.id if whose else "", vectors=True)
+            found = sorted(
+                (each for page in pages for each in page), key=lambda each: each.payload["order"]
+            )
+        rows = _rows(found, NEGATIVE, self.dim)
+        name = whose.payload["name"] if whose else None
+        return [
+            Negative(each.id, name, row, each.payload["source"], each.payload["added"])
+            for each, row in zip(found, rows, strict=True)
+        ]
+
+    def close(self) -> None:
+        self._closed = True
+        self._stack.close()
+
+    # Requests.
+
+    @contextmanager
+    def _using(self) -> Iterator[Points]:
+        if self._closed:
+            raise ValueError(f"the gallery {self._place.shown} is closed")
+        with _sentences(self._place):
+            yield self._points
+
+    def _id(self, operation: str, key: str | None, number: int = 0) -> str:
+        if key is None:
+            return str(uuid.uuid4())
+        text = key.encode("utf-8", "backslashreplace").decode()
+        return str(uuid.uuid5(self._identity, f"{operation} {number} {text}"))
+
+    def _write(
+        self,
+        operation: str,
+        key: str | None,
+        work: Callable[[Points], tuple[T, list[Point]]],
+    ) -> T:
+        """Put the points that `work` makes, with the request, in one operation."""
+        with self._using() as points, points.lock:
+            done = self._done(points, operation, key)
+            if done is not None:
+                first: T = json.loads(done.payload["result"])
+                return first
+            result, made = work(points)
+            points.put([*made, *self._request(operation, key, result)])
+            return result
+
+    def _remove(
+        self,
+        operation: str,
+        key: str | None,
+        which: Callable[[Points], tuple[T, list[str]]],
+        delete: Callable[[Points, Sequence[str]], None],
+    ) -> T:
+        with self._using() as points, points.lock:
+            done = self._done(points, operation, key)
+            if done is None:
+                result, ids = which(points)
+                if key is not None:
+                    points.put(self._request(operation, key, result, unfinished=ids))
+            else:
+                result, ids = json.loads(done.payload["result"]), done.payload["unfinished"]
+            if ids:
+                delete(points, ids)
+                points.purge()
+                if key is not None:
+                    points.put(self._request(operation, key, result))
+            return result
+
+    def _request(
+        self, operation: str, key: str | None, result: Any, *, unfinished: Sequence[str] = ()
+    ) -> list[Point]:
+        if key is None:
+            return []
+        payload = {
+            "kind": "request",
+            "operation": operation,
+            "result": json.dumps(result),
+            "unfinished": list(unfinished),
+        }
+        return [Point(self._id("request", key), payload)]
+
+    def _done(self, points: Points, operation: str, key: str | None) -> Point | None:
+        if key is None:
+            return None
+        id_ = self._id("request", key)
+        found = points.get([id_]).get(id_)
+        if found is not None and found.payload["operation"] != operation:
+            raise used_key(key, found.payload["operation"])
+        return found
+
+    # Names to points.
+
+    def _find(self, points: Points, name: str) -> Point | None:
+        found = [each for page in points.pages(kind="person", name=name) for each in page]
+        return found[0] if found else None
+
+    def _person(self, points: Points, person: str) -> Point:
+        name = check_name(person)
+        found = self._find(points, name)
+        if found is None:
+            known: list[str] = []
+            for page in points.pages(kind="person"):
+                known += [each.payload["name"] for each in page]
+                if len(known) >= _NEAR:
+                    break
+            raise unknown_person(name, known)
+        return found
+
+    def _new_person(self, points: Points, name: str) -> str:
+        """An id that two processes which add the same new person at once both choose."""
+        number = 0
+        while True:
+            id_ = str(uuid.uuid5(self._identity, f"person {number} {name}"))
+            if not points.get([id_]):
+                return id_
+            number += 1  # of somebody who has another name by now
+
+    def _get(
+        self, points: Points, ids: Sequence[str], kind: str, *, vectors: bool = False
+    ) -> dict[str, Point]:
+        known = [id_ for id_ in ids if _is_uuid(id_)]
+        found = points.get(known, vectors=vectors) if known else {}
+        for id_ in ids:
+            if id_ not in found or found[id_].payload.get("kind") != kind:
+                raise unknown_photo(id_, what=kind)
+        return found
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
+
+
+def _person(point: Point, photos: int) -> Person:
+    payload = point.payload
+    return Person(payload["name"], photos, json.loads(payload["metadata"]), payload["added"])
+
+
+def _rows(points: Sequence[Point], vector: str, dim: int) -> Embeddings:
+    rows = np.array([each.vectors[vector] for each in points], dtype=np.float32)
+    return rows.reshape(len(points), dim)
+
+
+@contextmanager
+def _points(place: Place, collection: str) -> Iterator[Points]:
+    if place.scheme == "qdrant+edge":
+        assert place.folder is not None
+        with shard(place.folder / collection) as points:
+            yield points
+    else:
+        with connected(place) as client:
+            yield ClientPoints(client, PREFIX + collection, place.folder)
+
+
+def _create(place: Place, collection: str, model: str, dim: int) -> None:
+    state = {
+        "kind": "state",
+        "format": _FORMAT,
+        "model": model,
+        "dim": dim,
+        "identity": str(uuid.uuid4()),
+    }
+    with _sentences(place):
+        if place.scheme == "qdrant+edge":
+            assert place.folder is not None
+            folder = place.folder / collection
+            EdgePoints.create(folder, dim, place.options)
+            with shard(folder) as points:
+                points.index()
+                points.put([Point(_STATE, state)])
+            (folder / "complete").touch()
+            return
+        with connected(place) as client:
+            ClientPoints.create(client, PREFIX + collection, dim, place.options)
+            made = ClientPoints(client, PREFIX + collection, place.folder)
+            made.index()
+            made.put([Point(_STATE, state)])
+
+
+@contextmanager
+def _sentences(place: Place) -> Iterator[None]:
+    """The packages' errors in one line."""
+    package = "qdrant_edge" if place.scheme == "qdrant+edge" else "qdrant_client"
+    try:
+        __import__(package)
+    except ImportError:
+        extra = package.replace("_", "-").removesuffix("-client")
+        raise ValueError(
+            f"a gallery at {place.scheme}: needs {package}: pip install 'sphereface2[{extra}]'"
+        ) from None
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if type(error) in (ValueError, FileNotFoundError) and "\n" not in str(error):
+            raise
+        raise ValueError(f"{place.shown}: {' '.join(str(error).split())[:300]}") from None
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in (
+            "qdrant_client",
+            "qdrant_edge",
+            "httpx",
+        ):
+            raise
+        said = " ".join(str(error).split())[:300]
+        raise OSError(f"Qdrant at {place.shown} does not answer: {said}") from None

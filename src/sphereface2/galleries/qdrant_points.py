@@ -1,0 +1,461 @@
+"""Points of Qdrant, through its client (a server, or its local mode) or its engine in process."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+from sphereface2.files import LockedError, file_lock, printable
+from sphereface2.registry import resolve_options
+
+if TYPE_CHECKING:
+    import qdrant_edge
+    from qdrant_client import QdrantClient, models
+
+FACE, NEGATIVE = "face", "negative"  # the two vectors that a point may have
+PREFIX = "sphereface2_"
+_INDEXED = ("kind", "name", "person")
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What an address may say after the question mark.
+
+    index: 'exact' looks at every embedding; 'hnsw' is approximate and fast
+    m, ef_construction: how the HNSW index of a new collection is built
+    ef_search: how many embeddings it looks at in a search
+    """
+
+    index: Literal["exact", "hnsw"] = "exact"
+    m: int = 16
+    ef_construction: int = 100
+    ef_search: int = 128
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """id: a UUID; vectors: FACE or NEGATIVE or neither; payload: plain JSON"""
+
+    id: str
+    payload: dict[str, Any]
+    vectors: dict[str, list[float]] = field(default_factory=dict)
+
+
+class Points(Protocol):
+    """The points of one collection; each writer is one operation, done as a whole or not at all."""
+
+    lock: threading.RLock
+    """Of writers in this process."""
+
+    def put(self, points: Sequence[Point]) -> None: ...
+
+    def delete(self, ids: Sequence[str]) -> None: ...
+
+    def delete_where(self, **where: str) -> None: ...
+
+    def get(self, ids: Sequence[str], *, vectors: bool = False) -> dict[str, Point]: ...
+
+    def pages(
+        self, *, vectors: bool = False, rows: int = _PAGE, **where: str
+    ) -> Iterator[list[Point]]:
+        """All points with these values in their payload, some at a time."""
+
+    def nearest(
+        self, query: list[float], count: int, options: Options
+    ) -> list[tuple[str, str, float]]:
+        """Of the photos nearest to a query: id, the person's id, score."""
+
+    def count(self, **where: str) -> int: ...
+
+    def photos_of_people(self) -> dict[str, int]: ...
+
+    def purge(self) -> None:
+        """Rewrite what still holds deleted points, as far as it can be done from here."""
+
+    def close(self) -> None: ...
+
+
+class ClientPoints:
+    """Points behind qdrant-client."""
+
+    def __init__(self, client: QdrantClient, collection: str, folder: Path | None) -> None:
+        self.lock = threading.RLock()
+        self._client = client
+        self._name = collection
+        self._folder = folder  # of the local mode
+
+    @staticmethod
+    def create(client: QdrantClient, collection: str, dim: int, options: Options) -> None:
+        from qdrant_client import models
+
+        if client.collection_exists(collection):  # a process was killed before it was complete
+            client.delete_collection(collection)
+        params = models.VectorParams(size=dim, distance=models.Distance.DOT)  # kept as they are
+        client.create_collection(
+            collection,
+            vectors_config={FACE: params, NEGATIVE: params},
+            shard_number=1,  # else one operation could be done on one shard and not on another
+            hnsw_config=models.HnswConfigDiff(m=options.m, ef_construct=options.ef_construction),
+            optimizers_config=models.OptimizersConfigDiff(
+                deleted_threshold=0.001, vacuum_min_vector_number=100
+            ),
+        )
+
+    def index(self) -> None:
+        from qdrant_client import models
+
+        if self._folder is None:  # the local mode has none
+            for name in _INDEXED:
+                kind = models.PayloadSchemaType.KEYWORD
+                self._client.create_payload_index(self._name, name, field_schema=kind, wait=True)
+
+    def put(self, points: Sequence[Point]) -> None:
+        from qdrant_client import models
+
+        self._client.upsert(
+            self._name,
+            [
+                models.PointStruct(id=each.id, payload=each.payload, vector=dict(each.vectors))
+                for each in points
+            ],
+            wait=True,
+        )
+
+    def delete(self, ids: Sequence[str]) -> None:
+        from qdrant_client import models
+
+        chosen = models.PointIdsList(points=list(ids))
+        self._client.delete(self._name, chosen, wait=True)
+
+    def delete_where(self, **where: str) -> None:
+        from qdrant_client import models
+
+        chosen = models.FilterSelector(filter=_client_filter(where))
+        self._client.delete(self._name, chosen, wait=True)
+
+    def get(self, ids: Sequence[str], *, vectors: bool = False) -> dict[str, Point]:
+        found = self._client.retrieve(
+            self._name, list(ids), with_payload=True, with_vectors=vectors
+        )
+        return {point.id: point for point in map(_point, found)}
+
+    def pages(
+        self, *, vectors: bool = False, rows: int = _PAGE, **where: str
+    ) -> Iterator[list[Point]]:
+        offset: Any = None
+        while True:
+            found, offset = self._client.scroll(
+                self._name,
+                scroll_filter=_client_filter(where),
+                limit=rows,
+                offset=offset,
+                with_payload=True,
+                with_vectors=vectors,
+            )
+            if found:
+                yield [_point(each) for each in found]
+            if offset is None:
+                return
+
+    def nearest(
+        self, query: list[float], count: int, options: Options
+    ) -> list[tuple[str, str, float]]:
+        from qdrant_client import models
+
+        params = models.SearchParams(exact=options.index == "exact", hnsw_ef=options.ef_search)
+        found = self._client.query_points(
+            self._name,
+            query=query,
+            using=FACE,
+            limit=count,
+            with_payload=["person"],
+            search_params=None if self._folder is not None else params,  # local: always exact
+        )
+        return [(str(each.id), (each.payload or {})["person"], each.score) for each in found.points]
+
+    def count(self, **where: str) -> int:
+        return self._client.count(self._name, _client_filter(where), exact=True).count
+
+    def photos_of_people(self) -> dict[str, int]:
+        chosen = _client_filter({"kind": "photo"})
+        most = max(1, self.count(kind="person"))
+        hits = self._client.facet(
+            self._name, "person", facet_filter=chosen, limit=most, exact=True
+        ).hits
+        return {str(each.value): each.count for each in hits}
+
+    def purge(self) -> None:
+        if self._folder is not None:  # a table of SQLite, of which deleting leaves the bytes
+            for path in self._folder.glob(f"collection/{self._name}/*.sqlite"):
+                with closing(sqlite3.connect(path)) as db:
+                    db.execute("VACUUM")
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class EdgePoints:
+    """Points in a folder, by Qdrant's engine in this process; no other may open them meanwhile."""
+
+    def __init__(self, shard: qdrant_edge.EdgeShard) -> None:
+        self.lock = threading.RLock()
+        self._shard = shard
+
+    @staticmethod
+    def create(folder: Path, dim: int, options: Options) -> None:
+        import qdrant_edge as edge
+
+        if folder.exists():  # a process was killed before it was complete
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        params = edge.EdgeVectorParams(size=dim, distance=edge.Distance.Dot)
+        config = edge.EdgeConfig(
+            vectors={FACE: params, NEGATIVE: params},
+            hnsw_config=edge.HnswIndexConfig(options.m, options.ef_construction, 1_000),
+            optimizers=edge.EdgeOptimizersConfig(
+                deleted_threshold=1e-9, vacuum_min_vector_number=1, default_segment_number=1
+            ),
+            wal_enabled=False,  # it would keep what is removed; every operation is flushed instead
+        )
+        edge.EdgeShard.create(str(folder), config).close()
+
+    def index(self) -> None:
+        import qdrant_edge as edge
+
+        for name in _INDEXED:
+            kind = edge.PayloadSchemaType.Keyword
+            self._update(edge.UpdateOperation.create_field_index(name, kind))
+
+    def _update(self, operation: qdrant_edge.UpdateOperation) -> None:
+        self._shard.update(operation)
+        self._shard.flush()
+
+    def put(self, points: Sequence[Point]) -> None:
+        import qdrant_edge as edge
+
+        made = [edge.Point(each.id, dict(each.vectors), each.payload) for each in points]
+        self._update(edge.UpdateOperation.upsert_points(made))
+
+    def delete(self, ids: Sequence[str]) -> None:
+        import qdrant_edge as edge
+
+        self._update(edge.UpdateOperation.delete_points(list(ids)))
+
+    def delete_where(self, **where: str) -> None:
+        import qdrant_edge as edge
+
+        self._update(edge.UpdateOperation.delete_points_by_filter(_edge_filter(where)))
+
+    def get(self, ids: Sequence[str], *, vectors: bool = False) -> dict[str, Point]:
+        found = self._shard.retrieve(list(ids), True, vectors)
+        return {point.id: point for point in map(_point, found)}
+
+    def pages(
+        self, *, vectors: bool = False, rows: int = _PAGE, **where: str
+    ) -> Iterator[list[Point]]:
+        import qdrant_edge as edge
+
+        offset: Any = None
+        while True:
+            found, offset = self._shard.scroll(
+                edge.ScrollRequest(offset, rows, _edge_filter(where), True, vectors)
+            )
+            if found:
+                yield [_point(each) for each in found]
+            if offset is None:
+                return
+
+    def nearest(
+        self, query: list[float], count: int, options: Options
+    ) -> list[tuple[str, str, float]]:
+        import qdrant_edge as edge
+
+        found = self._shard.query(
+            edge.QueryRequest(
+                limit=count,
+                query=edge.Query.Nearest(query, using=FACE),
+                with_payload=["person"],
+                params=edge.SearchParams(hnsw_ef=options.ef_search, exact=options.index == "exact"),
+            )
+        )
+        return [(str(each.id), (each.payload or {})["person"], each.score) for each in found]
+
+    def count(self, **where: str) -> int:
+        import qdrant_edge as edge
+
+        return self._shard.count(edge.CountRequest(True, _edge_filter(where)))
+
+    def photos_of_people(self) -> dict[str, int]:
+        import qdrant_edge as edge
+
+        most = max(1, self.count(kind="person"))
+        chosen = _edge_filter({"kind": "photo"})
+        hits = self._shard.facet(edge.FacetRequest("person", most, True, chosen)).hits
+        return {str(each.value): each.count for each in hits}
+
+    def purge(self) -> None:
+        self._shard.optimize()
+        self._shard.flush()
+
+    def close(self) -> None:
+        self._shard.close()
+
+
+def _point(found: Any) -> Point:
+    """A record of either package."""
+    vectors = found.vector if isinstance(found.vector, dict) else {}
+    return Point(str(found.id), dict(found.payload or {}), dict(vectors))
+
+
+def _client_filter(where: Mapping[str, str]) -> models.Filter:
+    from qdrant_client import models
+
+    return models.Filter(
+        must=[
+            models.FieldCondition(key=key, match=models.MatchValue(value=value))
+            for key, value in where.items()
+        ]
+    )
+
+
+def _edge_filter(where: Mapping[str, str]) -> qdrant_edge.Filter:
+    import qdrant_edge as edge
+
+    return edge.Filter(
+        must=[
+            edge.FieldCondition(key, match=edge.MatchValue(value)) for key, value in where.items()
+        ]
+    )
+
+
+# Addresses.
+
+
+@dataclass(frozen=True)
+class Place:
+    """An address, taken apart; shown: without its key."""
+
+    scheme: str
+    folder: Path | None
+    host: str
+    port: int | None
+    key: str | None
+    options: Options
+
+    @classmethod
+    def of(cls, url: str) -> Place:
+        parts = urlsplit(url)
+        scheme, _, rest = url.partition(":")
+        given = dict(parse_qsl(parts.query, keep_blank_values=True))
+        options = Options(**resolve_options("gallery", scheme, Options, given))
+        if "+" in scheme:
+            path = rest.partition("?")[0].removeprefix("//")
+            if not path:
+                raise ValueError(f"{scheme}: must name a folder, such as {scheme}:faces")
+            return cls(scheme, Path(path).expanduser(), "", None, None, options)
+        if not parts.hostname:
+            raise ValueError(f"{scheme}:// must name a server, such as {scheme}://localhost:6333")
+        if parts.password and scheme == "qdrant":
+            raise ValueError("a key must not go over plain HTTP: give the address as qdrants://")
+        return cls(scheme, None, parts.hostname, parts.port, parts.password, options)
+
+    @property
+    def shown(self) -> str:
+        if self.folder is not None:
+            return f"{self.scheme}:{printable(self.folder)}"
+        return f"{self.scheme}://{self.host}" + (f":{self.port}" if self.port else "")
+
+    def client(self) -> QdrantClient:
+        from qdrant_client import QdrantClient
+
+        if self.folder is not None:
+            return QdrantClient(path=str(self.folder))
+        secure = self.scheme == "qdrants"
+        return QdrantClient(
+            host=self.host,
+            port=self.port or 6333,
+            https=secure,
+            api_key=self.key,
+            timeout=60,
+            check_compatibility=False,  # it warns where the server does not answer
+        )
+
+
+class _Shared:
+    """What this process has open: a folder can be opened once only, by all of its galleries."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[tuple[str, Path], tuple[Any, ExitStack, int]] = {}
+
+    def take(self, kind: str, folder: Path, make: Any) -> Any:
+        with self._lock:
+            at = (kind, folder.absolute())
+            if at not in self._open:
+                with ExitStack() as stack:
+                    made = make(stack)
+                    self._open[at] = (made, stack.pop_all(), 0)
+            made, stack, uses = self._open[at]
+            self._open[at] = (made, stack, uses + 1)
+            return made
+
+    def give_back(self, kind: str, folder: Path) -> None:
+        with self._lock:
+            at = (kind, folder.absolute())
+            made, stack, uses = self._open[at]
+            self._open[at] = (made, stack, uses - 1)
+            if uses == 1:
+                del self._open[at]
+                stack.close()
+
+
+_SHARED = _Shared()
+
+
+@contextmanager
+def connected(place: Place) -> Iterator[QdrantClient]:
+    """A client of a server, or of the local mode."""
+    if place.folder is None:
+        with closing(place.client()) as client:
+            yield client
+        return
+    folder = place.folder
+
+    def make(stack: ExitStack) -> QdrantClient:
+        _hold(stack, folder)
+        return stack.enter_context(closing(place.client()))
+
+    yield _SHARED.take("client", folder, make)
+    _SHARED.give_back("client", folder)
+
+
+@contextmanager
+def shard(folder: Path) -> Iterator[EdgePoints]:
+    import qdrant_edge as edge
+
+    def make(stack: ExitStack) -> EdgePoints:
+        _hold(stack, folder)
+        return stack.enter_context(closing(EdgePoints(edge.EdgeShard.load(str(folder)))))
+
+    yield _SHARED.take("shard", folder, make)
+    _SHARED.give_back("shard", folder)
+
+
+def _hold(stack: ExitStack, folder: Path) -> None:
+    """Keep other processes away, which the engine does not."""
+    lock = folder.with_name(f".{folder.name}.lock")
+    try:
+        stack.enter_context(file_lock(lock, patience=0))
+    except LockedError:
+        raise ValueError(
+            f"another process has {printable(folder)} open, and Qdrant's engine allows one only; "
+            "wait for it, or run a Qdrant server"
+        ) from None
