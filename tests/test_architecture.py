@@ -79,6 +79,7 @@ WITHOUT_TORCH = [
     "sphereface2.galleries.opening",
     "sphereface2.recognition.recognizer",  # ONNX models run where torch is not installed
     "sphereface2.registry",
+    "sphereface2.service.client",
     "sphereface2.service.server",
 ]
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sphereface2.models.folder import load_model
     from sphereface2.recognition.gate import Gate
     from sphereface2.recognition.recognizer import Recognizer
+    from sphereface2.service.client import Client
 
 __version__ = "0.1.0"
 
@@ -27,9 +28,11 @@ _HOME = {
     "load_model": "sphereface2.models.folder",
     "Gate": "sphereface2.recognition.gate",
     "Recognizer": "sphereface2.recognition.recognizer",
+    "Client": "sphereface2.service.client",
 }
 
 __all__ = [
+    "Client",
     "Gate",
     "Recognizer",
     "SphereFace2",

@@ -1,7 +1,9 @@
 """Photos as people have them: upright, of every kind, with a face, several or none."""
 
 import io
+import struct
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,19 @@ def photo(*faces: Picture, size: tuple[int, int] = (200, 420)) -> Picture:
     for number, face in enumerate(faces):
         canvas[40:152, 30 + 130 * number : 142 + 130 * number] = face
     return canvas
+
+
+def large_png() -> bytes:
+    """20,000 × 20,000 pixels in a few hundred bytes."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        check = zlib.crc32(kind + content)
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
+
+    header = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 0, 0, 0, 0)
+    rows = zlib.compress(bytes(20_001) * 20, 9)
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 import json
 import os
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from sphereface2.evaluation.calibration import calibrate
 from sphereface2.models.export import export_graph
 from sphereface2.models.folder import save_model, store_calibration, weights_digest
 from tests.evaluation.test_decision import scored_pairs
-from tests.recognition.test_photos import photo
+from tests.recognition.test_photos import large_png, photo
 
 OPTIONS: dict[str, Any] = {"width": 4, "input_size": 32, "embedding_dim": 16}
 
@@ -133,20 +131,6 @@ def test_several_faces_are_noted_or_refused(place: Path) -> None:
     assert "shows 2 faces; cut out" in refused(*words, "--choose", "only")
 
 
-def _large_png(path: Path) -> None:
-    """20,000 × 20,000 pixels in a few hundred kilobytes."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        check = zlib.crc32(kind + content)
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
-
-    header = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 0, 0, 0, 0)
-    rows = zlib.compress(bytes(20_001) * 20, 9)
-    path.write_bytes(
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-    )
-
-
 def _cut_jpeg(path: Path) -> None:
     whole = cv2.imencode(".jpg", np.full((200, 200, 3), 90, np.uint8))[1].tobytes()
     path.write_bytes(whole[: len(whole) // 2])
@@ -159,7 +143,10 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: cv2.imwrite(str(path), np.full((80, 80, 3), 90, np.uint8)),
         "there is no face in",
     ),
-    "large.png": (_large_png, "20000 × 20000 pixels, more than 100 million"),
+    "large.png": (
+        lambda path: path.write_bytes(large_png()),
+        "20000 × 20000 pixels, more than 100 million",
+    ),
     "cut.jpg": (_cut_jpeg, "it is cut short"),
     "empty.jpg": (lambda path: path.touch(), "it is empty"),
     "pipe.jpg": (lambda path: os.mkfifo(path), "it is a FIFO or a device"),

@@ -15,39 +15,27 @@ import pytest
 import uvicorn
 from numpy.typing import NDArray
 
-from sphereface2 import build_backbone
 from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.evaluation.calibration import calibrate
-from sphereface2.models.export import export_graph
-from sphereface2.models.folder import save_model, store_calibration, weights_digest
+from sphereface2.models.folder import import_onnx, store_calibration, weights_digest
 from sphereface2.service.app import build_app
 from sphereface2.service.keys import Key
 from sphereface2.service.server import configure
 from sphereface2.service.settings import Settings
 from tests.evaluation.test_decision import scored_pairs
+from tests.models.onnx_files import SIDE, save
 from tests.recognition.test_photos import photo
-
-OPTIONS: dict[str, Any] = {"width": 4, "input_size": 32, "embedding_dim": 16}
 
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory, rendered: list[NDArray[np.uint8]]) -> Path:
     """A calibrated ONNX model, one that is not calibrated, and photos."""
     place = tmp_path_factory.mktemp("service")
-    network = build_backbone("sfnet4", seed=0, **OPTIONS)
-    for name in ("torch", "plain"):
-        save_model(
-            place / name,
-            network,
-            name="sfnet4",
-            options=OPTIONS,
-            preprocessing=Preprocessing(input_size=32),
-        )
-    digest = weights_digest(place / "torch")
-    store_calibration(
-        place / "torch", calibrate(scored_pairs(), model=digest, replicates=0).to_mapping()
-    )
-    export_graph(place / "torch", place / "model")
+    for name in ("model", "plain"):
+        import_onnx(save(place / "net.onnx"), place / name, preprocessing=Preprocessing(SIDE))
+    digest = weights_digest(place / "model")
+    known = calibrate(scored_pairs(), model=digest, replicates=0)
+    store_calibration(place / "model", known.to_mapping())
     for name, faces in (("a", [0]), ("b", [1]), ("c", [2]), ("d", [3]), ("two", [0, 1])):
         picture = photo(*(rendered[number] for number in faces))
         cv2.imwrite(str(place / f"{name}.png"), picture[..., ::-1])
@@ -82,7 +70,7 @@ def start(place: Path) -> Iterator[Start]:
         def start(keys: tuple[Key, ...] = (), **options: Any) -> httpx.Client:
             settings = Settings(**{"model": place / "model", **options})
             url = stack.enter_context(running(settings, keys))
-            return stack.enter_context(httpx.Client(base_url=url, timeout=60))
+            return stack.enter_context(httpx.Client(base_url=url, timeout=300))
 
         yield start
 

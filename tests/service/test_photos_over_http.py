@@ -12,6 +12,7 @@ import pytest
 
 from sphereface2 import Recognizer
 from sphereface2.faces import TEMPLATE
+from tests.models.onnx_files import SIDE, WIDTH
 from tests.service.conftest import Start, code, in_base64
 
 Pictures = dict[str, bytes]
@@ -28,7 +29,7 @@ def test_the_model_is_described(client: httpx.Client, place: Path) -> None:
     (model,) = client.get("/v1/models").json()["models"]
     recognizer = Recognizer(place / "model")
     assert model["digest"] == recognizer.digest
-    assert (model["dim"], model["input_size"]) == (16, 32)
+    assert (model["dim"], model["input_size"]) == (WIDTH, SIDE)
     assert model["calibrated"] is True
 
 
@@ -118,8 +119,7 @@ def test_the_calibration_shows_its_histogram(client: httpx.Client) -> None:
 def test_without_a_calibration_there_is_no_decision(
     start: Start, place: Path, pictures: Pictures
 ) -> None:
-    # The model is one of torch, too: both kinds are served.
-    plain = start_plain(start, place)
+    plain = start(model=place / "plain")
     found = plain.post(
         "/v1/verify", files=[("photo", pictures["a"]), ("person", pictures["b"])]
     ).json()
@@ -129,10 +129,6 @@ def test_without_a_calibration_there_is_no_decision(
     asked = [("photo", pictures["a"]), ("person", pictures["b"])]
     refused = plain.post("/v1/verify", files=asked, data={"false_accepts": "0.1"})
     assert (refused.status_code, code(refused)) == (422, "invalid")
-
-
-def start_plain(start: Start, place: Path) -> httpx.Client:
-    return start(model=place / "plain")
 
 
 def test_the_openapi_names_every_route(client: httpx.Client) -> None:

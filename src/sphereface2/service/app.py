@@ -22,6 +22,7 @@ from sphereface2.service.bodies import wrong_fields
 from sphereface2.service.errors import ApiError
 from sphereface2.service.guard import Guard
 from sphereface2.service.keys import Key
+from sphereface2.service.people import about_people
 from sphereface2.service.routes import about_photos
 from sphereface2.service.service import Service
 from sphereface2.service.settings import Settings
@@ -77,6 +78,7 @@ def build_app(
         responses=_ERRORS,
     )
     app.include_router(about_photos(service))
+    app.include_router(about_people(service))
     # Not mounted at "/": that would take the addresses of the API with a wrong method for files.
     app.router.default = _Page(directory=PAGE, html=True)
     app.add_exception_handler(ApiError, _refused)

@@ -9,7 +9,7 @@ import base64
 import binascii
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import Annotated, Any, TypeVar, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ValidationError, WithJsonSchema
 from starlette.datastructures import UploadFile
@@ -105,15 +105,22 @@ async def _form(request: Request, body: bytes, model: type[BaseModel]) -> dict[s
     found: dict[str, Any] = {}
     for name, content in items:
         field = model.model_fields.get(name)
-        if field is not None and get_origin(field.annotation) is list:
+        kind = None if field is None else _container(field.annotation)
+        if kind is list:
             found.setdefault(name, []).append(content)
         elif name in found:
             raise ApiError(400, "bad_form", f"the form has the field '{name}' twice")
-        elif field is not None and get_origin(field.annotation) is dict:
+        elif kind is dict:
             found[name] = _mapping(name, content)
         else:
             found[name] = content
     return found
+
+
+def _container(annotation: Any) -> Any:
+    """list or dict, where a field is one of them, or one or None."""
+    kinds = {get_origin(each) for each in (annotation, *get_args(annotation))}
+    return next((kind for kind in (list, dict) if kind in kinds), None)
 
 
 def _mapping(name: str, text: str | bytes) -> Any:
@@ -148,7 +155,7 @@ def takes(model: type[BaseModel]) -> dict[str, Any]:
     form = json.loads(json.dumps(schema))
     for name, each in form.get("properties", {}).items():
         _as_file(each)
-        if get_origin(model.model_fields[name].annotation) is dict:
+        if _container(model.model_fields[name].annotation) is dict:
             form["properties"][name] = {"type": "string", "description": "a JSON object"}
     content = {JSON: {"schema": schema}, FORM: {"schema": form}}
     return {"requestBody": {"required": True, "content": content}}

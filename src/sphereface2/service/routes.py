@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -45,12 +46,12 @@ def about_photos(service: Service) -> APIRouter:
     @routes.get("/v1/health")
     async def health() -> HealthAnswer:
         """Alive, and whether it is ready; always 200."""
-        return service.health()
+        return await asyncio.to_thread(service.health)
 
     @routes.get("/v1/health/ready")
     async def ready() -> HealthAnswer:
         """200 if it is ready, else 503: for load balancers."""
-        found = service.health()
+        found = await asyncio.to_thread(service.health)
         if not found.ready:
             raise try_later(503, "not_ready", "; ".join(found.reasons), seconds=1)
         return found

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import signal
 import socket
 import uuid
 from collections.abc import Callable
@@ -47,8 +48,9 @@ def serve(settings: Settings, *, announce: Callable[[str], None] = print) -> Non
         if settings.workers == 1:
             app = build_app(settings, keys, recognizer=recognizer)
             announce(address)
-            server = uvicorn.Server(configure(settings, app))
-            server.run(sockets=[listener])
+            # uvicorn passes SIGTERM on when all is finished, and Python's own way is to die of it.
+            signal.signal(signal.SIGTERM, _ended)
+            uvicorn.Server(configure(settings, app)).run(sockets=[listener])
             return
         del recognizer  # each worker loads its own
         with scratch_folder("metrics") as folder:
@@ -57,6 +59,10 @@ def serve(settings: Settings, *, announce: Callable[[str], None] = print) -> Non
             config = configure(settings, f"{__name__}:_app_of_a_worker")
             announce(address)
             Multiprocess(config, sockets=[listener]).run()
+
+
+def _ended(number: int, frame: object) -> None:
+    raise SystemExit(0)
 
 
 def _app_of_a_worker() -> ASGIApp:

@@ -11,12 +11,13 @@ from sphereface2.evaluation.decision import decide
 from sphereface2.recognition.photos import NoFaceError, SeveralFacesError
 from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.service.access import Access
+from sphereface2.service.collections import Collections
 from sphereface2.service.engine import Engine, RequestRecognizer
 from sphereface2.service.errors import ApiError, BusyError, DeadlineError, try_later
 from sphereface2.service.keys import Key, RateLimit
 from sphereface2.service.metrics import Metrics
 from sphereface2.service.settings import Settings
-from sphereface2.service.shapes import Asked, HealthAnswer, SettingsAnswer
+from sphereface2.service.shapes import DEFAULT, Asked, HealthAnswer, SettingsAnswer
 
 T = TypeVar("T")
 
@@ -31,6 +32,7 @@ class Service:
         rate = settings.rate / settings.workers
         self.access = Access(keys, RateLimit(rate, max(1, settings.burst // settings.workers)))
         self._engine: Engine | None = None
+        self._collections: Collections | None = None
         self._stopping = False
 
     @property
@@ -39,17 +41,24 @@ class Service:
             raise try_later(503, "not_ready", "the service is starting", seconds=1)
         return self._engine
 
+    @property
+    def collections(self) -> Collections:
+        assert self._collections is not None, "they are opened before the engine starts"
+        return self._collections
+
     def start(self, recognizer: Recognizer | None = None) -> None:
         """Load the model, unless it is given, and begin to work."""
-        self._engine = Engine(
-            self.settings, self.metrics, recognizer or check_service(self.settings)
-        )
+        recognizer = recognizer or check_service(self.settings)
+        self._collections = Collections(self.settings.gallery, recognizer)
+        self._engine = Engine(self.settings, self.metrics, recognizer)
 
     def stop(self) -> None:
         """Finish what was accepted."""
         self._stopping = True
         if self._engine is not None:
             self._engine.close()
+        if self._collections is not None:
+            self._collections.close()
 
     def health(self) -> HealthAnswer:
         reasons = []
@@ -59,6 +68,8 @@ class Service:
             reasons.append("the network has stopped")
         elif self._engine.pending >= self.settings.max_pending:
             reasons.append("as many requests as it takes are at work")
+        if self._collections is not None and (wrong := self._collections.check()):
+            reasons.append(wrong)
         if self._stopping:
             reasons.append("the service is stopping")
         return HealthAnswer(
@@ -117,6 +128,8 @@ def check_service(settings: Settings) -> Recognizer:
     recognizer = Recognizer(settings.model, detector=settings.detector, flip=settings.flip)
     if settings.false_accepts is not None:
         decide(0.0, recognizer.calibration, false_accepts=settings.false_accepts)
+    if settings.gallery is not None:
+        recognizer.open_gallery(settings.gallery, collection=DEFAULT, create=True).close()
     return recognizer
 
 

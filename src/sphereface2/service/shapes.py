@@ -13,10 +13,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from sphereface2.evaluation.decision import share_in_words
 from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.recognition.photos import FoundFace
-from sphereface2.service.bodies import Picture, Pictures
+from sphereface2.service.bodies import Picture, Pictures, as_list
 
 KindOfPhoto = Literal["auto", "photo", "crop"]
 Choice = Literal["prominent", "largest", "central", "only"]
+
+
+DEFAULT = "default"
+Words = Annotated[list[str], BeforeValidator(as_list), Field(max_length=20)]
 
 
 def _share(value: object) -> object:
@@ -72,6 +76,50 @@ class VerifyAsked(Asked):
     )
 
 
+class VerifyPersonAsked(Asked):
+    photo: Picture
+    false_accepts: Share | None = None
+    prior: Share | None = None
+
+
+class IdentifyAsked(Asked):
+    photo: Picture
+    collection: str = Field(default=DEFAULT, max_length=200)
+    people: int = Field(default=3, ge=1, le=100, description="how many candidates to name")
+    false_alarms: Share | None = Field(
+        default=None, description="searches for a stranger that may find somebody"
+    )
+    false_accepts: Share | None = None
+    prior: Share | None = Field(
+        default=None, description="the share of those searched for who are enrolled"
+    )
+
+
+class EnrolAsked(Asked):
+    name: str = Field(min_length=1, max_length=10_000)
+    photos: Pictures = Field(min_length=1)
+    metadata: dict[str, Any] = Field(default={}, description="of a new person, your own")
+    allow: Words = Field(default=[], description="checks of the gate to leave out, or all")
+    limits: Words = Field(default=[], description="limits of its checks, such as blurred=60")
+
+
+class PersonAsked(BaseModel):
+    """A new name, new metadata, or both."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    name: str | None = Field(default=None, min_length=1, max_length=10_000)
+    metadata: dict[str, Any] | None = None
+
+
+class FeedbackAsked(Asked):
+    photo: Picture
+    collection: str = Field(default=DEFAULT, max_length=200)
+    person: str | None = Field(
+        default=None, max_length=10_000, description="whom it does not show; null: a stranger"
+    )
+
+
 # Answers.
 
 
@@ -121,10 +169,133 @@ class AnswerShape(BaseModel):
 
 
 class VerifyAnswer(AnswerShape):
+    """accepted: also by what was learned from faces that are not this person (objection)."""
+
+    person: str | None = None
+    objection: dict[str, Any] | None = None
     scores: list[float]
     words: list[str]
     photos: list[FaceShape]
     model: str
+
+
+class CandidateShape(AnswerShape):
+    """best: the highest cosine; wrong_people: how many score as high in a search on average."""
+
+    person: str
+    photos: int
+    best: float
+    false_alarms: Rate | None
+    wrong_people: float | None
+    objection: dict[str, Any] | None
+
+
+class RuleShape(BaseModel):
+    people: int
+    target: float | None
+    alarms: float | None
+    asked: str
+
+
+class IdentifyAnswer(BaseModel):
+    """person: who it is, null: nobody whom the evidence is enough for."""
+
+    person: str | None
+    candidates: list[CandidateShape]
+    rule: RuleShape
+    words: list[str]
+    photo: FaceShape
+    gallery: str
+    model: str
+
+
+class CollectionsAnswer(BaseModel):
+    collections: list[str]
+
+
+class CollectionAnswer(BaseModel):
+    collection: str
+    people: int
+    photos: int
+    model: str
+
+
+class DroppedAnswer(BaseModel):
+    collection: str
+    dropped: bool
+
+
+class PersonShape(BaseModel):
+    name: str
+    photos: int
+    metadata: dict[str, Any]
+    added: str
+
+
+class PeopleAnswer(BaseModel):
+    """total: of all that were searched for; next: `after` of the next page, null on the last."""
+
+    people: list[PersonShape]
+    total: int
+    next: str | None
+
+
+class PhotoShape(BaseModel):
+    id: str
+    person: str
+    source: str
+    facts: dict[str, Any]
+    added: str
+
+
+class PersonAnswer(BaseModel):
+    name: str
+    photos: list[PhotoShape]
+    metadata: dict[str, Any]
+    added: str
+
+
+class ReasonShape(BaseModel):
+    code: str
+    words: str
+    value: float | None
+    limit: float | None
+
+
+class EnrolledPhoto(BaseModel):
+    """id: null if the gate refused it, with the reasons; again: it was there already."""
+
+    photo: str
+    accepted: bool
+    again: bool
+    id: str | None
+    reasons: list[ReasonShape]
+    quality: dict[str, Any] | None
+
+
+class EnrolAnswer(BaseModel):
+    person: str
+    added: int
+    photos: list[EnrolledPhoto]
+    notes: list[str]
+    words: list[str]
+    gallery: str
+    model: str
+
+
+class RemovedAnswer(BaseModel):
+    photos: int
+
+
+class FeedbackAnswer(BaseModel):
+    id: str
+    collection: str
+    person: str | None
+    added: str
+
+
+class FeedbackListAnswer(BaseModel):
+    feedback: list[FeedbackAnswer]
 
 
 class ModelShape(BaseModel):

@@ -1,0 +1,420 @@
+"""The routes about people: collections, enrolment, search, and what is not this person."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Header, Path, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sphereface2.galleries.gallery import Gallery, knows
+from sphereface2.recognition.enrolment import Enrolment
+from sphereface2.recognition.gate import Gate
+from sphereface2.service.bodies import read_body, takes
+from sphereface2.service.engine import RequestRecognizer
+from sphereface2.service.errors import ApiError
+from sphereface2.service.guard import SLASH
+from sphereface2.service.routes import WithCrops, verify_answer
+from sphereface2.service.service import Service
+from sphereface2.service.shapes import (
+    DEFAULT,
+    Asked,
+    CollectionAnswer,
+    CollectionsAnswer,
+    DroppedAnswer,
+    EnrolAnswer,
+    EnrolAsked,
+    FeedbackAnswer,
+    FeedbackAsked,
+    FeedbackListAnswer,
+    IdentifyAnswer,
+    IdentifyAsked,
+    PeopleAnswer,
+    PersonAnswer,
+    PersonAsked,
+    PersonShape,
+    PhotoShape,
+    RemovedAnswer,
+    VerifyAnswer,
+    VerifyPersonAsked,
+    face_shape,
+)
+
+Collection = Annotated[str, Path(max_length=200)]
+InQuery = Annotated[str, Query(max_length=200)]
+Name = Annotated[str, Path(max_length=10_000, description="a slash in it is written %2F")]
+T = TypeVar("T")
+
+
+async def idempotency_key(
+    request: Request,
+    idempotency_key: Annotated[
+        str | None,
+        Header(description="a repeated request with this key changes nothing more"),
+    ] = None,
+) -> str | None:
+    """The key of a write, one for each caller."""
+    if idempotency_key is None:
+        return None
+    if not re.fullmatch(r"[\x21-\x7e]{1,200}", idempotency_key):
+        raise ApiError(
+            422, "invalid", "an Idempotency-Key has 1 to 200 visible ASCII characters, no blanks"
+        )
+    caller = getattr(request.state, "caller", "")
+    return f"{caller} {idempotency_key}"
+
+
+Key = Annotated[str | None, Depends(idempotency_key)]
+
+
+def about_people(service: Service) -> APIRouter:
+    """The routes of a service that keeps people."""
+    routes = APIRouter()
+    read = [Depends(service.access.may(write=False))]
+    write = [Depends(service.access.may(write=True))]
+
+    async def use(
+        collection: str,
+        work: Callable[[RequestRecognizer, Gallery], T],
+        asked: Asked | None = None,
+    ) -> T:
+        def request(recognizer: RequestRecognizer) -> T:
+            def with_gallery(gallery: Gallery) -> T:
+                return work(recognizer, gallery)
+
+            return service.collections.use(collection, with_gallery)
+
+        return await service.run(request, asked)
+
+    @routes.get("/v1/collections", dependencies=read)
+    async def collections() -> CollectionsAnswer:
+        """The names of all collections."""
+        names = await service.run(lambda _: service.collections.names())
+        return CollectionsAnswer(collections=names)
+
+    @routes.get("/v1/collections/{collection}", dependencies=read)
+    async def collection(collection: Collection) -> CollectionAnswer:
+        """How many people and photos a collection holds."""
+        return await use(collection, _size)
+
+    @routes.put("/v1/collections/{collection}", dependencies=write)
+    async def create(collection: Collection, response: Response) -> CollectionAnswer:
+        """Make a collection: 201 if it is new, 200 if it is there."""
+        new = await service.run(lambda _: service.collections.create(collection))
+        response.status_code = 201 if new else 200
+        return await use(collection, _size)
+
+    @routes.delete("/v1/collections/{collection}", dependencies=write)
+    async def drop(collection: Collection) -> DroppedAnswer:
+        """Remove a collection with everybody in it; the default one is made again, empty."""
+        there = await service.run(lambda _: service.collections.drop(collection))
+        return DroppedAnswer(collection=collection, dropped=there)
+
+    @routes.get("/v1/collections/{collection}/people", dependencies=read)
+    async def people(
+        collection: Collection,
+        search: Annotated[str, Query(max_length=200, description="a part of the name")] = "",
+        after: Annotated[str, Query(max_length=10_000, description="names after this one")] = "",
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    ) -> PeopleAnswer:
+        """Everybody, by name, some at a time."""
+
+        def work(_: RequestRecognizer, gallery: Gallery) -> PeopleAnswer:
+            part = search.casefold()
+            found = [each for each in gallery.people() if part in each.name.casefold()]
+            rest = [each for each in found if each.name > after] if after else found
+            shown = [PersonShape.model_validate(asdict(each)) for each in rest[:limit]]
+            return PeopleAnswer(
+                people=shown, total=len(found), next=shown[-1].name if len(rest) > limit else None
+            )
+
+        return await use(collection, work)
+
+    @routes.post(
+        "/v1/collections/{collection}/people",
+        dependencies=write,
+        status_code=201,
+        openapi_extra=takes(EnrolAsked),
+    )
+    async def enrol(
+        collection: Collection,
+        asked: Annotated[EnrolAsked, Depends(read_body(EnrolAsked))],
+        key: Key,
+        crops: WithCrops = False,
+    ) -> EnrolAnswer:
+        """Add photos to a person, who is made if new; photos that the gate refuses have reasons.
+
+        422 `not_enrolled` if it refuses all of them; `details` then holds the reasons.
+        """
+        service.require_few(asked.photos)
+        gate = _gate(asked)
+
+        def work(recognizer: RequestRecognizer, gallery: Gallery) -> EnrolAnswer:
+            photos = recognizer.photos(asked.photos)
+            done = recognizer.enroll(
+                asked.name,
+                photos,
+                gallery,
+                gate=gate,
+                metadata=asked.metadata or None,
+                key=key,
+            )
+            if key is not None:
+                _require_theirs(gallery, done)
+            answer = EnrolAnswer.model_validate({**done.to_mapping(), "words": done.sentences()})
+            if not any(each.accepted for each in done.photos):
+                raise ApiError(
+                    422, "not_enrolled", done.sentences()[0], details=answer.model_dump()
+                )
+            return answer
+
+        answer = await use(collection, work, asked)
+        service.metrics.decisions.labels("enrol", "enrolled").inc(answer.added)
+        return answer
+
+    @routes.get("/v1/collections/{collection}/people/{person}", dependencies=read)
+    async def show(collection: Collection, person: Name) -> PersonAnswer:
+        """A person with all photos."""
+        return await use(collection, lambda _, gallery: _person(gallery, _name(person)))
+
+    @routes.patch(
+        "/v1/collections/{collection}/people/{person}",
+        dependencies=write,
+        openapi_extra=takes(PersonAsked),
+    )
+    async def change(
+        collection: Collection,
+        person: Name,
+        asked: Annotated[PersonAsked, Depends(read_body(PersonAsked))],
+        key: Key,
+    ) -> PersonAnswer:
+        """Give a person another name, other metadata, or both."""
+        name = _name(person)
+
+        def work(_: RequestRecognizer, gallery: Gallery) -> PersonAnswer:
+            with_key = (lambda what: None) if key is None else (lambda what: f"{key} {what}")
+            try:
+                if asked.metadata is not None:
+                    gallery.describe(name, asked.metadata, key=with_key("describe"))
+                if asked.name is not None:
+                    gallery.rename(name, asked.name, key=with_key("rename"))
+            except ValueError as error:
+                raise _about(gallery, name, error) from None
+            return _person(gallery, name if asked.name is None else asked.name)
+
+        return await use(collection, work)
+
+    @routes.delete("/v1/collections/{collection}/people/{person}", dependencies=write)
+    async def remove(collection: Collection, person: Name, key: Key) -> RemovedAnswer:
+        """Remove a person with all photos; no byte of them stays."""
+        name = _name(person)
+
+        def work(_: RequestRecognizer, gallery: Gallery) -> RemovedAnswer:
+            try:
+                return RemovedAnswer(photos=gallery.remove(name, key=key))
+            except ValueError as error:
+                raise _about(gallery, name, error) from None
+
+        return await use(collection, work)
+
+    @routes.post(
+        "/v1/collections/{collection}/people/{person}/verify",
+        dependencies=read,
+        openapi_extra=takes(VerifyPersonAsked),
+    )
+    async def verify(
+        collection: Collection,
+        person: Name,
+        asked: Annotated[VerifyPersonAsked, Depends(read_body(VerifyPersonAsked))],
+        crops: WithCrops = False,
+    ) -> VerifyAnswer:
+        """Whether a photo shows somebody who is enrolled, by all of their photos."""
+        name = _name(person)
+
+        def work(recognizer: RequestRecognizer, gallery: Gallery) -> VerifyAnswer:
+            _known(gallery, name)
+            (photo,) = recognizer.photos([asked.photo])
+            done = recognizer.verify_person(
+                photo,
+                gallery,
+                name,
+                false_accepts=service.false_accepts(asked.false_accepts),
+                prior=asked.prior,
+            )
+            return verify_answer(done, crops=crops)
+
+        answer = await use(collection, work, asked)
+        service.metrics.decided("verify", answer.accepted)
+        return answer
+
+    @routes.get(
+        "/v1/collections/{collection}/photos/{photo}/crop",
+        dependencies=read,
+        response_class=Response,
+        responses={200: {"content": {"image/png": {}}}},
+    )
+    async def crop(collection: Collection, photo: Annotated[str, Path(max_length=200)]) -> Response:
+        """The aligned face of a photo that is enrolled, as PNG."""
+
+        def work(_: RequestRecognizer, gallery: Gallery) -> bytes:
+            try:
+                return gallery.crop(photo)
+            except ValueError as error:
+                raise ApiError(404, "unknown_photo", str(error)) from None
+
+        found = await use(collection, work)
+        if not found:
+            raise ApiError(404, "no_crop", "no picture of this photo was kept")
+        return Response(found, media_type="image/png")
+
+    @routes.delete("/v1/collections/{collection}/photos/{photo}", dependencies=write)
+    async def remove_photo(
+        collection: Collection, photo: Annotated[str, Path(max_length=200)], key: Key
+    ) -> RemovedAnswer:
+        """Remove one photo; a person whose last photo it is stays, without any."""
+
+        def work(_: RequestRecognizer, gallery: Gallery) -> RemovedAnswer:
+            try:
+                return RemovedAnswer(photos=gallery.remove_photos([photo], key=key))
+            except ValueError as error:
+                raise ApiError(404, "unknown_photo", str(error)) from None
+
+        return await use(collection, work)
+
+    @routes.post("/v1/identify", dependencies=read, openapi_extra=takes(IdentifyAsked))
+    async def identify(
+        asked: Annotated[IdentifyAsked, Depends(read_body(IdentifyAsked))], crops: WithCrops = False
+    ) -> IdentifyAnswer:
+        """Who of a collection a photo shows, with the false alarms of a gallery of its size."""
+
+        def work(recognizer: RequestRecognizer, gallery: Gallery) -> IdentifyAnswer:
+            if gallery.count()[1] == 0:
+                raise ApiError(409, "nobody_enrolled", "there is nobody in this collection yet")
+            (photo,) = recognizer.photos([asked.photo])
+            wanted = asked.false_accepts
+            if asked.false_alarms is None:
+                wanted = service.false_accepts(wanted)
+            done = recognizer.identify(
+                photo,
+                gallery,
+                false_alarms=asked.false_alarms,
+                false_accepts=wanted,
+                people=asked.people,
+                prior=asked.prior,
+            )
+            face = face_shape(done.photo, crops=crops)
+            return IdentifyAnswer.model_validate({**done.to_mapping(), "photo": face})
+
+        answer = await use(asked.collection, work, asked)
+        first = answer.candidates[0].accepted
+        service.metrics.decided("identify", first if answer.person is None else True)
+        return answer
+
+    @routes.post(
+        "/v1/feedback", dependencies=write, status_code=201, openapi_extra=takes(FeedbackAsked)
+    )
+    async def feedback(
+        asked: Annotated[FeedbackAsked, Depends(read_body(FeedbackAsked))], key: Key
+    ) -> FeedbackAnswer:
+        """Keep a face as not this person, or without `person` as a stranger to all."""
+
+        def work(recognizer: RequestRecognizer, gallery: Gallery) -> FeedbackAnswer:
+            if asked.person is not None:
+                _known(gallery, asked.person)
+            (photo,) = recognizer.photos([asked.photo])
+            kept = recognizer.reject(photo, asked.person, gallery, key=key)
+            return FeedbackAnswer(
+                id=kept.id, collection=gallery.name, person=kept.person, added=kept.added
+            )
+
+        return await use(asked.collection, work, asked)
+
+    @routes.get("/v1/feedback", dependencies=read)
+    async def all_feedback(
+        collection: InQuery = DEFAULT,
+        person: Annotated[str | None, Query(max_length=10_000)] = None,
+    ) -> FeedbackListAnswer:
+        """The faces that are not this person, or without `person` the strangers."""
+
+        def work(_: RequestRecognizer, gallery: Gallery) -> FeedbackListAnswer:
+            if person is not None:
+                _known(gallery, person)
+            return FeedbackListAnswer(
+                feedback=[
+                    FeedbackAnswer(
+                        id=each.id, collection=gallery.name, person=each.person, added=each.added
+                    )
+                    for each in gallery.negatives(person)
+                ]
+            )
+
+        return await use(collection, work)
+
+    @routes.delete("/v1/feedback/{feedback}", dependencies=write)
+    async def undo(
+        feedback: Annotated[str, Path(max_length=200)], key: Key, collection: InQuery = DEFAULT
+    ) -> DroppedAnswer:
+        """Forget a face that was marked."""
+
+        def work(_: RequestRecognizer, gallery: Gallery) -> DroppedAnswer:
+            try:
+                gallery.remove_negative(feedback, key=key)
+            except ValueError as error:
+                raise ApiError(404, "unknown_feedback", str(error)) from None
+            return DroppedAnswer(collection=gallery.name, dropped=True)
+
+        return await use(collection, work)
+
+    return routes
+
+
+def _size(_: RequestRecognizer, gallery: Gallery) -> CollectionAnswer:
+    people, photos = gallery.count()
+    return CollectionAnswer(
+        collection=gallery.name, people=people, photos=photos, model=gallery.model
+    )
+
+
+def _name(person: str) -> str:
+    return person.replace(SLASH, "/")
+
+
+def _gate(asked: EnrolAsked) -> Gate:
+    try:
+        return Gate.of(allow=asked.allow, limits=asked.limits)
+    except ValueError as error:
+        raise ApiError(422, "invalid", str(error)) from None
+
+
+def _known(gallery: Gallery, name: str) -> Any:
+    try:
+        return gallery.person(name)
+    except ValueError as error:
+        raise ApiError(404, "unknown_person", str(error)) from None
+
+
+def _about(gallery: Gallery, name: str, error: ValueError) -> ApiError:
+    """Why a person could not be changed: there is no such person, or another reason."""
+    _known(gallery, name)
+    taken = "already called" in str(error)
+    return ApiError(409 if taken else 422, "name_taken" if taken else "invalid", str(error))
+
+
+def _person(gallery: Gallery, name: str) -> PersonAnswer:
+    person = _known(gallery, name)
+    photos = [PhotoShape.model_validate(asdict(each)) for each in gallery.photos(person.name)]
+    return PersonAnswer.model_validate({**asdict(person), "photos": photos})
+
+
+def _require_theirs(gallery: Gallery, done: Enrolment) -> None:
+    """Refuse a key that was used for other photos: their ids are not this person's."""
+    ids = {each.id for each in done.photos if each.id is not None}
+    known = knows(gallery, done.person)
+    if ids and not (known and ids <= {each.id for each in gallery.photos(done.person)}):
+        raise ApiError(
+            409, "key_reused", "this Idempotency-Key was used for another request before"
+        )

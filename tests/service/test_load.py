@@ -1,0 +1,342 @@
+"""Many at once: batches, a bounded line, deadlines, and an end that loses nothing."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sphereface2 import Recognizer
+from sphereface2.service.errors import BusyError, DeadlineError
+from sphereface2.service.logs import JsonLines
+from sphereface2.service.micro_batches import Crops, MicroBatches
+from tests.service.conftest import Start, code
+
+Pictures = dict[str, bytes]
+
+
+def crop(value: int) -> NDArray[np.uint8]:
+    return np.full((4, 4, 3), value, np.uint8)
+
+
+def value_of(crops: Crops) -> NDArray[np.float32]:
+    return np.array([[float(each[0, 0, 0])] for each in crops], np.float32)
+
+
+class Gate:
+    """A network that waits until it is let go, and tells its batches."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.batches: list[list[int]] = []
+
+    def __call__(self, crops: Crops) -> NDArray[np.float32]:
+        values = [int(each[0, 0, 0]) for each in crops]
+        self.batches.append(values)
+        assert self.open.wait(300)
+        if 255 in values:
+            raise ValueError("255 cannot be embedded")
+        return value_of(crops)
+
+
+def wait_until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def later(seconds: float = 300.0) -> float:
+    return time.monotonic() + seconds
+
+
+def test_those_who_wait_are_the_next_batch() -> None:
+    network = Gate()
+    batches = MicroBatches(network, most=4)
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(batches.embed, [crop(0)], deadline=later())
+        wait_until(lambda: len(network.batches) == 1)
+        others = []
+        for number in range(1, 7):
+            others.append(pool.submit(batches.embed, [crop(number)], deadline=later()))
+            wait_until(lambda number=number: batches.waiting == number)  # type: ignore[misc]
+        network.open.set()
+        assert first.result().tolist() == [[0.0]]
+        assert [each.result().tolist() for each in others] == [[[float(n)]] for n in range(1, 7)]
+    assert network.batches == [[0], [1, 2, 3, 4], [5, 6]]
+    batches.close()
+
+
+def test_a_faulty_face_fails_alone() -> None:
+    network = Gate()
+    batches = MicroBatches(network, most=8)
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(batches.embed, [crop(0)], deadline=later())]
+        wait_until(lambda: len(network.batches) == 1)
+        for number, value in enumerate((1, 255, 3), start=1):
+            jobs.append(pool.submit(batches.embed, [crop(value)], deadline=later()))
+            wait_until(lambda number=number: batches.waiting == number)  # type: ignore[misc]
+        network.open.set()
+        assert [jobs[n].result().tolist() for n in (0, 1, 3)] == [[[0.0]], [[1.0]], [[3.0]]]
+        with pytest.raises(ValueError, match="255 cannot"):
+            jobs[2].result()
+    assert batches.alive
+    batches.close()
+
+
+def test_the_line_is_bounded_and_late_faces_are_never_embedded() -> None:
+    network = Gate()
+    batches = MicroBatches(network, depth=2)
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(batches.embed, [crop(0)], deadline=later())
+        wait_until(lambda: len(network.batches) == 1)
+        late = pool.submit(batches.embed, [crop(1), crop(2)], deadline=later(0.2))
+        wait_until(lambda: batches.waiting == 2)
+        with pytest.raises(BusyError) as error:
+            batches.embed([crop(3)], deadline=later())
+        assert error.value.seconds > 0
+        with pytest.raises(DeadlineError):
+            late.result()
+        network.open.set()
+        first.result()
+    batches.close()
+    assert network.batches == [[0]]
+    with pytest.raises(BusyError):
+        batches.embed([crop(1)], deadline=later())
+
+
+def test_many_at_once_get_their_own_answers(
+    client: httpx.Client, pictures: Pictures, place: Path
+) -> None:
+    recognizer = Recognizer(place / "model")
+    wanted = {name: recognizer.embed([place / f"{name}.png"])[0] for name in "abcd"}
+
+    def ask(number: int) -> float:
+        name = "abcd"[number % 4]
+        answer = client.post("/v1/embed", files={"photos": pictures[name]})
+        return float(np.array(answer.json()["embeddings"][0]) @ wanted[name])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert min(pool.map(ask, range(40))) > 0.9999
+
+
+def test_a_full_service_says_when_to_come_again(start: Start, pictures: Pictures) -> None:
+    client = start(max_pending=1)
+    files = {"photos": pictures["a"]}
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: client.post("/v1/embed", files=files), range(24)))
+    states = {each.status_code for each in answers}
+    assert states == {200, 429}
+    for each in answers:
+        if each.status_code == 429:
+            assert code(each) == "busy"
+            assert int(each.headers["retry-after"]) >= 1
+    assert client.post("/v1/embed", files=files).status_code == 200
+    assert "sphereface2_pending_requests 0.0" in client.get("/metrics").text
+
+
+def test_a_deadline_is_a_503(start: Start, pictures: Pictures) -> None:
+    client = start(deadline=0.0001)
+    refused = client.post("/v1/embed", files={"photos": pictures["a"]})
+    assert (refused.status_code, code(refused)) == (503, "deadline")
+    assert int(refused.headers["retry-after"]) >= 1
+
+
+# The command, as a process.
+
+
+@contextmanager
+def served(*words: object, environment: dict[str, str] | None = None) -> Iterator[tuple[Any, str]]:
+    """A running `sphereface2 serve` and its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sphereface2", "serve", *(str(word) for word in words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[-1]
+        yield process, address
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=300)
+
+
+def wait_until_ready(address: str) -> None:
+    def ready() -> bool:
+        try:
+            return httpx.get(f"{address}/v1/health/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    wait_until(ready)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sigterm_loses_nothing_that_was_acknowledged(
+    place: Path, pictures: Pictures, tmp_path: Path, workers: int
+) -> None:
+    acknowledged: list[str] = []
+    options = ["--port", 0, "--gallery", tmp_path / "people", "--workers", workers]
+    with served(place / "model", *options) as (process, address):
+        wait_until_ready(address)
+        stop = threading.Event()
+
+        def enrol(client: int) -> None:
+            number = 0
+            with httpx.Client(base_url=address, timeout=300) as http:
+                while not stop.is_set():
+                    name = f"person {client} {number}"
+                    number += 1
+                    try:
+                        done = http.post(
+                            "/v1/collections/default/people",
+                            files={"photos": pictures["a"]},
+                            data={"name": name, "allow": "all", "kind": "crop"},
+                        )
+                    except httpx.TransportError:
+                        return  # not acknowledged
+                    assert done.status_code == 201, done.text
+                    acknowledged.append(name)
+
+        with ThreadPoolExecutor(4) as pool:
+            jobs = [pool.submit(enrol, number) for number in range(4)]
+            wait_until(lambda: len(acknowledged) >= 12)
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=300)
+            stop.set()
+            for job in jobs:
+                job.result()
+        assert process.returncode == 0
+    recognizer = Recognizer(place / "model")
+    gallery = recognizer.open_gallery(tmp_path / "people")
+    kept = [person.name for person in gallery.people()]
+    gallery.close()
+    assert set(acknowledged) <= set(kept)
+    assert len(kept) == len(set(kept))
+
+
+def test_workers_share_a_gallery_and_add_up_their_metrics(
+    place: Path, pictures: Pictures, tmp_path: Path
+) -> None:
+    options = ["--port", 0, "--gallery", tmp_path / "people", "--workers", 2]
+    with served(place / "model", *options) as (_, address):
+        wait_until_ready(address)
+        for number in range(10):  # each with a connection of its own: any worker may take it
+            done = httpx.post(
+                f"{address}/v1/collections/default/people",
+                files={"photos": pictures["a"]},
+                data={"name": f"person {number}", "allow": "all"},
+                timeout=300,
+            )
+            assert done.status_code == 201, done.text
+            listed = httpx.get(f"{address}/v1/collections/default").json()
+            assert listed["people"] == number + 1
+        text = httpx.get(f"{address}/metrics").text
+        assert (
+            'sphereface2_requests_total{method="POST",'
+            'route="/v1/collections/{collection}/people",status="201"} 10.0' in text
+        )
+
+
+def test_logs_are_json_without_names(place: Path, pictures: Pictures, tmp_path: Path) -> None:
+    with served(place / "model", "--port", 0, "--gallery", tmp_path / "people") as (
+        process,
+        address,
+    ):
+        with httpx.Client(base_url=address, timeout=300) as http:
+            http.post(
+                "/v1/collections/default/people",
+                files={"photos": pictures["a"]},
+                data={"name": "Rumpelstiltskin", "allow": "all"},
+            )
+            http.get("/v1/collections/default/people/Rumpelstiltskin")
+            http.get("/v1/collections/default/people/Rumpelstiltzkin")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=300)
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert [each["status"] for each in lines] == [201, 200, 404]
+    assert {each["route"] for each in lines} == {
+        "/v1/collections/{collection}/people",
+        "/v1/collections/{collection}/people/{person}",
+    }
+    assert "umpelstil" not in errors
+
+
+def test_an_error_is_logged_by_its_kind_and_place_alone() -> None:
+    try:
+        raise RuntimeError("Rumpelstiltskin")
+    except RuntimeError:
+        record = logging.LogRecord("x", logging.ERROR, "f", 1, "failed", (), sys.exc_info())
+    line = json.loads(JsonLines().format(record))
+    assert line["error"] == "RuntimeError"
+    assert "test_load.py" in line["through"][0]
+    assert "Rumpelstiltskin" not in json.dumps(line)
+
+
+def refused(*words: object, environment: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "sphereface2", "serve", *(str(word) for word in words)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **(environment or {})},
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("sphereface2: ")
+    assert len(done.stderr.splitlines()) == 1
+    return done.stderr
+
+
+def test_a_service_that_cannot_start_says_why(place: Path, client: httpx.Client) -> None:
+    assert "needs API keys" in refused(place / "model", "--host", "0.0.0.0", "--port", 0)
+    taken = client.base_url.port
+    assert "another program listens there" in refused(place / "model", "--port", taken)
+    assert "no run or model folder" in refused(place / "nothing", "--port", 0)
+    gallery = ["--gallery", place / "a.png", "--port", 0]
+    assert "is not a folder" in refused(place / "model", *gallery)
+    rate = ["--false-accepts", "1e-9", "--port", 0]
+    assert "cannot tell" in refused(place / "model", *rate)
+    assert "did you mean 'mtcnn'" in refused(place / "model", "--detector", "mtcn", "--port", 0)
+
+
+def test_torch_is_not_loaded(place: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys, threading, time, httpx\n"
+        "from sphereface2.service.server import serve\n"
+        "from sphereface2.service.settings import Settings\n"
+        "from pathlib import Path\n"
+        "def ask(address):\n"
+        "    def work():\n"
+        "        import os, signal\n"
+        "        with open(sys.argv[3], 'rb') as f: photo = f.read()\n"
+        "        answer = httpx.post(address + '/v1/verify', timeout=300,\n"
+        "            files=[('photo', photo), ('person', photo)])\n"
+        "        print(answer.status_code, 'torch' in sys.modules)\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    threading.Thread(target=work).start()\n"
+        "serve(Settings(model=Path(sys.argv[1]), gallery=sys.argv[2], port=0), announce=ask)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, place / "model", tmp_path / "people", place / "a.png"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout.split() == ["200", "False"], done.stderr
