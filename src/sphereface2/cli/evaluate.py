@@ -271,11 +271,12 @@ def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
             "--embeddings"
         )
     from sphereface2.experiments.paper.published import LOSSES
-    from sphereface2.models.folder import NETWORKS
+    from sphereface2.models.folder import NETWORKS, find_model
     from sphereface2.runs.evaluate import evaluate as evaluate_run
 
-    _refuse_onnx(given)
     folder = Path(given[0])
+    if _is_onnx(folder):
+        folder = find_model(folder)
     if any((folder / name).is_file() for name in NETWORKS):
         raise ValueError(
             f"{folder} is a model folder, which has no sets of its own: name some with --on, or a "
@@ -327,8 +328,7 @@ def _sort_words(
             f"'{changes[0]}' changes the config of a run; with --on, --protocol and --embeddings "
             "use the options (--help lists them)"
         )
-    _refuse_onnx(given)
-    chosen = next((word for word in given if is_model(Path(word))), None)
+    chosen = next((word for word in given if is_model(Path(word)) or _is_onnx(Path(word))), None)
     if chosen is None and embeddings is None:
         # What is not a file may be a misspelt model; saved embeddings need none.
         chosen = next((word for word in given if not Path(word).is_file()), None)
@@ -338,12 +338,8 @@ def _sort_words(
     return (None if chosen is None else Path(chosen)), [*on, *rest]
 
 
-def _refuse_onnx(words: Sequence[str]) -> None:
-    for word in (word for word in words if word.lower().endswith(".onnx")):
-        raise ValueError(
-            f"{word} says nothing about the pixels that it takes; make a model folder of it: "
-            f"sphereface2 import {word} FOLDER --size 112"
-        )
+def _is_onnx(path: Path) -> bool:
+    return path.suffix.lower() == ".onnx" and path.is_file()
 
 
 def _refuse_mixtures(

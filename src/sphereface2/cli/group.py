@@ -48,8 +48,8 @@ def group(
         typer.Option(
             metavar="RATE",
             help="The threshold in words: how many pairs of different people may reach it: 1e-4, "
-            "0.01%, '1 in 10,000'. If not given, 1 in as many as there are faces, at most 1 in "
-            "1,000; for an OUT that is there, as before.",
+            "0.01%, '1 in 10,000'. If not given, 1 in 1,000, or fewer among more than 10,000 "
+            "faces; for an OUT that is there, as before.",
         ),
     ] = None,
     threshold: Annotated[

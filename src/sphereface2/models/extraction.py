@@ -168,7 +168,9 @@ class ModelEmbedder(Embedder):
 
 
 def is_model(path: Path) -> bool:
-    """Whether a path is a model folder, or a run folder that holds one."""
+    """Whether a path is a model folder, its network, or a run folder that holds one."""
+    if path.name in NETWORKS and path.is_file():
+        return True
     folders = (path, path / IN_RUN)
     return any((folder / name).is_file() for folder in folders for name in NETWORKS)
 

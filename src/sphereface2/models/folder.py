@@ -296,8 +296,10 @@ def _write_folder(
 
 
 def find_model(path: Path | str) -> Path:
-    """The model folder that a path means: itself, or the one of a finished run."""
+    """The model folder that a path means: itself, that of its network, or of a finished run."""
     folder = Path(path)
+    if folder.name in NETWORKS and folder.is_file() and folder.with_name(CONFIG).is_file():
+        folder = folder.parent
     if folder.suffix.lower() == ".onnx" and folder.is_file():
         raise ValueError(
             f"{folder} says nothing about the pixels that it takes; make a model folder of it: "

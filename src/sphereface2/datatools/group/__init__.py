@@ -132,13 +132,13 @@ def regroup(out: Path, change: str, *words: Any) -> Groups:
 
 
 def default_false_accepts(faces: int, calibration: Calibration) -> float:
-    """One in as many pairs as there are faces, but 1 in 1,000 at most and as far as is resolved.
+    """1 in 1,000, and among more than 10,000 faces so few that ten strangers reach a face.
 
-    Then about one stranger reaches the threshold with a face, however many there are. To join a
-    person the mean over all their faces must, which fewer do.
+    To join a person the mean over all their faces must reach the threshold, which fewer do. Not
+    rarer than the calibration resolves.
     """
     pairs = ranked_impostors(calibration).pairs
-    return max(min(DEFAULT_FALSE_ACCEPTS, 1 / faces), 1 / pairs)
+    return max(min(DEFAULT_FALSE_ACCEPTS, 10 / faces), 1 / pairs)
 
 
 # -- what is asked for -----------------------------------------------------------------------------
