@@ -180,7 +180,7 @@ MISTAKES = [
     (["compare", "a", "bare"], "bare holds no scores.npz: evaluate the run first"),
     (["compare", "a", "nowhere"], "nowhere holds no scores.npz"),
     (["calibrate", "nowhere"], "there is no run or model folder nowhere"),
-    (["calibrate", "bare"], "name a set with --on SET"),
+    (["calibrate", "bare"], "bare holds no model"),
     (["calibrate", "net"], "name a set with --on SET"),
     (["calibrate", "net", "--on", "lfw.bin"], "there is no verification set 'lfw.bin'"),
     (["calibrate", "net", "--on", "mine.txt"], "mine.txt are missing"),

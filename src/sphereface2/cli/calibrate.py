@@ -53,14 +53,14 @@ def calibrate(
     from rich.console import Console
 
     from sphereface2.evaluation.calibration import FAR_TARGETS
-    from sphereface2.models.folder import recorded_flip
+    from sphereface2.models.folder import find_model, recorded_flip
     from sphereface2.reporting.pages.calibration import (
         bias_sentence,
         thresholds_content,
         write_calibration_picture,
     )
     from sphereface2.runs.calibrate import calibrate_model
-    from sphereface2.runs.folder import MODEL, read_history
+    from sphereface2.runs.folder import read_history
 
     if not on:
         refuse_idle(
@@ -69,9 +69,7 @@ def calibrate(
             because="is for the images of lists named with --on; a run's own sets know theirs",
         )
     chosen = None if missing is None else checked_missing(missing)
-    if not model.is_dir():
-        raise FileNotFoundError(f"there is no run or model folder {model}")
-    folder = model / MODEL if (model / MODEL).is_dir() else model
+    folder = find_model(model)
     place = picture or folder.parent / "calibration.png"
     require_writable(place, is_file=True)
     require_writable(folder)

@@ -6,14 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sphereface2.cli.console import Watch, console, stoppable
-from sphereface2.cli.options import Flip, Workers, readers, refuse_idle
-from sphereface2.cli.verify import Crops
+from sphereface2.cli.options import (
+    AsJson,
+    Crops,
+    Flip,
+    Workers,
+    kind_of_photos,
+    print_json,
+    readers,
+    refuse_idle,
+)
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
     from sphereface2.datatools.group.groups import Groups
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Out = Annotated[Path, typer.Argument(metavar="OUT", help="A folder that 'group' has written.")]
 PersonWord = Annotated[str, typer.Argument(metavar="PERSON", help="person-12, 12, or a name.")]
 
@@ -79,7 +86,7 @@ def group(
         ),
     ] = False,
     workers: Workers = None,
-    json: Json = False,
+    json: AsJson = False,
 ) -> None:
     """Group photos by the people in them: sphereface2 group photos people --model MODEL
 
@@ -102,7 +109,7 @@ def group(
             photos,
             out,
             model=model,
-            kind="auto" if crops is None else "crop" if crops else "photo",
+            kind=kind_of_photos(crops),
             detector=detector,
             options=options,
             flip=flip,
@@ -121,7 +128,7 @@ def name(
     out: Out,
     person: PersonWord,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name; '' takes it away.")],
-    json: Json = False,
+    json: AsJson = False,
 ) -> None:
     """Give a person a name: sphereface2 regroup name OUT person-12 "Anna" """
     _change(out, "name", person, name, as_json=json)
@@ -133,7 +140,7 @@ def merge(
     people: Annotated[
         list[str], typer.Argument(metavar="PERSON...", help="Who is one person; the first stays.")
     ],
-    json: Json = False,
+    json: AsJson = False,
 ) -> None:
     """Make one person of several: sphereface2 regroup merge OUT person-3 person-12"""
     _change(out, "merge", *people, as_json=json)
@@ -146,14 +153,14 @@ def split(
     faces: Annotated[
         list[int], typer.Argument(metavar="FACE...", help="Their numbers: on the page, faces.csv.")
     ],
-    json: Json = False,
+    json: AsJson = False,
 ) -> None:
     """Make another person of some faces: sphereface2 regroup split OUT person-3 17 42"""
     _change(out, "split", person, faces, as_json=json)
 
 
 @regroup.command("undo")
-def undo(out: Out, json: Json = False) -> None:
+def undo(out: Out, json: AsJson = False) -> None:
     """Take back the last name, merge or split that was not taken back yet."""
     _change(out, "undo", as_json=json)
 
@@ -182,9 +189,7 @@ def _show(groups: "Groups", *, as_json: bool) -> None:
         old.unlink()
         number += 1
     if as_json:
-        from json import dumps
-
-        print(dumps(groups.to_mapping(), indent=1))
+        print_json(groups.to_mapping())
         return
     from rich.console import Console
 
