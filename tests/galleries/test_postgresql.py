@@ -171,6 +171,23 @@ def test_no_message_shows_the_password() -> None:
     assert shown_address(address) == "postgresql://me@127.0.0.1:1/faces"
 
 
+def test_a_service_file_may_hold_the_address_and_its_password(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    from psycopg.conninfo import conninfo_to_dict
+
+    lines = [f"{name}={value}" for name, value in conninfo_to_dict(address).items() if value]
+    (tmp_path / "services").write_text("\n".join(["[people]", *lines]))
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    gallery = opened("postgresql:///?service=people")
+    gallery.add("Ann", [photo(rng)])
+    gallery.close()
+    same = opened(address)
+    assert same.count() == (1, 1)
+    same.close()
+    assert shown_address("postgresql:///faces?service=people") == "postgresql:///faces"
+
+
 def test_a_dropped_collection_is_said(address: str, rng: np.random.Generator) -> None:
     gallery = opened(address)
     PostgreSQLGallery.drop(address, "default")

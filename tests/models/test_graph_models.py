@@ -1,6 +1,7 @@
 """Models in ONNX and OpenVINO files: folders like any other, with torch's embeddings."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -169,6 +170,15 @@ def test_no_torch_is_loaded_for_them(place: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "(1, 16)\n"
     assert "is a model for torch, which is not installed" in done.stderr
+
+
+def test_a_runtime_leaves_nothing_in_the_home_folder(place: Path, tmp_path: Path) -> None:
+    """ONNX Runtime's events go to its maker, and their first trace is an id in the home folder."""
+    script = f"from sphereface2 import load_model; load_model({str(place / 'onnx')!r})"
+    home = {each: str(tmp_path) for each in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME")}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ORT_")}
+    subprocess.run([sys.executable, "-c", script], check=True, env={**clean, **home})
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_runtime_is_named_with_its_command(

@@ -47,9 +47,9 @@ Start = Callable[..., httpx.Client]
 
 
 @contextmanager
-def running(settings: Settings, keys: tuple[Key, ...] = ()) -> Iterator[str]:
+def running(settings: Settings, keys: tuple[Key, ...] = (), *, port: int = 0) -> Iterator[str]:
     """The address of a server that runs in a thread."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", port)) as listener:
         server = uvicorn.Server(configure(settings, build_app(settings, keys)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -1,18 +1,23 @@
 """The page, in a real browser against a real server: what people see and can do."""
 
+import hashlib
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import cv2
 import httpx
 import numpy as np
 import pytest
 
 from sphereface2 import Recognizer
+from sphereface2.data.sources.image_file import read_image
 from sphereface2.service.app import PAGE
-from tests.service.conftest import Start
+from sphereface2.service.keys import Key
+from sphereface2.service.settings import Settings
+from tests.service.conftest import Start, running
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -21,16 +26,24 @@ CHROMIUM = shutil.which("chromium")
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed")
 
 
+Launch = Callable[..., "Browser"]
+
+
 @pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
+def launch() -> "Iterator[Launch]":
+    """Starts Debian's browser."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    # A container's root has no sandbox of its own, and its /dev/shm is small.
+    usual = ["--no-sandbox", "--disable-dev-shm-usage"]
     with playwright.sync_playwright() as driver:
-        # A container's root has no sandbox of its own, and its /dev/shm is small.
-        opened = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield opened
-        opened.close()
+        yield lambda *args: driver.chromium.launch(executable_path=CHROMIUM, args=[*usual, *args])
+
+
+@pytest.fixture(scope="module")
+def browser(launch: "Launch") -> "Iterator[Browser]":
+    opened = launch()
+    yield opened
+    opened.close()
 
 
 Visit = Callable[..., "Page"]
@@ -175,6 +188,253 @@ def test_a_model_that_is_not_calibrated_gives_no_decision(
     answer = compared(visit(at=start(model=place / "plain")), place)
     assert "No decision" in answer.inner_text()
     assert "sphereface2 calibrate MODEL --on SET" in answer.inner_text()
+
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"> & 'Bo'"
+
+
+@pytest.fixture
+def people(start: Start, tmp_path: Path) -> httpx.Client:
+    """A client of a server that keeps people, nobody yet."""
+    return start(gallery=str(tmp_path / "people"))
+
+
+def enrol(page: "Page", name: str, *photos: Path) -> "Locator":
+    """Fill in the form and send it; what became of it."""
+    form = page.locator("details.enrol")
+    if form.get_attribute("open") is None:
+        form.locator("summary").first.click()
+    form.get_by_label("Name", exact=True).fill(name)
+    form.locator("input[type=file]").set_input_files(photos)
+    form.get_by_role("button", name="Enrol", exact=True).click()
+    form.locator(".outcomes").wait_for()
+    return form.locator(".outcome")
+
+
+def names(client: httpx.Client) -> list[str]:
+    return [each["name"] for each in client.get("/v1/collections/default/people").json()["people"]]
+
+
+def marked(client: httpx.Client, person: str) -> int:
+    return len(client.get("/v1/feedback", params={"person": person}).json()["feedback"])
+
+
+@in_browser
+def test_enrol_find_deny_and_undo(visit: Visit, people: httpx.Client, place: Path) -> None:
+    page = visit("#people", at=people)
+    page.get_by_text("Nobody is enrolled here yet.").wait_for()
+    said = enrol(page, HOSTILE, place / "a.png", place / "wall.png")
+    assert f"1 photo of {HOSTILE} enrolled." in said.inner_text()
+    assert "No face was found." in said.inner_text()
+    assert names(people) == [HOSTILE]
+
+    page.get_by_role("link", name="Who is this?").click()
+    give(page, "Photo", place / "b.png")
+    row = page.get_by_role("list", name="The nearest people").get_by_role("listitem")
+    row.wait_for()
+    assert row.locator(".name bdi").inner_text() == HOSTILE
+    answer = people.post("/v1/identify", files={"photo": (place / "b.png").read_bytes()}).json()
+    assert f"score {answer['candidates'][0]['score']:.3f}" in row.inner_text()
+    row.get_by_role("img", name=f"A photo of {HOSTILE}").wait_for()
+    row.get_by_role("button", name=f"This photo does not show {HOSTILE}").click()
+    row.get_by_text(f"Kept as a face that is not {HOSTILE}.").wait_for()
+    assert marked(people, HOSTILE) == 1
+    row.get_by_role("button", name="Undo").click()
+    row.get_by_text("Undone").wait_for()
+    assert marked(people, HOSTILE) == 0
+    row.get_by_role("button", name=f"This photo does not show {HOSTILE}").click()
+    row.get_by_text("Kept as a face").wait_for()
+    assert marked(people, HOSTILE) == 1, "a second time counts, too"
+    assert page.title().startswith("Who is this?"), "a name has run as code"
+
+
+@in_browser
+def test_what_the_gate_refuses_can_be_enrolled_anyway(
+    visit: Visit, people: httpx.Client, place: Path, tmp_path: Path
+) -> None:
+    blurred = cv2.GaussianBlur(read_image(place / "c.png"), (0, 0), 4)
+    cv2.imwrite(str(tmp_path / "blurred.png"), blurred)
+    page = visit("#people", at=people)
+    said = enrol(page, "Ada", tmp_path / "blurred.png")
+    assert "No photo of Ada enrolled." in said.inner_text()
+    assert "The face is blurred" in said.inner_text()
+    assert names(people) == []
+    said.get_by_role("button", name="Enrol it anyway").click()
+    said.get_by_text("1 photo of Ada enrolled.").wait_for()
+    assert names(people) == ["Ada"]
+
+
+@in_browser
+def test_a_person_is_described_renamed_and_removed(
+    visit: Visit, people: httpx.Client, place: Path
+) -> None:
+    page = visit("#people", at=people)
+    enrol(page, "Ada", place / "a.png")
+    page.get_by_role("button", name="Show Ada").click()
+    page.get_by_role("dialog").get_by_role("button", name="Notes").click()
+    page.get_by_role("dialog").get_by_role("button", name="Add a field").click()
+    page.get_by_label("Field", exact=True).fill("<b>room</b>")
+    page.get_by_label("Value", exact=True).fill("12")
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("Saved.").first.wait_for()
+    found = people.get("/v1/collections/default/people/Ada").json()
+    assert found["metadata"] == {"<b>room</b>": "12"}
+
+    page.get_by_role("button", name="Show Ada").click()
+    assert "<b>room</b>" in page.get_by_role("dialog").inner_text()
+    page.get_by_role("dialog").get_by_role("button", name="Rename").click()
+    page.get_by_label("New name").fill(HOSTILE)
+    page.keyboard.press("Enter")
+    page.get_by_text(f"Ada is now {HOSTILE}.").first.wait_for()
+    assert names(people) == [HOSTILE]
+
+    page.get_by_label("Find a person").fill("nobody")
+    page.get_by_text("Nobody here has a name with").wait_for()
+    page.get_by_label("Find a person").fill("onerror")
+    page.get_by_role("button", name=f"Show {HOSTILE}").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert names(people) == [HOSTILE], "nothing is removed before it is confirmed"
+    page.get_by_role("button", name=f"Show {HOSTILE}").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove", exact=True).click()
+    page.get_by_text(f"{HOSTILE} is removed.").first.wait_for()
+    assert names(people) == []
+
+
+@in_browser
+def test_the_keyboard_is_enough(visit: Visit, place: Path) -> None:
+    """Two photos are compared and the threshold is changed without a mouse."""
+    page = visit()
+    page.on("filechooser", lambda chooser: None)  # they are caught from here on
+    page.get_by_role("heading", level=1).wait_for()
+    page.keyboard.press("Tab")
+    assert _focused(page) == "Skip to the content"
+    page.keyboard.press("Enter")
+    for label, photo in (("First photo", "a"), ("Second photo", "c")):
+        _tab_to(page, f"Choose a photo: {label}")
+        with page.expect_file_chooser() as chooser:
+            page.keyboard.press("Enter")
+        chooser.value.set_files(place / f"{photo}.png")
+        slot(page, label).get_by_text("One face found").wait_for()
+    page.get_by_role("region", name="Answer").locator(".verdict").wait_for()
+    page.keyboard.press("Shift+Tab")
+    _tab_to(page, "Settings", backwards=True)
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Settings").wait_for()
+    _tab_to(page, "As the service says 1 in 1,000")
+    page.keyboard.press("ArrowDown")
+    assert page.get_by_role("radio", name="At most 1 in 10 false accepts").is_checked()
+    _tab_to(page, "Compare", backwards=True)
+    page.keyboard.press("Enter")
+    answer = page.get_by_role("region", name="Answer")
+    answer.get_by_text("at most 1 in 10 false accepts").wait_for()
+
+
+def _focused(page: "Page") -> str:
+    """The name of the element that has the focus; it must be seen that it has."""
+    name, seen = page.evaluate(
+        """() => {
+            const node = document.activeElement;
+            const words = node.labels?.length ? node.labels[0].innerText : node.innerText;
+            const style = getComputedStyle(node);
+            const name = node.getAttribute('aria-label') ?? words ?? '';
+            return [name.trim().replace(/\\s+/g, ' '), parseFloat(style.outlineWidth) >= 2];
+        }"""
+    )
+    assert seen or not name, f"the focus on '{name}' cannot be seen"
+    return str(name)
+
+
+def _tab_to(page: "Page", name: str, *, backwards: bool = False) -> None:
+    passed = []
+    for _ in range(40):
+        page.keyboard.press("Shift+Tab" if backwards else "Tab")
+        passed.append(_focused(page))
+        if passed[-1] == name:
+            return
+    raise AssertionError(f"'{name}' is not reached by Tab; passed: {passed}")
+
+
+KEY = "0123456789abcdef-write"
+
+
+@in_browser
+def test_a_key_is_asked_for_and_kept_in_the_tab(visit: Visit, start: Start, place: Path) -> None:
+    key = Key("office", True, hashlib.sha256(KEY.encode()).digest())
+    page = visit(at=start(keys=(key,)))
+    page.get_by_text("This service asks for an API key.").first.wait_for()
+    give(page, "First photo", place / "a.png")
+    slot(page, "First photo").get_by_role("link", name="Open the settings").click()
+    page.get_by_label("API key").fill("wrong")
+    page.keyboard.press("Enter")
+    page.get_by_text("This API key is not known to the service.").first.wait_for()
+    page.get_by_label("API key").fill(KEY)
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="About this service").wait_for()
+    page.get_by_role("link", name="Compare").click()
+    slot(page, "First photo").get_by_text("One face found").wait_for()
+    kept = page.evaluate("() => [sessionStorage.length, localStorage.length, document.cookie]")
+    assert kept == [1, 0, ""]
+
+
+@in_browser
+def test_too_many_requests_can_be_repeated(visit: Visit, start: Start, place: Path) -> None:
+    page = visit(at=start(rate=0.5, burst=1))
+    give(page, "First photo", place / "a.png")
+    first = slot(page, "First photo")
+    first.get_by_text("Too many requests. Try again in").wait_for()
+    first.get_by_role("button", name="Try again").click()  # waits until it may be pressed
+    first.get_by_text("One face found").wait_for()
+
+
+@in_browser
+def test_a_service_that_is_gone_is_noticed_and_its_return(visit: Visit, place: Path) -> None:
+    settings = Settings(model=place / "model")
+    with running(settings) as url, httpx.Client(base_url=url) as client:
+        page = visit(at=client)
+        page.get_by_role("heading", level=1).wait_for()
+        page.get_by_text("model").first.wait_for()
+    give(page, "First photo", place / "a.png")
+    page.get_by_text("The service does not answer.").first.wait_for()
+    with running(settings, port=int(url.rpartition(":")[2])):
+        page.get_by_text("The service answers again.").wait_for()
+        slot(page, "First photo").get_by_text("One face found").wait_for()
+
+
+@in_browser
+def test_a_photo_is_taken_with_the_camera(
+    launch: "Launch", client: httpx.Client, place: Path, tmp_path: Path
+) -> None:
+    film = tmp_path / "camera.mjpeg"  # a camera that sees one picture
+    picture = cv2.resize(read_image(place / "a.png"), (640, 304))
+    film.write_bytes(cv2.imencode(".jpg", picture)[1].tobytes() * 2)
+    browser = launch(
+        "--use-fake-device-for-media-stream",
+        "--use-fake-ui-for-media-stream",
+        f"--use-file-for-fake-video-capture={film}",
+    )
+    page = browser.new_page(permissions=["camera"])
+    page.goto(str(client.base_url))
+    page.get_by_role("button", name="Camera: First photo").click()
+    page.get_by_role("button", name="Take the photo").click()
+    slot(page, "First photo").get_by_text("One face found").wait_for(timeout=20_000)
+    assert page.get_by_role("dialog").count() == 0
+    browser.close()
+
+
+@in_browser
+@pytest.mark.parametrize("view", ["compare", "search", "people", "settings"])
+def test_nothing_is_wider_than_a_small_phone(visit: Visit, people: httpx.Client, view: str) -> None:
+    size = {"width": 320, "height": 640}
+    page = visit(f"#{view}", at=people, viewport=size, color_scheme="dark")
+    page.get_by_role("heading", level=1).wait_for()
+    wide = page.evaluate("() => document.documentElement.scrollWidth")
+    assert wide == 320
+    for each in page.locator("main button:visible, main input:visible").all():
+        assert each.evaluate(
+            "node => (node.getAttribute('aria-label') ?? node.innerText) || node.labels.length"
+        ), "it has no name for a screen reader"
 
 
 def test_every_text_is_in_one_file_and_used() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, LiteralString, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import numpy as np
 
@@ -579,7 +579,7 @@ def shown_address(url: str) -> str:
     """An address without its password and options, for messages."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
-    return urlunsplit((parts.scheme, user.partition(":")[0] + at + host, parts.path, "", ""))
+    return f"{parts.scheme}://{user.partition(':')[0]}{at}{host}{parts.path}"
 
 
 def _parsed(url: str) -> tuple[str, Options]:
@@ -592,7 +592,9 @@ def _parsed(url: str) -> tuple[str, Options]:
     resolved = Options(**resolve_options("gallery", "postgresql", Options, options))
     if resolved.type == "halfvec" and resolved.index == "exact":
         raise ValueError("type=halfvec is of the HNSW index: add index=hnsw")
-    return urlunsplit(parts._replace(query=rest)), resolved
+    # Put together by hand: `urlunsplit` drops the slashes of postgresql:///people, a local server's.
+    address = f"{parts.scheme}://{parts.netloc}{parts.path}"
+    return f"{address}?{rest}" if rest else address, resolved
 
 
 def _connect(address: str, schema: str | None = None) -> Database:

@@ -29,7 +29,7 @@ from sphereface2.models.folder import (
     stored_calibration,
     weights_digest,
 )
-from sphereface2.models.runtimes import METADATA, ONNX, OPENVINO
+from sphereface2.models.runtimes import METADATA, ONNX, OPENVINO, import_runtime
 from sphereface2.models.unit_rows import unit_rows
 from sphereface2.workers import install_command
 
@@ -200,8 +200,8 @@ def _quantize(path: Path, images: Sequence[ImageArray], preprocessing: Preproces
     Values are rounded to 7 bits, for processors without VNNI add two products of 8 in 16 bits.
     """
     _package("onnx")
-    quantization = importlib.import_module("onnxruntime.quantization")
-    shapes = importlib.import_module("onnxruntime.quantization.shape_inference")
+    quantization = import_runtime("onnxruntime.quantization")
+    shapes = import_runtime("onnxruntime.quantization.shape_inference")
 
     class Reader:
         """What ONNX Runtime asks for one input after the other, until there is None."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -223,16 +224,25 @@ def _in_a_sentence(path: Path, runtime: str) -> Iterator[None]:
 @cache
 def _limit_memory() -> None:
     """Register the memory that ONNX Runtime may use, once in a process."""
-    runtime = importlib.import_module("onnxruntime")
+    runtime = import_runtime("onnxruntime")
     kind = runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
     place = runtime.OrtMemoryInfo("Cpu", kind, 0, runtime.OrtMemType.DEFAULT)
     # The others by default: how it grows, its first size and how much may lie idle.
     runtime.create_and_register_allocator(place, runtime.OrtArenaCfg(MOST_MEMORY, -1, -1, -1))
 
 
+def import_runtime(module: str) -> Any:
+    """Import a module of a runtime that must not report to its maker.
+
+    ONNX Runtime would send events and write an id to the home folder, unless told before it loads.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    return importlib.import_module(module)
+
+
 def _runtime(package: str, extra: str, why: str) -> Any:
     try:
-        return importlib.import_module(package)
+        return import_runtime(package)
     except ImportError:
         raise ValueError(f"{why}: {install_command(extra)}") from None
 

@@ -53,7 +53,7 @@ async function greet() {
       say("app.model", { name: model.name }),
       model.calibrated ? null : el("span", { class: "mark no" }, say("app.notCalibrated")),
     );
-    put(document.getElementById("banner"));
+    document.querySelector("#banner [role=alert]")?.remove();
   } catch (error) {
     put(document.getElementById("banner"), problem(error, greet));
   }
@@ -70,6 +70,6 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the address names the view
   document.getElementById("main").focus();
 });
-document.addEventListener("service-back", greet);
+document.addEventListener("reached", greet);
 show();
 greet();

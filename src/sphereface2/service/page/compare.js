@@ -20,6 +20,9 @@ export class Compare {
     onChoice((name) => {
       if (["falseAccepts", "prior"].includes(name)) this.update();
     });
+    document.addEventListener("reached", () => {
+      if (this.answer.querySelector("[role=alert]")) this.update();
+    });
     this.update();
   }
 

@@ -29,7 +29,7 @@ async function watch() {
   watching = false;
   put(banner(), icon("yes"), el("p", {}, say("errors.back")));
   banner().className = "notice good";
-  document.dispatchEvent(new Event("service-back"));
+  document.dispatchEvent(new Event("reached"));
   setTimeout(() => {
     if (!watching) put(banner());
   }, 4000);

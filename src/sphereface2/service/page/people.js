@@ -103,7 +103,7 @@ export class People {
       actions: (close) => [
         button(say("people.remove"), () => close("remove"), { class: "danger" }),
         el("span", { class: "gap" }),
-        button(say("people.metadata"), () => close("describe")),
+        button(say("people.notes"), () => close("describe")),
         button(say("people.rename"), () => close("rename")),
         button(say("people.addPhotos"), () => close("add")),
         button(say("app.close"), () => close(undefined), { class: "main" }),
@@ -123,9 +123,11 @@ export class People {
   async rename(person) {
     const field = el("input", { id: fresh("name"), value: person.name, maxlength: 200, autocomplete: "off" });
     const once = api.onceKey();
+    // A key for each new name: the same request again renames once.
+    const keyOf = (to) => `${once}-${encodeURIComponent(to)}`.slice(0, 200);
     await this.change(say("people.renameTitle", { name: person.name }), labelled(say("people.newName"), field), async () => {
       const to = field.value.trim();
-      await api.changePerson(person.name, { name: to }, once + to.length);
+      await api.changePerson(person.name, { name: to }, keyOf(to));
       return say("people.renamed", { name: person.name, to });
     });
   }
@@ -201,7 +203,7 @@ function personView(person) {
             put(trouble, problem(error));
           }
         }, { class: "quiet corner", "aria-label": say("people.removePhoto", { number: index + 1, name: person.name }), title: say("people.remove") });
-        return el("li", {}, picture, remove, el("span", { class: "small source" }, photo.source));
+        return el("li", {}, picture, remove);
       })),
       trouble,
     );
@@ -259,7 +261,6 @@ class EnrolForm {
   }
 
   preview() {
-    this.once = api.onceKey();
     put(this.outcome);
     put(
       this.chosen,
@@ -271,7 +272,7 @@ class EnrolForm {
     );
   }
 
-  async send(files = this.files, allow = []) {
+  async send(files = this.files, allow = [], once = api.onceKey()) {
     const name = this.name.value.trim();
     if (!name || !files.length) {
       put(this.outcome, el("div", { class: "notice bad", role: "alert" }, icon("open"), el("p", {}, say(name ? "people.needPhoto" : "people.needName"))));
@@ -282,12 +283,12 @@ class EnrolForm {
     put(this.outcome, el("p", { class: "busy" }, say("people.enrolling")));
     const metadata = this.metadata.value;
     try {
-      const told = await api.enrol(name, files, { metadata: Object.keys(metadata).length ? metadata : null, allow, once: this.once + allow.join("-") });
+      const told = await api.enrol(name, files, { metadata: Object.keys(metadata).length ? metadata : null, allow, once });
       this.show(told, files);
       if (told.added) this.enrolled();
     } catch (error) {
       if (error.code === "not_enrolled") this.show(error.details, files);
-      else put(this.outcome, problem(error, () => this.send(files, allow)));
+      else put(this.outcome, problem(error, () => this.send(files, allow, once)));
     } finally {
       this.submit.disabled = false;
     }

@@ -133,6 +133,9 @@ export class FaceSlot {
     this.picker = new Picker({ label, take: ([file]) => this.set(file) });
     this.picker.accept(this.node);
     this.clear();
+    document.addEventListener("reached", () => {
+      if (this.file && !this.faces && this.below.querySelector("[role=alert]")) this.set(this.file);
+    });
   }
 
   // The chosen face as a PNG, or null.
@@ -148,6 +151,7 @@ export class FaceSlot {
   }
 
   async set(file) {
+    const focused = this.node.contains(document.activeElement);
     this.clear();
     const asked = this.asked;
     this.file = file;
@@ -156,6 +160,7 @@ export class FaceSlot {
     this.frame = el("div", { class: "frame" }, this.preview());
     const remove = button([icon("cross"), el("span", { class: "unseen" }, `${say("photo.remove")}: ${this.label}`)], () => this.drop(), { class: "quiet corner", title: say("photo.remove") });
     put(this.body, el("div", { class: "stage" }, this.frame, remove), this.below);
+    if (focused) remove.focus();
     this.changed();
     try {
       const found = await api.detect(file);

@@ -20,6 +20,9 @@ export class Search {
     onChoice((name) => {
       if (["collection", "falseAlarms"].includes(name)) this.update();
     });
+    document.addEventListener("reached", () => {
+      if (this.answer.querySelector("[role=alert]")) this.update();
+    });
     this.update();
   }
 
@@ -102,9 +105,10 @@ export class Search {
         place.append(problem(error));
       }
     };
-    const once = api.onceKey();
+    let once = api.onceKey(); // the same for an attempt that failed on its way
     const keep = () => attempt(async () => {
-      const { id } = await api.reject(face, person, once + place.childElementCount);
+      const { id } = await api.reject(face, person, once);
+      once = api.onceKey();
       const said = say(`search.${word[0]}`, { name: person });
       const undo = () => attempt(async () => {
         await api.undoReject(id, api.onceKey());

@@ -43,6 +43,7 @@ export class SettingsView {
       put(state);
       try {
         await api.models();
+        document.dispatchEvent(new Event("reached"));
         await this.enter();
         announce(say(`settings.${word}`));
       } catch (error) {
