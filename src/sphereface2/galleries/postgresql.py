@@ -592,7 +592,7 @@ def _parsed(url: str) -> tuple[str, Options]:
     resolved = Options(**resolve_options("gallery", "postgresql", Options, options))
     if resolved.type == "halfvec" and resolved.index == "exact":
         raise ValueError("type=halfvec is of the HNSW index: add index=hnsw")
-    # Put together by hand: `urlunsplit` drops the slashes of postgresql:///people, a local server's.
+    # By hand: `urlunsplit` drops the slashes of postgresql:///people, which is a local server's.
     address = f"{parts.scheme}://{parts.netloc}{parts.path}"
     return f"{address}?{rest}" if rest else address, resolved
 
