@@ -138,7 +138,7 @@ def test_every_known_set_can_be_found() -> None:
 
 
 def test_every_recipe_that_waits_for_data_names_its_sets_or_is_for_ones_own() -> None:
-    own = {"own-faces", "fine-tune", "large-margin", "real-faces"}
+    own = {"own-faces", "fine-tune", "large-margin", "real-faces", "real-faces-long"}
     for recipe in recipes():
         waits = "data.path" in recipe.summary
         assert bool(known_data_of(recipe.name)) == (waits and recipe.name not in own)
