@@ -12,9 +12,12 @@ Found = tuple[int, int, float]
 """A person's number, the row of the photo that is nearest, its cosine."""
 
 NOBODY = -1  # the owner of a row that is not in use
-_ROWS = 65_536  # a product: below it, threads that wait for each other cost more than they save
-_QUERIES = 64  # at a time: 16 MB of scores
+_SCORES = (
+    1 << 22
+)  # a product, 16 MB: of many small ones, threads that wait for each other cost more
+_QUERIES = 64  # at a time
 _FIRST = 1_024  # scores looked at first, where nearly all are the best so far; then twice as many
+_MOST = 65_536
 
 
 def nearest_people(
@@ -25,13 +28,14 @@ def nearest_people(
     rows: (N, D), a memory map or an array; owners: (N,), NOBODY for rows to be left out
     """
     found = []
-    scores = np.empty((min(_ROWS, len(owners)), min(_QUERIES, len(queries))), dtype=np.float32)
+    step = min(_SCORES // max(1, min(_QUERIES, len(queries))), len(owners))
+    scores = np.empty(step * min(_QUERIES, len(queries)), dtype=np.float32)
     for start in range(0, len(queries), _QUERIES):
         part = queries[start : start + _QUERIES]
         best = [_Best(people) for _ in part]
-        for top in range(0, len(owners), _ROWS):
-            block = rows[top : top + _ROWS]
-            product = scores.reshape(-1)[: len(block) * len(part)].reshape(len(block), len(part))
+        for top in range(0, len(owners), max(1, step)):
+            block = rows[top : top + step]
+            product = scores[: len(block) * len(part)].reshape(len(block), len(part))
             np.matmul(block, part.T, out=product)
             for column, each in zip(product.T, best, strict=True):
                 each.take(column, owners[top : top + len(block)], top)
@@ -59,7 +63,7 @@ class _Best:
             if better.size:
                 self._merge(scores[better], owners[better], better + top)
             start += len(part)
-            self._step = min(2 * self._step, _ROWS)
+            self._step = min(2 * self._step, _MOST)
 
     def _merge(self, scores: Embeddings, owners: Owners, rows: Owners) -> None:
         scores = np.concatenate((self._scores, scores))

@@ -78,6 +78,8 @@ class QdrantGallery:
                         f"this version of sphereface2 does not know (it knows {_FORMAT}); use a "
                         "newer one"
                     )
+                if place.options.index == "hnsw":
+                    self._points.build()
             except BaseException:
                 self._stack.close()
                 raise

@@ -80,6 +80,9 @@ class Points(Protocol):
     def purge(self) -> None:
         """Rewrite what still holds deleted points, as far as it can be done from here."""
 
+    def build(self) -> None:
+        """Have the HNSW index built; a server does it by itself."""
+
     def close(self) -> None: ...
 
 
@@ -198,6 +201,9 @@ class ClientPoints:
                 with closing(sqlite3.connect(path)) as db:
                     db.execute("VACUUM")
 
+    def build(self) -> None:
+        pass
+
     def close(self) -> None:
         self._client.close()
 
@@ -302,6 +308,9 @@ class EdgePoints:
         return {str(each.value): each.count for each in hits}
 
     def purge(self) -> None:
+        self.build()  # segments with deleted points are written again
+
+    def build(self) -> None:
         self._shard.optimize()
         self._shard.flush()
 
