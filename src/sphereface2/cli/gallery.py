@@ -104,8 +104,8 @@ def remove(
     if json:
         print_json({"person": person, "photos": count})
         return
-    whose = "" if person is None else f" of {person}, who is removed"
-    print(f"{counted(count, 'photo')}{whose}: removed")
+    photos = counted(count, "photo")
+    print(f"{photos} removed" if person is None else f"{person} is removed, with {photos}")
 
 
 @app.command()

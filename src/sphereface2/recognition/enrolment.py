@@ -49,7 +49,8 @@ class PhotoOutcome:
             return f"{self.photo}: it is there already"
         if self.accepted:
             return f"{self.photo}: enrolled"
-        return f"{self.photo}: {'; '.join(each.words for each in self.reasons)}"
+        said = "; ".join(each.words for each in self.reasons)
+        return said if self.photo in said else f"{self.photo}: {said}"
 
     def to_mapping(self) -> dict[str, Any]:
         """As plain JSON values."""
