@@ -318,6 +318,34 @@ COMMANDS: dict[str, dict[str, list[tuple[list[str], str]]]] = {
         ],
         "--json": ALWAYS,
     },
+    "group": {
+        "--model": ALWAYS,
+        "--false-accepts": [(["crops", "new", "--false-accepts", "2"], "'2' is not a rate")],
+        "--threshold": ALWAYS,
+        "--crops": [(["mine.txt", "new", "--photos"], "--photos is for photos, not for saved")],
+        "--detector": [(["mine.txt", "new", "--detector", "yunet"], "--detector is for photos")],
+        "--min-face": [(["mine.txt", "new", "--min-face", "30"], "--min-face is for photos")],
+        "--flip": [(["mine.txt", "new", "--no-flip"], "--no-flip is for photos")],
+        "--folders": ALWAYS,
+        "--afresh": ALWAYS,
+        "--workers": [
+            (["mine.txt", "new", "--workers", "2"], "--workers is for photos"),
+            (["crops", "new", "--workers", "-3"], "Invalid value for '--workers'"),
+        ],
+        "--json": ALWAYS,
+    },
+    "regroup name": {"--json": ALWAYS},
+    "regroup merge": {"--json": ALWAYS},
+    "regroup split": {"--json": ALWAYS},
+    "regroup undo": {"--json": ALWAYS},
+    "serve": dict.fromkeys(
+        (
+            "--gallery --host --port --keys --workers --false-accepts --detector --flip --origin "
+            "--proxy --rate --burst --max-upload --max-pixels --max-faces --max-batch "
+            "--max-pending --deadline"
+        ).split(),
+        ALWAYS,
+    ),
     "gallery list": {"--collection": ALWAYS, "--json": ALWAYS},
     "gallery show": {"--collection": ALWAYS, "--json": ALWAYS},
     "gallery remove": {
