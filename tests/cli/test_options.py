@@ -339,11 +339,26 @@ COMMANDS: dict[str, dict[str, list[tuple[list[str], str]]]] = {
     "regroup split": {"--json": ALWAYS},
     "regroup undo": {"--json": ALWAYS},
     "serve": dict.fromkeys(
-        (
-            "--gallery --host --port --keys --workers --false-accepts --detector --flip --origin "
-            "--proxy --rate --burst --max-upload --max-pixels --max-faces --max-batch "
-            "--max-pending --deadline"
-        ).split(),
+        [
+            "--gallery",
+            "--host",
+            "--port",
+            "--keys",
+            "--workers",
+            "--false-accepts",
+            "--detector",
+            "--flip",
+            "--origin",
+            "--proxy",
+            "--rate",
+            "--burst",
+            "--max-upload",
+            "--max-pixels",
+            "--max-faces",
+            "--max-batch",
+            "--max-pending",
+            "--deadline",
+        ],
         ALWAYS,
     ),
     "gallery list": {"--collection": ALWAYS, "--json": ALWAYS},

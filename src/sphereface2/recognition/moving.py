@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 from collections.abc import Sequence
@@ -128,7 +129,7 @@ def _embed_again(
         NewPhoto(row, crop, photo.source, {**photo.facts, _MIGRATED: photo.id})
         for (photo, crop), row in zip(photos, rows, strict=True)
     ]
-    # All of a person's photos in one step; the ids make a repeated one the same request.
+    # All of a person's photos in one step: a run that is killed has moved all of them or none.
     new.add(person, fresh, metadata=metadata)
 
 
@@ -139,6 +140,8 @@ def merge(gallery: Gallery, person: str, into: str) -> int:
         raise ValueError(f"{person} cannot be merged with themselves")
     kept = gallery.photos(person)
     if kept:
+        # Killed before the removal, the same command adds nothing twice.
+        moved = hashlib.sha256("".join(photo.id for photo in kept).encode()).hexdigest()
         rows = gallery.embeddings([photo.id for photo in kept])
         gallery.add(
             into,
@@ -146,7 +149,7 @@ def merge(gallery: Gallery, person: str, into: str) -> int:
                 NewPhoto(row, gallery.crop(photo.id), photo.source, dict(photo.facts))
                 for photo, row in zip(kept, rows, strict=True)
             ],
-            key=f"merge:{person}:{':'.join(photo.id for photo in kept)}"[:200],
+            key=f"merge {moved}",
         )
     for negative in gallery.negatives(person):
         gallery.add_negative(into, negative.embedding, source=negative.source)
