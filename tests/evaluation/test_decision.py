@@ -13,11 +13,13 @@ from sphereface2.evaluation.decision import (
     decide,
     false_accepts_for,
     false_alarms,
+    low_genuine,
     one_in,
     share_in_words,
     threshold_for,
 )
 from sphereface2.evaluation.pair_scores import PairScores
+from sphereface2.evaluation.results import ScoreHistogram
 from sphereface2.evaluation.uncertainty import wilson
 
 
@@ -214,3 +216,14 @@ def test_what_a_decision_may_be_asked_for(calibration: Calibration) -> None:
 )
 def test_the_rate_that_so_many_pairs_resolve(pairs: int, least: float) -> None:
     assert _least(pairs) == pytest.approx(least)
+
+
+@pytest.mark.parametrize(
+    ("share", "score"), [(0.0, 0.1), (0.1, 0.15), (0.2, 0.2), (0.6, 0.25), (1.0, 0.3)]
+)
+def test_the_score_that_few_pairs_of_one_person_stay_below(
+    calibration: Calibration, share: float, score: float
+) -> None:
+    """Of ten genuine pairs none score below 0.1, two from there to 0.2 and eight above."""
+    histogram = ScoreHistogram((0.0, 0.1, 0.2, 0.3), (0, 2, 8), (9, 9, 9))
+    assert low_genuine(replace(calibration, histogram=histogram), share) == pytest.approx(score)

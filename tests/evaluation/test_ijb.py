@@ -6,13 +6,14 @@ import numpy.typing as npt
 import pytest
 from sklearn.metrics import roc_curve as sklearn_roc
 
-from sphereface2.evaluation.protocols.ijb import IjbResult, evaluate_ijb, verify_templates
+from sphereface2.evaluation.protocols.ijb import IjbC, IjbResult, evaluate_ijb, verify_templates
 from sphereface2.evaluation.protocols.ijb_files import IjbSet
 from sphereface2.evaluation.protocols.ijb_identification import (
     TemplateList,
     identify_legacy,
     identify_standard,
 )
+from sphereface2.evaluation.protocols.protocol import Embedded, Embeddings
 from sphereface2.evaluation.templates import Templates, pair_scores
 from tests.evaluation.grid import grid_vectors
 
@@ -295,3 +296,23 @@ def test_one_probe_in_as_many_as_there_are_is_resolved() -> None:
     """Of forty probes: a rate of 1 in 40 can be told from none, a smaller one cannot."""
     result = identify_legacy(*_lists(0, ties=False), name="x", fpir_targets=(0.025, 0.02499))
     assert [measure.resolved for measure in result.tpir] == [True, False]
+
+
+def test_the_options_of_the_protocol_reach_the_numbers() -> None:
+    ijb, images = _set()
+    mirrored = np.concatenate([images, images[::-1]], axis=1)
+    everyone = np.ones(len(images), np.bool_)
+    names = [str(number) for number in range(len(images))]
+    given = Embedded(mirrored, "sum", names, None, everyone, "e.npy")
+    seen: list[tuple[int, int]] = []
+    protocol = IjbC(part=["1:1"], norm="unit", detector_weights=True)
+    protocol._lists = ijb
+    result = protocol.measure(
+        Embeddings({"embeddings": given}, progress=lambda *now: seen.append(now))
+    )
+    expected = evaluate_ijb(
+        ijb, mirrored, mirror="sum", image_norm="unit", detector_weights=True, parts=("1:1",)
+    )
+    assert result == expected
+    assert seen
+    assert result.verification != evaluate_ijb(ijb, images, parts=("1:1",)).verification

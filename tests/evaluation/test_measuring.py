@@ -127,6 +127,8 @@ def test_the_strictest_number_that_is_resolved_is_quoted_first() -> None:
     assert strictest([*measures[:1], measure_at(1e-4, resolved=False)], target=1e-4) == measures[:1]
     assert strictest([Measure("rank 1", wilson(1, 2))], target=1e-4) == []
     assert strictest(measures, target=0.5) == []
+    twice = [measure_at(0.1), replace(measure_at(0.1), name="another")]
+    assert strictest(twice, target=1e-4) == twice[:1]
 
 
 def test_a_cmc_marks_the_ranks_that_it_reaches() -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -75,3 +76,23 @@ def test_people_are_those_beside_the_embeddings_where_every_pair_agrees() -> Non
     found = _people(some, right)
     assert found is not None
     assert found[0] == found[1] != found[2]
+
+
+def test_pairs_of_images_without_an_embedding_are_skipped_if_asked(tmp_path: Path) -> None:
+    people = tmp_path / "people"
+    names = []
+    for person in range(6):
+        (people / f"p{person}").mkdir(parents=True)
+        for number in range(4):
+            name = f"p{person}/{number}.png"
+            cv2.imwrite(str(people / name), np.full((8, 8, 3), 20 * person, np.uint8))
+            names.append(name)
+    vectors = np.random.default_rng(0).normal(size=(24, 3)).astype(np.float32)
+    np.save(tmp_path / "e.npy", vectors[1:])
+    (tmp_path / "e.txt").write_text("".join(f"{name}\n" for name in names[1:]))
+    subject = Subject(None, tmp_path / "e.npy", tmp_path, missing="skip")
+    (scored,) = score_saved(subject, [str(people)])
+    assert scored.missing_images == 1
+    assert scored.skipped_pairs > 0
+    with pytest.raises(ValueError, match="1 of 24 images of the list has no embedding"):
+        score_saved(Subject(None, tmp_path / "e.npy", tmp_path), [str(people)])

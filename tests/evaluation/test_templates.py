@@ -136,3 +136,20 @@ def test_the_score_of_a_template_with_itself_is_never_beyond_one(count: int) -> 
         found = pair_scores(templates, left, right.astype(np.int32))
         assert np.abs(found).max() == 1.0
         np.testing.assert_allclose(found, end, atol=1e-6)
+
+
+def test_scores_are_the_same_however_few_of_them_fit_a_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generator = np.random.default_rng(1)
+    vectors = generator.normal(size=(12, 4))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    templates = Templates(np.arange(12), vectors.astype(np.float32))
+    left, right = (generator.integers(0, 12, 60).astype(np.int32) for _ in range(2))
+    whole = pair_scores(templates, left, right)
+    monkeypatch.setattr("sphereface2.evaluation.templates._SCORES", 5)  # less than a row
+    told: list[tuple[int, int]] = []
+    found = pair_scores(templates, left, right, progress=lambda *now: told.append(now))
+    np.testing.assert_allclose(found, whole, rtol=1e-6)
+    assert len(told) == len(np.unique(left))
+    assert told[-1] == (60, 60)

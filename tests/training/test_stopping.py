@@ -62,3 +62,15 @@ def test_a_second_signal_ends_at_once_or_asks_again() -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert heard == ["stop", "from before", "from before", "stop", "stop", "from before"]
+
+
+def test_unless_told_otherwise_only_the_first_signal_is_taken() -> None:
+    heard: list[str] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append("from before"))
+    try:
+        with stop_signals(lambda: heard.append("stop")):
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == ["stop", "from before"]
