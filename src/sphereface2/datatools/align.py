@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,14 @@ from sphereface2.data.sources.folder import find_images
 from sphereface2.data.sources.image_file import IMAGE_SUFFIXES, read_file, to_pixels
 from sphereface2.faces import CHOICES, DETECTORS, Detector, Face, align_face, find_faces
 from sphereface2.faces.face import FIRST_LOOK
-from sphereface2.files import LockedError, file_lock, on_full_disk, printable, write_atomically
+from sphereface2.files import (
+    JsonLines,
+    LockedError,
+    file_lock,
+    on_full_disk,
+    printable,
+    write_atomically,
+)
 from sphereface2.progress import Progress
 from sphereface2.registry import build, look_up
 from sphereface2.workers import LostWorkerError, in_processes, one_opencv_thread
@@ -200,6 +206,7 @@ WORK_FOLDER = ".align"
 VERSION = 2
 """Of the journal, and of how faces are found: the folder of another one is not continued."""
 
+_REMOVE = "remove it to align everything again"
 _POINTS = ("left_eye", "right_eye", "nose", "mouth_left", "mouth_right")
 _COLUMNS = (
     ["photo", "crop", "faces", "taken", "look", "score", "left", "top", "right", "bottom"]
@@ -222,18 +229,17 @@ class Outcome:
     reason: str | None = None
     """Why the photo could not be read."""
 
-    def to_json(self) -> str:
+    def to_line(self) -> dict[str, Any]:
         faces = [[face.box, face.landmarks.tolist(), face.score] for face in self.faces]
-        return json.dumps({**vars(self), "faces": faces})
+        return {**vars(self), "faces": faces}
 
     @classmethod
-    def from_json(cls, text: str) -> Outcome:
-        fields = json.loads(text)
-        fields["faces"] = tuple(
+    def from_line(cls, line: Mapping[str, Any]) -> Outcome:
+        faces = tuple(
             Face.of(np.array(box), np.array(landmarks, np.float64), score)
-            for box, landmarks, score in fields["faces"]
+            for box, landmarks, score in line["faces"]
         )
-        return cls(**fields)
+        return cls(**{**line, "faces": faces})
 
 
 class AlignJournal:
@@ -256,7 +262,11 @@ class AlignJournal:
                 raise ValueError(
                     f"another process is writing to {printable(target)}; wait for it"
                 ) from None
-            self._file = held.enter_context((self.folder / "journal.jsonl").open("a+b"))
+            try:
+                self._lines = JsonLines(self.folder / "journal.jsonl")
+            except ValueError as error:
+                raise ValueError(f"{error}; {_REMOVE}") from None
+            held.callback(self._lines.close)
             self.outcomes = self._read(target, settings)
             for half_written in self.folder.glob("*.part"):
                 half_written.unlink()
@@ -270,33 +280,19 @@ class AlignJournal:
 
     def add(self, outcome: Outcome) -> None:
         """Write down what became of a photo; what was known about it before counts no more."""
-        self._write(outcome.to_json())
+        self._lines.add(outcome.to_line())
         self.outcomes[outcome.photo] = outcome
 
-    def _write(self, line: str) -> None:
-        self._file.write(line.encode("ascii") + b"\n")
-        self._file.flush()  # a kill loses nothing; a torn line is dropped by the next run
-
     def _read(self, target: Path, settings: dict[str, Any]) -> dict[str, Outcome]:
-        self._file.seek(0)
-        lines = self._file.read().split(b"\n")
-        torn = len(lines[-1])  # the last line has no end if a disk was full or a power cut came
-        if torn:
-            self._file.truncate(self._file.tell() - torn)
-        whole = [line.decode("ascii") for line in lines[:-1]]
-        if not whole:
-            self._write(json.dumps({"version": VERSION, **settings}))
-            return {}
+        if not self._lines.lines:
+            self._lines.add({"version": VERSION, **settings})
+        begun, *lines = self._lines.lines
         try:
-            begun = json.loads(whole[0])
             # Lines of another version may have other fields.
             same_version = begun.get("version") == VERSION
-            outcomes = [Outcome.from_json(line) for line in whole[1:]] if same_version else []
+            outcomes = [Outcome.from_line(line) for line in lines] if same_version else []
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise ValueError(
-                f"{printable(self.folder / 'journal.jsonl')} is damaged; remove it to align "
-                "everything again"
-            ) from None
+            raise ValueError(f"{printable(self._lines.path)} is damaged; {_REMOVE}") from None
         if not same_version:
             raise ValueError(
                 f"{printable(target)} was begun by another version of align, which finds and "
