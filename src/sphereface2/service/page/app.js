@@ -35,6 +35,7 @@ const VIEWS = {
 function show() {
   const name = location.hash.slice(1) in VIEWS ? location.hash.slice(1) : "compare";
   const main = document.getElementById("main");
+  document.body.dataset.view = name;
   document.title = `${say(`views.${name}`)} · ${say("app.title")}`;
   for (const link of document.querySelectorAll("nav a")) {
     if (link.hash === `#${name}`) link.setAttribute("aria-current", "page");

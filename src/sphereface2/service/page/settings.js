@@ -30,7 +30,8 @@ export class SettingsView {
         about(model, calibration, version),
       );
     } catch (error) {
-      put(this.parts, key, problem(error, () => this.enter()));
+      // That there is no key yet is said at the top of the page.
+      put(this.parts, key, error.status === 401 ? null : problem(error, () => this.enter()));
     }
   }
 
