@@ -178,7 +178,7 @@ def test_a_file_that_is_not_a_picture_is_refused(visit: Visit, tmp_path: Path) -
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no picture")
     give(page, "First photo", broken)
-    slot(page, "First photo").get_by_text("That did not work").wait_for()
+    slot(page, "First photo").get_by_text("This file cannot be read as a picture.").wait_for()
 
 
 @in_browser
@@ -429,6 +429,7 @@ def test_nothing_is_wider_than_a_small_phone(visit: Visit, people: httpx.Client,
     size = {"width": 320, "height": 640}
     page = visit(f"#{view}", at=people, viewport=size, color_scheme="dark")
     page.get_by_role("heading", level=1).wait_for()
+    page.wait_for_load_state("networkidle")  # what is asked for has been answered
     wide = page.evaluate("() => document.documentElement.scrollWidth")
     assert wide == 320
     for each in page.locator("main button:visible, main input:visible").all():
