@@ -8,6 +8,9 @@ import httpx
 import pytest
 
 from sphereface2 import Recognizer
+from sphereface2.galleries.gallery import Gallery
+from sphereface2.service.collections import Collections
+from sphereface2.service.errors import ApiError
 from tests.service.conftest import Start, code, in_base64
 
 Pictures = dict[str, bytes]
@@ -231,3 +234,33 @@ def test_what_cannot_be_a_collection_is_refused(people: httpx.Client, name: str)
 def test_without_a_gallery_nobody_is_kept(client: httpx.Client, pictures: Pictures) -> None:
     for answer in (client.get(PEOPLE), client.post("/v1/identify", files={"photo": pictures["a"]})):
         assert (answer.status_code, code(answer)) == (409, "no_gallery")
+
+
+def test_a_gallery_that_fails_is_opened_again_and_then_a_503(place: Path, tmp_path: Path) -> None:
+    collections = Collections(str(tmp_path / "people"), Recognizer(place / "model"))
+    seen: list[Gallery] = []
+
+    def replaced(gallery: Gallery) -> tuple[int, int]:
+        seen.append(gallery)
+        if len(seen) == 1:
+            raise ValueError(f"the gallery {tmp_path} was removed or replaced; open it again")
+        return gallery.count()
+
+    assert collections.use("default", replaced) == (0, 0)
+    assert seen[0] is not seen[1]
+    seen[0].close()
+
+    def broken(gallery: Gallery) -> None:
+        raise OSError(f"{tmp_path} cannot be written: disk full")
+
+    with pytest.raises(ApiError) as error:
+        collections.use("default", broken)
+    assert (error.value.status, error.value.code) == (503, "gallery_unavailable")
+    assert str(tmp_path) not in error.value.message
+
+    def refused(gallery: Gallery) -> None:
+        raise ValueError("nobody is called so")
+
+    with pytest.raises(ValueError, match="nobody is called so"):
+        collections.use("default", refused)
+    collections.close()

@@ -15,7 +15,7 @@ from sphereface2.service.logs import LOGGER
 from sphereface2.service.shapes import DEFAULT
 
 _FRESH = 1.0  # seconds for which a collection that was there is believed to be there
-_REOPEN = ("open it again", "is damaged", "is closed")
+_BROKEN = ("open it again", "is damaged", "is closed", "try again", "refuses it")
 
 T = TypeVar("T")
 
@@ -28,6 +28,8 @@ class Collections:
         self._open: dict[str, Gallery] = {}
         self._seen: dict[str, float] = {}
         self._lock = threading.Lock()
+        self._checked = -_FRESH
+        self._wrong: str | None = None
         if url is not None:
             self._gallery(DEFAULT, create=True)
 
@@ -67,30 +69,31 @@ class Collections:
         """Work with a collection; one that another process has replaced is opened again."""
         _ = self.url
         _check(name)
-        gallery = self._gallery(name)
         try:
-            return work(gallery)
+            return work(self._gallery(name))
         except (ValueError, OSError) as error:
-            if not any(words in str(error) for words in _REOPEN) and not isinstance(error, OSError):
+            if not _is_broken(error):
                 raise
-            LOGGER.warning("gallery reopened", exc_info=error)
+            LOGGER.warning("gallery opened again", exc_info=error)
         with self._lock:
             self._forget(name)
-        gallery = self._gallery(name)
         try:
-            return work(gallery)
-        except OSError as error:
-            raise _unavailable(error) from None
+            return work(self._gallery(name))
+        except (ValueError, OSError) as error:
+            raise unavailable(error) if _is_broken(error) else error from None
 
     def check(self) -> str | None:
-        """Why the collections cannot be used; None if they can."""
+        """Why the collections cannot be used; None if they can. Found out once in a while."""
         if self._url is None:
             return None
-        try:
-            list_collections(self._url)
-        except (ValueError, OSError):
-            return "the gallery cannot be reached"
-        return None
+        now = time.monotonic()
+        if now > self._checked + _FRESH:
+            self._checked, self._wrong = now, None
+            try:
+                list_collections(self._url)
+            except (ValueError, OSError):
+                self._wrong = "the gallery cannot be reached"
+        return self._wrong
 
     def close(self) -> None:
         with self._lock:
@@ -100,24 +103,17 @@ class Collections:
 
     def _gallery(self, name: str, *, create: bool = False) -> Gallery:
         with self._lock:
-            if not create and time.monotonic() > self._seen.get(name, 0.0) + _FRESH:
-                try:
-                    there = name in list_collections(self.url)
-                except OSError as error:
-                    raise _unavailable(error) from None
-                if not there:
-                    self._forget(name)
-                    raise ApiError(404, "unknown_collection", f"there is no collection '{name}'")
+            old = time.monotonic() > self._seen.get(name, 0.0) + _FRESH
+            if old and not create and name not in list_collections(self.url):
+                self._forget(name)
+                raise _unknown(name)
             if name not in self._open:
                 try:
                     self._open[name] = self._recognizer.open_gallery(
                         self.url, collection=name, create=create
                     )
                 except FileNotFoundError:
-                    message = f"there is no collection '{name}'"
-                    raise ApiError(404, "unknown_collection", message) from None
-                except OSError as error:
-                    raise _unavailable(error) from None
+                    raise _unknown(name) from None
                 except ValueError as error:
                     if "another model" not in str(error):
                         raise
@@ -142,6 +138,16 @@ def _check(name: str) -> None:
         raise ApiError(422, "invalid", str(error)) from None
 
 
-def _unavailable(error: OSError) -> ApiError:
+def _unknown(name: str) -> ApiError:
+    return ApiError(404, "unknown_collection", f"there is no collection '{name}'")
+
+
+def _is_broken(error: ValueError | OSError) -> bool:
+    """Whether it is the gallery that fails, and not what was asked of it."""
+    return isinstance(error, OSError) or any(words in str(error) for words in _BROKEN)
+
+
+def unavailable(error: Exception) -> ApiError:
+    """The gallery fails; its own words, which may name its place, are for the log alone."""
     LOGGER.error("gallery unavailable", exc_info=error)
     return try_later(503, "gallery_unavailable", "the gallery cannot be used now", seconds=5)

@@ -42,6 +42,7 @@ _ALWAYS = {
 }
 _DRAINED = 256_000_000  # bytes of a body that is too large, so that its sender hears why
 _METHODS = "GET, POST, PUT, PATCH, DELETE"
+_KNOWN = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _HEADERS = "Authorization, Content-Type, Idempotency-Key, X-API-Key, X-Request-ID"
 _EXPOSED = "Retry-After, X-Request-ID"
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -118,11 +119,12 @@ class Guard:
     ) -> None:
         # Its pattern, for a path may hold a name; and metrics need a bounded number of them.
         route = getattr(scope.get("route"), "path", "other")
-        self._metrics.requests.labels(scope["method"], route, str(answer.status)).inc()
+        method = scope["method"] if scope["method"] in _KNOWN else "other"
+        self._metrics.requests.labels(method, route, str(answer.status)).inc()
         self._metrics.latency.labels(route).observe(seconds)
         facts = {
             "request_id": request_id,
-            "method": scope["method"] if scope["method"].isalpha() else "?",
+            "method": method,
             "route": route,
             "status": answer.status,
             "seconds": round(seconds, 4),

@@ -11,7 +11,7 @@ from sphereface2.evaluation.decision import decide
 from sphereface2.recognition.photos import NoFaceError, SeveralFacesError
 from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.service.access import Access
-from sphereface2.service.collections import Collections
+from sphereface2.service.collections import Collections, unavailable
 from sphereface2.service.engine import Engine, RequestRecognizer
 from sphereface2.service.errors import ApiError, BusyError, DeadlineError, try_later
 from sphereface2.service.keys import Key, RateLimit
@@ -121,6 +121,8 @@ class Service:
             ) from None
         except ValueError as error:
             raise _refusal(error) from None
+        except OSError as error:  # photos come in memory: only the gallery has files and hosts
+            raise unavailable(error) from None
 
 
 def check_service(settings: Settings) -> Recognizer:
