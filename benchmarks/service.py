@@ -202,7 +202,9 @@ def load(arguments: Any, place: Path) -> None:
             acknowledged.append(name)
         return answer
 
-    with _server(arguments.model, place, "--workers", arguments.workers) as server:
+    # On a machine with little to give, a deadline would measure the machine.
+    options = ["--workers", arguments.workers, "--deadline", 300]
+    with _server(arguments.model, place, *options) as server:
         callers = Callers(server.url, arguments.clients)
         callers.run(arguments.clients, lambda http, n: http.get("/v1/health"))
         recognizer.model.embed(crops, flip=recognizer.flip)

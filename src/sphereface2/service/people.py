@@ -44,7 +44,11 @@ from sphereface2.service.shapes import (
     face_shape,
 )
 
-Collection = Annotated[str, Path(max_length=200)]
+Collection = Annotated[
+    str,
+    # Said in the OpenAPI alone: the gallery's own sentence about a wrong name says more.
+    Path(max_length=200, json_schema_extra={"pattern": "^[a-z0-9][a-z0-9_-]{0,39}$"}),
+]
 InQuery = Annotated[str, Query(max_length=200)]
 Name = Annotated[str, Path(max_length=10_000, description="a slash in it is written %2F")]
 T = TypeVar("T")
@@ -101,7 +105,11 @@ def about_people(service: Service) -> APIRouter:
         """How many people and photos a collection holds."""
         return await use(collection, _size)
 
-    @routes.put("/v1/collections/{collection}", dependencies=write)
+    @routes.put(
+        "/v1/collections/{collection}",
+        dependencies=write,
+        responses={201: {"model": CollectionAnswer, "description": "it is new"}},
+    )
     async def create(collection: Collection, response: Response) -> CollectionAnswer:
         """Make a collection: 201 if it is new, 200 if it is there."""
         new = await service.run(lambda _: service.collections.create(collection))
