@@ -342,12 +342,12 @@ def test_two_open_at_once_see_each_other(
     other.close()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_requests_do_what_they_do_to_a_dict(url: str, gallery: Gallery, seed: int) -> None:
     rng = np.random.default_rng(seed)
     model: dict[str, dict[str, NewPhoto]] = {}
     described: dict[str, dict[str, int]] = {}
-    for step in range(120):
+    for step in range(30 if "edge" in url else 100):  # whose removals rewrite segments
         name = f"person {rng.integers(8)}"
         choice = rng.integers(8)
         if choice <= 3:
@@ -368,7 +368,7 @@ def test_random_requests_do_what_they_do_to_a_dict(url: str, gallery: Gallery, s
         elif choice == 7 and name in model:
             described[name] = {"step": step}
             gallery.describe(name, described[name])
-        if step % 40 == 39:
+        if step % 20 == 19:
             gallery.close()
             gallery = open_gallery(url, model=MODEL)
         if step % 5 == 0:
