@@ -160,13 +160,14 @@ def test_a_deadline_is_a_503(start: Start, pictures: Pictures) -> None:
 
 @contextmanager
 def served(*words: object, environment: dict[str, str] | None = None) -> Iterator[tuple[Any, str]]:
-    """A running `sphereface2 serve` and its address."""
+    """A running `sphereface2 serve` and its address, which it says at once into a pipe."""
+    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     process = subprocess.Popen(
         [sys.executable, "-m", "sphereface2", "serve", *(str(word) for word in words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **(environment or {})},
+        env={**buffered, **(environment or {})},
     )
     try:
         assert process.stdout is not None

@@ -32,7 +32,11 @@ _KEEP_ALIVE = 30  # seconds between two requests of a connection
 _GRACE = 10.0  # seconds beyond a request's own time, until a stopping service gives up on it
 
 
-def serve(settings: Settings, *, announce: Callable[[str], None] = print) -> None:
+def _announce(address: str) -> None:
+    print(address, flush=True)  # into a pipe, too, before the first request
+
+
+def serve(settings: Settings, *, announce: Callable[[str], None] = _announce) -> None:
     """Serve until SIGTERM or Ctrl-C, which finish what was accepted."""
     keys = read_keys(settings.keys)
     if not keys and not settings.on_loopback:
