@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import cv2
@@ -31,8 +33,11 @@ def filled(known: Known, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def gallery(filled: Path, tmp_path: Path) -> Path:
-    """A copy to change."""
-    return Path(shutil.copytree(filled, tmp_path / "people"))
+    """A copy to change, without the journal that whoever has `filled` open may keep."""
+    copy = Path(shutil.copytree(filled, tmp_path / "people"))
+    with closing(sqlite3.connect(copy / "default" / "people.sqlite")) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return copy
 
 
 def test_who_is_it_in_words_json_and_a_picture(known: Known, filled: Path, tmp_path: Path) -> None:
@@ -228,7 +233,7 @@ def test_a_damaged_gallery_is_one_sentence(known: Known, gallery: Path, kind: st
     ):
         assert name in refused(*command)
     for path, content in before.items():
-        assert path.read_bytes() == content
+        assert path.name.endswith("-shm") or path.read_bytes() == content
 
 
 def test_a_gallery_of_another_model_or_none_is_one_sentence(
