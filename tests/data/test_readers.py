@@ -1,5 +1,6 @@
 """Processes that read batches: what they share, how they end, and what becomes of their errors."""
 
+import gc
 import os
 import signal
 import socket
@@ -312,10 +313,11 @@ def test_closing_ends_processes_in_the_middle_of_an_image() -> None:
 def test_closing_leaves_nothing_open() -> None:
     loader = loader_of(Numbers([0] * 40))
     list(loader.batches(0, 10))
+    gc.collect()  # what earlier tests left
     before = open_files()
     for _ in range(3):
         list(loader.batches(0, 10))
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def test_a_fork_of_the_training_does_not_close_its_readers() -> None:
