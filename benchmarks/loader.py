@@ -144,7 +144,7 @@ def _compare(
 def _compare_augmented(
     records: RecordIO, names: Sequence[str], *, workers: int, rounds: int
 ) -> None:
-    makers: dict[str, Make] = {
+    makers: dict[str, Make] = {  # mypy has no type for a default that binds the loop's name
         name: lambda alive, name=name: _loader(alive, records, workers, augment=name)  # type: ignore[misc]
         for name in ("none", *names)
     }
@@ -304,7 +304,8 @@ class _Batches(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         if epoch != self.epoch:
             self.epoch, self.indices = epoch, self.plan.epoch(epoch)
         shape = self.reader.shape(BATCH)
-        # As torch's own collating does in a worker: no copy into shared memory afterwards.
+        # As torch's own collating does in a worker: no copy into shared memory afterwards;
+        # torch leaves it untyped.
         storage = torch.UntypedStorage._new_shared(math.prod(shape))  # type: ignore[no-untyped-call]
         images = torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
         labels = self.reader.read(images.numpy(), self.indices[place], epoch=epoch)

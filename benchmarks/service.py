@@ -218,6 +218,7 @@ def load(arguments: Any, place: Path) -> None:
                 some = [crops[n % len(crops)] for n in range(first, min(first + BATCH, share))]
                 recognizer.model.embed(some, flip=recognizer.flip)
             bare.append(share / (time.perf_counter() - start))
+            # mypy has no type for a default that binds the loop's name.
             spent = callers.run(share, lambda http, n, turn=turn: ask(http, n, turn))  # type: ignore[misc]
             served.append(share / spent)
             print(f"round {turn + 1}: bare {bare[-1]:.1f}/s, served {served[-1]:.1f}/s", flush=True)

@@ -131,7 +131,7 @@ class ProtocolResult(JsonResult):
 
     def view(self) -> View:
         """The numbers, tables and curves to show."""
-        raise NotImplementedError
+        raise NotImplementedError  # every result shows itself
 
     @property
     def measures(self) -> tuple[Measure, ...]:
