@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test cover golden record-golden lint types check mutants clean
+.PHONY: install demo test cover golden record-golden lint types check mutants faults clean
 
 install: .venv/.installed
 
@@ -51,5 +51,9 @@ record-golden: install
 mutants: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.mutants $(MUTANTS)
 
+# What must never be lost, tried on purpose: hours, resumable; a short selection: make faults FAULTS=--quick
+faults: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m faults $(FAULTS)
+
 clean:
-	rm -rf .venv .mutants .coverage* htmlcov runs .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .mutants .faults .coverage* htmlcov runs .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,38 @@
+"""Run the programs of this package one after the other: python -m faults [--quick] [NAME ...]"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from faults.outcomes import Outcomes, arguments, table
+
+PROGRAMS: list[str] = []
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("programs", nargs="*", metavar="NAME", help=", ".join(PROGRAMS))
+    given = parser.parse_args()
+    unknown = set(given.programs) - set(PROGRAMS)
+    if unknown:
+        parser.error(f"unknown program {min(unknown)} (known: {', '.join(PROGRAMS)})")
+    names = given.programs or PROGRAMS
+    failed = []
+    for number, name in enumerate(names, 1):
+        print(f"[{number}/{len(names)}] python -m faults.{name}", flush=True)
+        words = ["--work", str(given.work), "--seed", str(given.seed)]
+        words += ["--quick"] if given.quick else []
+        if subprocess.run([sys.executable, "-m", f"faults.{name}", *words]).returncode:
+            failed.append(name)
+    found = [Outcomes(given.work / f"{name}.json") for name in names]
+    print(table([row for each in found for row in each.rows()]))
+    for line in [line for each in found for line in each.losses()]:
+        print(line)
+    if failed:
+        print(f"lost something or did not end: {', '.join(failed)}")
+    raise SystemExit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
