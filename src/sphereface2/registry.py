@@ -204,7 +204,7 @@ def shown(value: Any) -> str:
 
 def _checked(key: str, hint: Any, value: Any) -> Any:
     """The value as the type that the signature asks for."""
-    config = ConfigDict(arbitrary_types_allowed=True)
+    config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
     try:
         checked = TypeAdapter(hint, config=config).validate_python(value)
     except ValidationError as error:

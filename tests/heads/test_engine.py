@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import sphereface2.heads.engine as engine
-from sphereface2.heads import HEADS, CosFace, ProxyHead, build_head
+from sphereface2.heads import HEADS, CosFace, ProxyHead, SphereFace2, build_head
 from sphereface2.heads.contract import Rows
 from sphereface2.heads.proxy import sample_classes
 
@@ -87,6 +87,52 @@ def test_the_sum_of_softplus_terms(is_bounded: bool) -> None:
     expected = torch.nn.functional.softplus(logits.double()).sum(dim=1)
     found = engine._softplus_sum(logits.clone(), is_bounded=is_bounded)
     torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("bias", ["shared", "per-class"])
+def test_a_bias_may_lift_bounded_logits_beyond_what_exp_can_take(bias: Any) -> None:
+    head = SphereFace2(8, 5, radius=40.0, margin=0.4, sharpness=1.0, bias=bias, bias_start=60.0)
+    x = head.weight.detach()[1:2].clone().requires_grad_()
+    loss = head(x, torch.tensor([0]))
+    cosine = (x @ head.weight.T).detach().double()[0, 1:]
+    logits = 40.0 * (cosine + 0.4) + 60.0
+    assert float(logits.max()) > 100.0
+    _, weight = head._balance_weights()
+    expected = head.loss_weight / 40.0 * weight * torch.nn.functional.softplus(logits).sum()
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-5)
+    loss.backward()
+    assert x.grad is not None
+    assert bool(torch.isfinite(x.grad).all())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_class_that_is_drawn_twice_does_not_hide_the_others(seed: int) -> None:
+    """The second place of a target has its logit without the margin, by which exp underflows."""
+    torch.manual_seed(seed)
+    head = CosFace(8, 3, scale=1000.0, margin=0.4)
+    head.sample_negatives(0.9)
+    x = head.weight.detach()[:2].clone().requires_grad_()
+    loss = head(x, torch.tensor([0, 1]))
+    cosine = (x @ head.weight.T).detach().double()
+    logits = 1000.0 * (cosine - 0.4 * torch.eye(2, 3, dtype=torch.float64))
+    expected = (logits.logsumexp(dim=1) - logits.diagonal()).mean()
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=1e-4)
+    loss.backward()
+    assert x.grad is not None
+    assert bool(torch.isfinite(x.grad).all())
+
+
+def test_a_sample_of_nobody_known_with_low_logits_leaves_the_gradient_finite() -> None:
+    head = build_head("softmax", 4, 3)
+    assert isinstance(head, ProxyHead)
+    head.warns_of_unknown = False
+    with torch.no_grad():
+        head.weight.fill_(100.0)
+    x = torch.tensor([[-1.0] * 4, [1.0] * 4]).requires_grad_()
+    head(x, torch.tensor([-1, 2])).backward()
+    for gradient in (x.grad, head.weight.grad, head.bias.grad if head.bias is not None else None):
+        assert gradient is not None
+        assert bool(torch.isfinite(gradient).all())
 
 
 def test_a_zero_vector_has_no_direction() -> None:

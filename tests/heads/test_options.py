@@ -107,11 +107,11 @@ def test_where_the_learned_numbers_start() -> None:
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("cosface", {"scale": 0.0}, "scale must be above 0, got 0.0"),
-    ("cosface", {"scale": math.inf}, "scale must be above 0, got inf"),
+    ("cosface", {"scale": math.inf}, "scale: must be a finite number, got inf"),
     ("cosface", {"sharpness": 0.0}, "sharpness must be above 0"),
     ("arcface", {"margin": -0.1}, "margin must be at least 0, got -0.1"),
     ("sphereface", {"margin": 0.9}, "margin must be at least 1, got 0.9"),
-    ("circle", {"margin": math.nan}, "margin must be at least 0, got nan"),
+    ("circle", {"margin": math.nan}, "margin: must be a finite number, got nan"),
     ("curricularface", {"ema": 1.5}, r"ema must lie in \[0, 1\], got 1.5"),
     ("adaface", {"ema": -0.5}, r"ema must lie in \[0, 1\], got -0.5"),
     ("adaface", {"concentration": 0.0}, "concentration must be above 0"),
@@ -164,13 +164,34 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("deepid2", {"margin": 0.0}, "margin must be above 0"),
     ("uniface", {"scale": 0.0}, "scale must be above 0"),
     ("uniface", {"negative_weight": 0.0}, "negative_weight must be above 0"),
-    ("uniface", {"bias_start": math.inf}, "bias_start must be a finite number, got inf"),
+    ("uniface", {"bias_start": math.inf}, "bias_start: must be a finite number, got inf"),
     ("sigmoid", {"scale_start": 0.0}, "scale_start must be above 0"),
     ("sigmoid", {"negative_weight": 0.0}, "negative_weight must be above 0"),
-    ("sigmoid", {"relative_bias_start": math.nan}, "relative_bias_start must be a finite number"),
+    ("sigmoid", {"relative_bias_start": math.nan}, "relative_bias_start: must be a finite number"),
     ("unitsface", {"pair_scale": 0.0}, "pair_scale must be above 0"),
     ("unitsface", {"pair_weight": 0.0}, "pair_weight must be above 0"),
+    ("ring", {"ring_weight": math.inf}, "ring_weight: must be a finite number, got inf"),
+    ("deepid2", {"pair_weight": math.inf}, "pair_weight: must be a finite number, got inf"),
+    ("sphereface2-m", {"sharpness": 1e4}, "sharpness must be at most 32, got 10000"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "sentence"),
+    [
+        ("cosface", "scale", math.inf, "scale must be above 0, got inf"),
+        ("circle", "margin", math.nan, "margin must be at least 0, got nan"),
+        ("uniface", "bias_start", math.inf, "bias_start must be a finite number, got inf"),
+        ("sigmoid", "relative_bias_start", math.nan, "relative_bias_start must be a finite number"),
+        ("sphereface2-c", "radius", math.inf, "radius must be above 0, got inf"),
+        ("sphereface2-c", "bias_start", math.inf, "bias_start must be a finite number, got inf"),
+    ],
+)
+def test_a_head_that_is_built_by_its_class_refuses_too(
+    name: str, option: str, value: float, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        HEADS[name](8, 10, **{option: value})
 
 
 @pytest.mark.parametrize(("name", "options", "sentence"), WRONG)

@@ -43,7 +43,8 @@ KEPT_BYTES = 1 << 25
 MOST_PARTS = 32
 """Parts that the blocks are cut into for threads to take; each has a gradient of embeddings."""
 
-_LARGEST_EXPONENT = 60.0  # exp stays finite in float32 with a bias of up to 28 on top
+_LARGEST_EXPONENT = 60.0  # of which exp is finite in float32, with a bias of up to 28 on top
+_LARGEST_WITH_BIAS = 88.0
 _BLOCK_TENSORS = 5  # of class by row at once: cosine, logit, its slope and gradient, one more
 _LOWEST = -1e30  # below every logit, and finite: no difference of two such is NaN
 
@@ -230,6 +231,15 @@ class _Evaluation:
         span.put(logit_cb, -torch.inf)
         return logit_cb, slope_cb
 
+    def _leave_out(self, logit_cb: Tensor, class_weight: Tensor | None) -> Tensor:
+        """Logits of classes that weigh nothing as -inf: the largest one must be one that counts.
+
+        A target's own class may stand there a second time, with its logit before the margin.
+        """
+        if class_weight is None:
+            return logit_cb
+        return logit_cb.masked_fill_((class_weight == 0.0)[:, None], -torch.inf)
+
     def _binary(self, reduction: Binary) -> tuple[Tensor, "_Sums"]:
         """Part 3, binary: one pass; each term is added and differentiated where it arises."""
         count = len(self.labels)
@@ -238,7 +248,7 @@ class _Evaluation:
         terms_b = torch.logaddexp(-self.target_logit, torch.zeros_like(here))
         loss = positive * (terms_b * here).sum()
         self._differentiate_target(-(positive / self.unit) * here * (-self.target_logit).sigmoid())
-        is_bounded = reduction.largest_logit <= _LARGEST_EXPONENT
+        is_bounded = self._is_bounded(reduction.largest_logit)
 
         def part(spans: Iterable[_Span]) -> _Sums:
             sums = _Sums()
@@ -264,6 +274,14 @@ class _Evaluation:
         sums = _Sums.total(self._share_out(part))
         return loss + negative * sums.loss, sums
 
+    def _is_bounded(self, largest_logit: float) -> bool:
+        """Whether exp of every logit is finite; nothing waits for the bias of a device."""
+        if self.bias is None or largest_logit > _LARGEST_EXPONENT:
+            return largest_logit <= _LARGEST_EXPONENT
+        if self.bias.device.type != "cpu" or not self.bias.numel():
+            return False
+        return largest_logit + float(self.bias.detach().numpy().max()) <= _LARGEST_WITH_BIAS
+
     def _softmax(self) -> tuple[Tensor, "_Sums"]:
         """Part 3, softmax: first the log-sum-exp over all classes, then the gradients.
 
@@ -285,6 +303,7 @@ class _Evaluation:
                 class_weight = self.classes.class_weight(span.start, span.stop)
                 if self.maps.collect_statistics:
                     sums.count(block.cosine_cb, logit_cb > self.target_logit, class_weight)
+                logit_cb = self._leave_out(logit_cb, class_weight)
                 now = torch.maximum(highest, logit_cb.amax(dim=0))
                 terms_cb = logit_cb.sub_(now).exp_()
                 terms_b = terms_cb.sum(dim=0) if class_weight is None else class_weight @ terms_cb
@@ -307,7 +326,8 @@ class _Evaluation:
         first_pass = _Sums.total([part[2] for part in found])
         if not self.needs_gradient:
             return loss, first_pass
-        probability = (self.target_logit - top).exp() / total
+        # A row without a class here has a logit of 0, which may be far above its largest one.
+        probability = torch.where(self.is_here, (self.target_logit - top).exp() / total, 0.0)
         self._differentiate_target(self.is_here * row_weight * (probability - 1.0))
         share = row_weight / total
         blocks = [block for part in found for block in part[3]]
@@ -319,8 +339,9 @@ class _Evaluation:
                 is_kept = span.number < len(blocks)
                 block = blocks[span.number] if is_kept else self._cosines(weight_cd, product_w)
                 logit_cb, slope_cb = self._logits(block, span)
-                grad_cb = logit_cb.sub_(top).exp_().mul_(share)
                 class_weight = self.classes.class_weight(span.start, span.stop)
+                logit_cb = self._leave_out(logit_cb, class_weight)
+                grad_cb = logit_cb.sub_(top).exp_().mul_(share)
                 if class_weight is not None:
                     grad_cb.mul_(class_weight[:, None])
                 self._accumulate(block, span, product_w, grad_cb, slope_cb, sums)
@@ -522,10 +543,13 @@ def _softplus_sum(logit_cb: Tensor, *, is_bounded: bool) -> Tensor:
     """Σ log(1 + exp(z)) over the rows of each class; `logit_cb` is used up.
 
     exp and log1p are several times as fast as softplus on the CPU, but exp overflows: logits that
-    are not known to be bounded are cut, and what is cut off is added as it is.
+    are not known to be bounded are cut, and what is cut off is added as it is. Elsewhere softplus
+    is one kernel.
     """
     if is_bounded:
         return logit_cb.exp_().log1p_().sum(dim=1)
+    if logit_cb.device.type != "cpu":
+        return torch.nn.functional.softplus(logit_cb).sum(dim=1)
     beyond = (logit_cb - _LARGEST_EXPONENT).clamp_min_(0.0).sum(dim=1)
     return logit_cb.clamp_max_(_LARGEST_EXPONENT).exp_().log1p_().sum(dim=1) + beyond
 

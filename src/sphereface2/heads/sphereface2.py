@@ -79,6 +79,8 @@ class SphereFace2(MarginHead, ProxyHead):
     ) -> None:
         super().__init__(dim, num_classes, bias=bias, normalize=normalize, sub_centres=sub_centres)
         require_positive(radius=radius, sharpness=sharpness)
+        # Beyond, g is flat up to its very end, and the usual loss_weight would overflow.
+        require(sharpness <= 32.0, f"sharpness must be at most 32, got {sharpness}")
         if loss_weight is not None:
             require_positive(loss_weight=loss_weight)
         if balance == "class-fraction":

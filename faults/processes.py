@@ -1,0 +1,63 @@
+"""What a process and those that it started hold: memory, descriptors, and who they are."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def family(process: int) -> list[int]:
+    """A process and all that it started, as far as they run."""
+    found = [process]
+    for each in found:
+        with suppress(OSError):  # it may end at any time
+            for task in Path(f"/proc/{each}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def status(process: int) -> dict[str, str]:
+    """The lines of /proc/PID/status; empty once it has ended."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def is_running(process: int) -> bool:
+    """Whether it exists, and not only until somebody asks for its exit code."""
+    return status(process).get("State", "Z")[0] not in "ZX"
+
+
+def megabytes(process: int) -> float:
+    """Memory of its own, in MB: neither its files nor what it shares by /dev/shm."""
+    return int(status(process).get("RssAnon", "0 kB").split()[0]) / 1024
+
+
+def descriptors(process: int) -> int:
+    """How many files, sockets and pipes it has open."""
+    try:
+        return len(os.listdir(f"/proc/{process}/fd"))  # noqa: PTH208 - as fast as it can be
+    except OSError:
+        return 0
+
+
+def shared_memory() -> set[str]:
+    """The names in /dev/shm."""
+    return set(os.listdir(SHARED_MEMORY)) if SHARED_MEMORY.is_dir() else set()  # noqa: PTH208
+
+
+def left_running(processes: Iterable[int], *, seconds: float) -> list[int]:
+    """Those that still run after so many seconds; sooner if none does."""
+    deadline = time.monotonic() + seconds
+    left = [each for each in processes if is_running(each)]
+    while left and time.monotonic() < deadline:
+        time.sleep(0.02)
+        left = [each for each in left if is_running(each)]
+    return left
