@@ -7,7 +7,7 @@ import sys
 
 from faults.outcomes import Outcomes, arguments, table
 
-PROGRAMS: list[str] = []
+PROGRAMS = ["heads", "growth"]
 
 
 def main() -> None:

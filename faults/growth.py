@@ -107,8 +107,8 @@ def watch(
     processes: dict[str, tuple[int, Path]], *, minutes: float, every: float
 ) -> dict[str, list[Sample]]:
     """Samples of some processes over so many minutes."""
-    began, found = time.monotonic(), {name: [] for name in processes}  # type: dict[str, list[Sample]]
-    said = began
+    found: dict[str, list[Sample]] = {name: [] for name in processes}
+    said = began = time.monotonic()
     while time.monotonic() < began + 60 * minutes:
         time.sleep(every)
         for name, (process, folder) in processes.items():

@@ -15,7 +15,7 @@ import random
 import types
 import warnings
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
@@ -51,7 +51,6 @@ class Setting:
     unknown: bool = False
     seed: int = 0
     weights: float = 1.0
-    others: dict[str, Any] = field(default_factory=dict)
 
 
 def draw(seed: int) -> Setting:

@@ -1,0 +1,169 @@
+"""Commands in forks of this process: what they import is loaded once, so a trial is a moment.
+
+Only what a command itself does is left to be disturbed, not two seconds of imports before it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+from faults.tasks import PRINTED, environment
+
+SECONDS = 120.0
+"""After which a command is called hung."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended; code: None if it had to be killed."""
+
+    code: int | None
+    said: str
+    printed: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What the command said at last, if it was that it cannot continue."""
+        lines = [line for line in self.said.splitlines() if line.startswith("sphereface2: ")]
+        return lines[-1].removeprefix("sphereface2: ") if lines else ""
+
+    def fault(self, seconds: float = SECONDS) -> str:
+        """What is wrong with this end; empty if it is a success or one sentence."""
+        if self.code is None:
+            return f"hung for {seconds:.0f} seconds"
+        if "Traceback (most recent call last)" in self.said:
+            return f"traceback: {self.said.strip().splitlines()[-1]}"
+        if self.code == 0:
+            return ""
+        if self.code != 2 and not (self.code == 1 and "the same command" in self.sentence):
+            return f"exit code {self.code}: {self.said.strip()[-300:]}"
+        return "" if self.sentence else f"no sentence: {self.said.strip()[-300:]}"
+
+
+class Fork:
+    """`sphereface2 WORDS` in a fork of this process; with `waits` it begins when told to `go`.
+
+    What it says on stderr goes to a file beside its folder, `said`.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        *,
+        modules: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+        said: str = "said.txt",
+        waits: bool = False,
+    ) -> None:
+        self.folder, self.said = folder, folder.parent / said
+        ready, self._go = os.pipe()
+        self.code: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._go)
+            _become_command(words, folder, self.said, ready, modules, variables or {})
+        os.close(ready)
+        if not waits:
+            self.go()
+
+    def go(self) -> None:
+        os.write(self._go, b"\n")
+        os.close(self._go)
+
+    def poll(self) -> int | None:
+        """The exit code, once it has ended; that of a signal is negative."""
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+        return self.code
+
+    def signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def wait(self, seconds: float = SECONDS) -> Ended:
+        """How it ended; it is killed where it does not."""
+        deadline = time.monotonic() + seconds
+        hangs = False
+        while self.poll() is None and not hangs:
+            time.sleep(0.005)
+            hangs = time.monotonic() > deadline
+        if self.code is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        printed = self.folder / PRINTED
+        return Ended(
+            None if hangs else self.code,
+            self.said.read_text(errors="replace") if self.said.exists() else "",
+            printed.read_text(errors="replace") if printed.exists() else "",
+        )
+
+
+def _become_command(
+    words: Sequence[str],
+    folder: Path,
+    said: Path,
+    ready: int,
+    modules: Path | None,
+    variables: Mapping[str, str],
+) -> NoReturn:
+    """Do in this fork what a new process of the command line would do."""
+    code = 1
+    try:
+        os.setsid()
+        os.chdir(folder)
+        os.environ.update({**environment(), **variables})
+        for number, path, flags in (
+            (0, Path(os.devnull), os.O_RDONLY),
+            (1, folder / PRINTED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+            (2, said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+        ):
+            opened = os.open(path, flags, 0o644)
+            os.dup2(opened, number)
+            os.close(opened)
+        for stream, number in (("stdout", 1), ("stderr", 2)):
+            setattr(sys, stream, os.fdopen(number, "w", encoding="utf-8", closefd=False))
+        sys.argv = ["sphereface2", *words]
+        os.read(ready, 1)
+        os.close(ready)
+        from sphereface2.cli import main
+
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        try:
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except BaseException:
+            traceback.print_exc()
+            code = 120  # as Python ends itself where what was printed cannot be written
+        if modules is not None:
+            modules.write_text("\n".join(sorted(sys.modules)))
+        os._exit(code)
+
+
+def load_modules(listed: Path) -> None:
+    """Import what a command imported, so that its next fork need not."""
+    for name in listed.read_text().splitlines():
+        if name != "__main__" and name not in sys.modules:
+            with suppress(Exception):  # some are made by others, and come with them
+                import_module(name)
