@@ -313,7 +313,7 @@ def schema(arguments: Any, place: Path) -> None:
             "--mode", "all", "--seed", "1", "--no-color", "--continue-on-failure",
             "--suppress-health-check", "all",
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=place)
         after = _answered(server.url)
     print(done.stdout[-6000:])
     answered = after - before

@@ -242,9 +242,22 @@ def test_other_folders_and_files_are_left_alone(tmp_path: Path) -> None:
         open_gallery(str(tmp_path / "diary.txt"))
     with pytest.raises((ValueError, OSError), match="is not a folder"):
         open_gallery(str(tmp_path / "diary.txt"), model=MODEL, dim=DIM, create=True)
-    with pytest.raises(FileNotFoundError, match="has no collection 'default'"):
+    with pytest.raises(FileNotFoundError, match="nowhere is not a gallery; enrolling makes one"):
         open_gallery(str(tmp_path / "nowhere"))
     assert [each.name for each in tmp_path.iterdir()] == ["diary.txt"]
+
+
+def test_the_nearest_gallery_is_named_where_a_folder_is_misspelt(tmp_path: Path) -> None:
+    open_gallery(str(tmp_path / "people"), model=MODEL, dim=DIM, create=True).close()
+    (tmp_path / "peopl").mkdir()  # no gallery either, so not suggested
+    with pytest.raises(
+        FileNotFoundError, match=r"peeple is not a gallery; did you mean '.*/people'"
+    ):
+        open_gallery(str(tmp_path / "peeple"))
+    with pytest.raises(
+        FileNotFoundError, match=r"peopl is not a gallery; did you mean '.*/people'"
+    ):
+        open_gallery(str(tmp_path / "peopl"))
 
 
 def test_a_full_disk_loses_nothing(

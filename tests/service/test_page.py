@@ -1,5 +1,6 @@
 """The page, in a real browser against a real server: what people see and can do."""
 
+import base64
 import hashlib
 import re
 import shutil
@@ -20,7 +21,7 @@ from sphereface2.service.settings import Settings
 from tests.service.conftest import Start, running
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, JSHandle, Locator, Page
 
 CHROMIUM = shutil.which("chromium")
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed")
@@ -190,6 +191,44 @@ def test_a_model_that_is_not_calibrated_gives_no_decision(
     assert "sphereface2 calibrate MODEL --on SET" in answer.inner_text()
 
 
+def as_files(page: "Page", *photos: Path) -> "JSHandle":
+    """What a drag or a paste carries: files, in a DataTransfer of the page."""
+    files = [(path.name, base64.b64encode(path.read_bytes()).decode()) for path in photos]
+    return page.evaluate_handle(
+        """files => {
+            const carried = new DataTransfer();
+            for (const [name, data] of files) {
+                const bytes = Uint8Array.from(atob(data), each => each.charCodeAt(0));
+                carried.items.add(new File([bytes], name, {type: 'image/png'}));
+            }
+            return carried;
+        }""",
+        files,
+    )
+
+
+@in_browser
+def test_photos_are_dropped_and_pasted(visit: Visit, place: Path) -> None:
+    page = visit()
+    first, second = slot(page, "First photo"), slot(page, "Second photo")
+    second.dispatch_event("dragover", {"dataTransfer": as_files(page, place / "a.png")})
+    assert "over" in (second.get_attribute("class") or ""), "the place shows that it takes it"
+    second.dispatch_event("drop", {"dataTransfer": as_files(page, place / "a.png")})
+    second.get_by_text("One face found").wait_for()
+    assert "over" not in (second.get_attribute("class") or "")
+    # A paste goes to the place that is still empty.
+    page.evaluate(
+        """carried => document.dispatchEvent(
+            new ClipboardEvent('paste', {clipboardData: carried, cancelable: true}))""",
+        as_files(page, place / "c.png"),
+    )
+    first.get_by_text("One face found").wait_for()
+    page.get_by_role("region", name="Answer").locator(".verdict").wait_for()
+    # One that misses every place neither opens the file nor changes the answer.
+    page.locator("header").dispatch_event("drop", {"dataTransfer": as_files(page, place / "b.png")})
+    assert page.get_by_role("region", name="Answer").locator(".verdict").is_visible()
+
+
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"> & 'Bo'"
 
 
@@ -245,7 +284,22 @@ def test_enrol_find_deny_and_undo(visit: Visit, people: httpx.Client, place: Pat
     row.get_by_role("button", name=f"This photo does not show {HOSTILE}").click()
     row.get_by_text("Kept as a face").wait_for()
     assert marked(people, HOSTILE) == 1, "a second time counts, too"
-    assert page.title().startswith("Who is this?"), "a name has run as code"
+    page.get_by_role("button", name="It is nobody of them").click()
+    page.get_by_text("Kept as the face of a stranger.").first.wait_for()
+
+    page.get_by_role("link", name="People").click()
+    page.get_by_text("1 face is marked as a stranger").wait_for()
+    page.get_by_role("button", name="Undo mark 1").click()
+    page.get_by_text("Undone: the mark no longer counts.").first.wait_for()
+    assert people.get("/v1/feedback").json()["feedback"] == []
+    page.get_by_role("button", name=f"Show {HOSTILE}").click()
+    shown = page.get_by_role("dialog")
+    shown.get_by_text(f"1 face is marked as not {HOSTILE}").wait_for()
+    shown.get_by_role("button", name="Undo mark 1").click()
+    shown.get_by_text("Undone: the mark no longer counts.").first.wait_for()
+    assert marked(people, HOSTILE) == 0
+    shown.get_by_role("button", name="Close").click()
+    assert page.title().startswith("People"), "a name has run as code"
 
 
 @in_browser

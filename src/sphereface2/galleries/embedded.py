@@ -54,6 +54,7 @@ from sphereface2.galleries.gallery import (
 )
 from sphereface2.galleries.nearest import NOBODY, Owners, nearest_people
 from sphereface2.galleries.parts_file import PartsFile
+from sphereface2.registry import did_you_mean, near
 
 T = TypeVar("T")
 
@@ -148,7 +149,7 @@ class EmbeddedGallery:
             if not create:
                 if folder.is_file():
                     raise ValueError(f"{printable(folder)} is a file; a gallery is a folder")
-                raise no_collection(printable(folder), collection, cls.collections(url))
+                raise _no_collection(folder, collection)
             _create(folder, collection, *check_new(printable(folder / collection), model, dim))
         gallery = cls(folder, collection)
         try:
@@ -168,7 +169,7 @@ class EmbeddedGallery:
         """Overwrite and remove all files of a collection."""
         folder = Path(url).expanduser()
         if not (folder / collection / DATABASE).is_file():
-            raise no_collection(printable(folder), collection, cls.collections(url))
+            raise _no_collection(folder, collection)
         aside = folder / f".{collection}.dropped"
         gallery = cls(folder, collection)
         try:
@@ -675,6 +676,19 @@ def _check_database(path: Path) -> None:
             f"{printable(path)} is damaged: it has been cut after {size:,} bytes; restore it from "
             "a copy"
         )
+
+
+def _no_collection(folder: Path, collection: str) -> FileNotFoundError:
+    """The error for a collection that is not there, or for a folder that is none of a gallery."""
+    known = EmbeddedGallery.collections(str(folder))
+    if known:
+        return no_collection(printable(folder), collection, known)
+    beside = folder.absolute().parent
+    galleries = {each.parent.parent.name for each in beside.glob(f"[!.]*/[!.]*/{DATABASE}")}
+    meant = [printable(folder.with_name(each)) for each in near(folder.absolute().name, galleries)]
+    return FileNotFoundError(
+        f"{printable(folder)} is not a gallery{did_you_mean(meant)}; enrolling makes one"
+    )
 
 
 def _create(folder: Path, name: str, model: str, dim: int) -> None:

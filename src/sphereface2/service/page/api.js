@@ -92,6 +92,9 @@ export const reject = (photo, who, once) =>
     once,
   });
 
+export const rejected = (who) =>
+  json("GET", `/v1/feedback?collection=${part(chosen("collection"))}${who === null ? "" : `&person=${part(who)}`}`);
+
 export const undoReject = (id, once) =>
   call("DELETE", `/v1/feedback/${part(id)}?collection=${part(chosen("collection"))}`, { once });
 

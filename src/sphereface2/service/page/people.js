@@ -18,6 +18,7 @@ export class People {
     this.count = el("p", { class: "small", role: "status" });
     this.cards = el("ul", { class: "people" });
     this.after = el("div", { class: "actions" });
+    this.strangers = new Marks(null);
     this.asked = 0;
     this.node = el(
       "div",
@@ -28,6 +29,7 @@ export class People {
       el("section", { class: "directory" },
         el("div", { class: "find" }, el("div", { class: "field" }, el("label", { for: this.text.id }, say("people.find")), this.text), this.count),
         this.said, this.cards, this.after),
+      this.strangers.node,
     );
     onChoice((name) => {
       if (["collection", "key"].includes(name)) this.stale = true;
@@ -39,6 +41,7 @@ export class People {
   enter() {
     put(this.where, say("app.collection", { name: chosen("collection") }));
     if (this.stale) this.load();
+    this.strangers.load();
   }
 
   // After the last keystroke, not after each.
@@ -206,10 +209,51 @@ function personView(person) {
         return el("li", {}, picture, remove);
       })),
       trouble,
+      marks.node,
     );
   };
+  const marks = new Marks(person.name);
+  marks.load();
   draw(person.photos);
   return place;
+}
+
+// The faces that were marked as not this person, or as strangers (null); each mark can be undone.
+class Marks {
+  constructor(name) {
+    this.name = name;
+    this.node = el("div", { class: "marks" });
+  }
+
+  async load() {
+    try {
+      this.draw((await api.rejected(this.name)).feedback);
+    } catch (error) {
+      put(this.node, problem(error, () => this.load()));
+    }
+  }
+
+  // Nothing is shown where nothing is marked.
+  draw(marks, said = null) {
+    const about = this.name === null ? say("people.strangers", { count: marks.length }) : say("people.marks", { count: marks.length, name: this.name });
+    put(
+      this.node,
+      marks.length ? el("h3", {}, about) : null,
+      el("ul", { "aria-label": about }, marks.map((mark, index) => el("li", {}, el("span", {}, say("people.markedOn", { date: date(mark.added) })), button(say("app.undo"), () => this.undo(mark, marks), { class: "light", "aria-label": say("people.undoMark", { number: index + 1 }) })))),
+      said,
+    );
+  }
+
+  async undo(mark, marks) {
+    try {
+      await api.undoReject(mark.id, api.onceKey());
+      const undone = say("people.markUndone");
+      this.draw(marks.filter((each) => each !== mark), el("p", { class: "small" }, undone));
+      announce(undone);
+    } catch (error) {
+      this.draw(marks, problem(error));
+    }
+  }
 }
 
 // A new person, or more photos of somebody.

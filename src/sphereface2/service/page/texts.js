@@ -168,6 +168,11 @@ export const TEXTS = {
     removePhotoTitle: "Remove this photo?",
     removePhotoText: "It is deleted for good.",
     photoRemoved: "The photo is removed.",
+    marks: { one: "{count} face is marked as not {name}", other: "{count} faces are marked as not {name}" },
+    strangers: { one: "{count} face is marked as a stranger", other: "{count} faces are marked as strangers" },
+    markedOn: "Marked on {date}; the picture was not kept.",
+    undoMark: "Undo mark {number}",
+    markUndone: "Undone: the mark no longer counts.",
     reasons: {
       no_face: "No face was found.",
       several_faces: "It shows several faces. Cut out the one that is meant.",
