@@ -20,7 +20,6 @@ schema: requests generated from the OpenAPI by schemathesis (pip install schemat
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import subprocess
 import sys
