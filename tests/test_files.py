@@ -18,6 +18,7 @@ from sphereface2.files import (
     LockedError,
     WorkFolder,
     file_lock,
+    naming,
     put_in_place,
     read_note,
     replacing,
@@ -280,3 +281,61 @@ def test_a_file_of_lines_loses_only_what_was_torn(tmp_path: Path) -> None:
     path.write_bytes(b"no json\n")
     with pytest.raises(ValueError, match=r"lines.jsonl is damaged"):
         JsonLines(path)
+
+
+@pytest.fixture
+def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What reaches the disk, and what is renamed, in their order."""
+    seen: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def synced(handle: int) -> None:
+        seen.append(f"fsync {Path(f'/proc/self/fd/{handle}').readlink().name}")
+        fsync(handle)
+
+    def renamed(before: Path, after: Path) -> None:
+        seen.append(f"rename {Path(after).name}")
+        rename(before, after)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    monkeypatch.setattr(os, "replace", renamed)
+    return seen
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="open files have their names in /proc")
+def test_what_is_put_in_place_has_reached_the_disk_and_then_its_name(
+    tmp_path: Path, reached: list[str]
+) -> None:
+    place = tmp_path / "place"
+    write_atomically(place / "file", "content", by=tmp_path / "part")
+    assert reached == ["fsync part", "rename file", "rename file", "fsync place"]  # made on the way
+    reached.clear()
+    with replacing(place / "folder", by=place / "made") as made:
+        (made / "below").mkdir(parents=True)
+        (made / "below" / "deep").touch()
+    assert sorted(reached[:3]) == ["fsync below", "fsync deep", "fsync made"]
+    assert reached[3:] == ["rename folder", "fsync place"]
+    reached.clear()
+    work = WorkFolder(tmp_path / "out")
+    with work.locked():
+        work.note({})
+        (work.path / "made").write_text("content")
+        reached.clear()
+        work.deliver([(work.path / "made", tmp_path / "out")])
+    assert reached == ["fsync made", "rename out", f"fsync {tmp_path.name}"]
+
+
+def test_an_error_without_a_name_gets_one(tmp_path: Path) -> None:
+    reports = tmp_path / "reports"
+    with (
+        Path(os.devnull).open("rb") as device,
+        pytest.raises(OSError, match="reports") as failed,
+        naming(reports),
+    ):
+        os.fsync(device.fileno())  # there is no disk to reach
+    assert failed.value.filename == str(reports)
+    hidden = tmp_path / ".hidden"
+    with pytest.raises(FileNotFoundError) as failed, naming(tmp_path / "shown", instead=hidden):
+        hidden.read_bytes()
+    assert failed.value.filename == str(tmp_path / "shown")

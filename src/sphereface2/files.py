@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -22,6 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 _LOCK = "lock"
 _PAUSE = 0.02  # seconds between two tries to get a lock
+_MANY = 100  # files, beyond which one wait for all of the disk is shorter than one for each
 _WIDTH = 256  # every note has the same length, so that none shows the end of the one before
 
 
@@ -99,7 +101,8 @@ def file_lock(
         while True:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                lock.acquire(timeout=timeout)
+                with naming(path):
+                    lock.acquire(timeout=timeout)
                 return True
             except Timeout:
                 return False
@@ -148,6 +151,21 @@ def require_writable(path: Path, *, is_file: bool = False) -> None:
 
 
 @contextmanager
+def naming(path: Path | str, *, instead: Path | None = None) -> Iterator[None]:
+    """Say which file an error is about: a read or a write that fails does not know its name.
+
+    instead: a name that nobody knows, in whose place `path` is given
+    """
+    try:
+        yield
+    except OSError as error:
+        unnamed = error.filename is None or error.filename == str(instead)
+        if unnamed and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
+
+
+@contextmanager
 def scratch_folder(name: str) -> Iterator[Path]:
     """A folder for what processes of one program share while it runs; then it goes."""
     with tempfile.TemporaryDirectory(prefix=f"sphereface2-{name}-") as folder:
@@ -158,31 +176,29 @@ def scratch_folder(name: str) -> Iterator[Path]:
 
 
 @contextmanager
-def replacing(path: Path, *, by: Path | None = None, durable: bool = False) -> Iterator[Path]:
+def replacing(path: Path, *, by: Path | None = None, durable: bool = True) -> Iterator[Path]:
     """A name to write a file or a folder under, which takes the place of `path` at the end.
 
     Readers find the old one or the new one, never a part; after an error the old one stays.
 
     by: that name, on the same disk; only where one process at a time writes `path`
-    durable: also after a power cut
+    durable: also after a power cut; False is for one of many files, with a `reach_disk` for all
     """
     made = by or path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
-        if by is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        yield made
-        put_in_place(made, path, durable=durable)
-    except BaseException as error:
+        with naming(path, instead=made):
+            if by is None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            yield made
+            put_in_place(made, path, durable=durable)
+    except BaseException:
         with suppress(OSError):  # which must not hide the error
             remove(made)
-        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
-            # A write that fails, on a full disk say, does not know the name of its file.
-            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 
 def write_atomically(
-    path: Path, content: str | bytes | memoryview, *, by: Path | None = None, durable: bool = False
+    path: Path, content: str | bytes | memoryview, *, by: Path | None = None, durable: bool = True
 ) -> None:
     """Write a file by `replacing`; text is UTF-8, and names that are not keep their bytes."""
     with replacing(path, by=by, durable=durable) as made:
@@ -191,14 +207,14 @@ def write_atomically(
         made.write_bytes(content)
 
 
-def put_in_place(made: Path, place: Path, *, durable: bool = False) -> None:
+def put_in_place(made: Path, place: Path, *, durable: bool = True) -> None:
     """Rename a complete file or folder to `place`; what is there goes.
 
     One folder cannot replace another in one step: the old one stands aside for a moment, where
     `whole_folder` finds it, and comes back if the new one cannot take its place.
     """
     if durable:
-        _sync(made)
+        reach_disk(made)
     old = _old(place)
     if not made.is_dir():
         try:
@@ -239,8 +255,19 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def reach_disk(path: Path) -> None:
+    """Let a file, or a folder with all that is in it, reach the disk."""
+    below = list(islice(path.rglob("*"), _MANY + 1)) if path.is_dir() else []
+    if len(below) > _MANY:
+        os.sync()
+        return
+    for each in (*below, path):
+        if not each.is_symlink():
+            _sync(each)
+
+
 def _sync(path: Path) -> None:
-    """Let a file, or the names in a folder, reach the disk."""
+    """Let the content of a file, or the names in a folder, reach the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -295,7 +322,7 @@ class WorkFolder:
     def note(self, facts: Mapping[str, Any]) -> None:
         """Keep what the next run must know, should this one be stopped."""
         text = json.dumps(facts, indent=1, sort_keys=True)
-        write_atomically(self.path / self.NOTE, text, durable=True)
+        write_atomically(self.path / self.NOTE, text)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -344,7 +371,10 @@ class WorkFolder:
                 place.rename(old / str(number))
         for made, place in products:
             if made.exists():  # otherwise a run that was stopped here had moved it
+                reach_disk(made)
                 made.replace(place)
+        for folder in {place.parent for _, place in products}:
+            _sync(folder)
         # The note goes last: as long as it is there, the folder is known as ours.
         self.empty()
         (self.path / self.NOTE).unlink()
@@ -377,10 +407,11 @@ class JsonLines:
 
     def add(self, *values: Any) -> None:
         """Add lines; a kill after this loses nothing."""
-        self._file.write("".join(f"{json.dumps(value)}\n" for value in values).encode("ascii"))
-        self._file.flush()
-        if self._durable:
-            os.fsync(self._file.fileno())
+        with naming(self.path):
+            self._file.write("".join(f"{json.dumps(value)}\n" for value in values).encode("ascii"))
+            self._file.flush()
+            if self._durable:
+                os.fsync(self._file.fileno())
         self.lines.extend(values)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from sphereface2 import __version__
@@ -197,3 +198,18 @@ def test_help_names_the_commands() -> None:
     done = run("--help")
     assert done.exit_code == 0
     assert all(command in done.stdout for command in ("train", "resume", "evaluate", "recipes"))
+
+
+def test_want_of_memory_is_said_in_a_sentence_and_a_bug_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sphereface2.cli.app", lambda **_: torch.empty(1 << 50))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("sphereface2: out of memory (")
+    assert "smaller batches" in said
+    monkeypatch.setattr("sphereface2.cli.app", lambda **_: torch.empty(2).view(3))
+    with pytest.raises(RuntimeError, match="shape"):
+        main()

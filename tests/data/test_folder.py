@@ -3,6 +3,7 @@
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -172,3 +173,22 @@ def test_names_come_back_as_they_were() -> None:
 
 def test_there_may_be_none() -> None:
     assert len(PackedNames([])) == 0
+
+
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for person in ("anna", "bert"):
+        (tmp_path / person).mkdir()
+        (tmp_path / person / "1.png").touch()
+    assert find_images(tmp_path).names == ["anna/1.png", "bert/1.png"]
+    scandir = os.scandir
+
+    def failing(path: str) -> Any:
+        if path.endswith("bert"):
+            raise OSError(5, "Input/output error", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    with pytest.raises(OSError, match="bert"):
+        find_images(tmp_path)

@@ -351,3 +351,19 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
     im2rec(tmp_path / "train.rec", LABELS, BODIES)
     with pytest.raises(ValueError, match=r"is a folder; give the \.rec file, such as .*train\.rec"):
         RecordIO(path=str(tmp_path))
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_named_and_ends_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "faces.rec"
+    with RecordWriter(path) as writer:
+        for number in range(40):
+            noise = np.random.default_rng(number).integers(0, 256, (16, 16, 3), np.uint8)
+            writer.write(cv2.imencode(".png", noise)[1].tobytes(), number // 10)
+    source = RecordIO(path=str(path))
+    source.prepare()
+    source[39]
+    with path.open("r+b") as file:
+        file.truncate(4096)
+    for read in (source.__getitem__, source.encoded, source.quick_pixels):
+        with pytest.raises(OSError, match=r"faces\.rec has been cut while it is read"):
+            read(39)

@@ -1,6 +1,7 @@
 """The gallery in a folder: what is left after a removal, damaged files, several processes."""
 
 import os
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -456,3 +457,19 @@ def test_of_equals_the_first_row_wins() -> None:
     row = np.eye(4, dtype=np.float32)[:1]
     found = nearest_people(np.repeat(row, 6, axis=0), np.array([-1, 3, 3, 1, 2, 1]), row, 2)
     assert found == [[(3, 1, 1.0), (1, 3, 1.0)]]
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file may become larger than a few pages: as on a full disk, a write fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_gallery_that_cannot_be_made_is_said_in_a_sentence(folder: Path) -> None:
+    with pytest.raises(OSError, match=r"people\.sqlite cannot be written"):
+        open_gallery(str(folder), model=MODEL, dim=DIM, create=True)
+    assert not [path for path in folder.rglob("*") if path.is_file()]

@@ -613,6 +613,12 @@ class TestFolders:
             runs.train(small("head.name=cosface", *NO_SETS), finished)
         assert {path.name: path.stat().st_mtime_ns for path in finished.iterdir()} == before
 
+    def test_a_run_that_was_stopped_before_it_had_its_config_starts_again(
+        self, tmp_path: Path
+    ) -> None:
+        (tmp_path / "run" / run_folder.CHECKPOINTS).mkdir(parents=True)
+        assert not runs.train(small(*NO_SETS), tmp_path / "run").interrupted
+
     def test_overwrite_leaves_alone_what_no_run_wrote(self, finished: Path, tmp_path: Path) -> None:
         foreign = tmp_path / "foreign"
         (foreign / "model").mkdir(parents=True)

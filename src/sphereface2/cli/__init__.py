@@ -99,14 +99,29 @@ def main() -> None:
         # The reader of a pipe went away (`sphereface2 recipes | head`): nothing to tell anyone.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    except (ValueError, OSError) as error:
-        if os.environ.get("SPHEREFACE2_TRACEBACK"):
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+        is_ours = isinstance(error, ValueError | OSError) or _is_want_of_memory(error)
+        if os.environ.get("SPHEREFACE2_TRACEBACK") or not is_ours:
             raise
         print(f"sphereface2: {_sentence(error)}", file=sys.stderr)
         sys.exit(2)
 
 
+def _is_want_of_memory(error: Exception) -> bool:
+    """Whether an error says that there is no memory left; torch has no kind of its own for it."""
+    signs = ("allocate memory", "out of memory", "enough memory", "can't start new thread")
+    return isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in signs)
+
+
 def _sentence(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror.lower()}"
+    if isinstance(error, OSError) and error.strerror:
+        if error.filename:
+            return f"{error.filename}: {error.strerror.lower()}"
+        return f"{error.strerror.lower()}; see the system's log, and run the same command again"
+    if not isinstance(error, ValueError | OSError):
+        said = " ".join(str(error).split())[:200]
+        return (
+            f"out of memory{f' ({said})' if said else ''}; take smaller batches or fewer workers, "
+            "or close other programs, and run the same command again"
+        )
     return " ".join(str(error).split())

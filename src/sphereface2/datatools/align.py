@@ -26,6 +26,7 @@ from sphereface2.files import (
     file_lock,
     on_full_disk,
     printable,
+    reach_disk,
     write_atomically,
 )
 from sphereface2.progress import Progress
@@ -120,6 +121,7 @@ def align_folder(
         for photo, reason in found.unread.items():
             if photo not in journal.outcomes:
                 journal.add(Outcome(photo, reason=reason))
+        reach_disk(target)
         outcomes = list(journal.outcomes.values())
         write_reports(target, outcomes)
     return Aligned(
@@ -332,7 +334,7 @@ def write_reports(target: Path, outcomes: Iterable[Outcome]) -> None:
         ("unreadable.txt", "".join(f"{line}\n" for line in unreadable)),
         ("faces.csv", table.getvalue()),
     ):
-        write_atomically(target / name, text, durable=True)
+        write_atomically(target / name, text)
 
 
 def _one_line(name: str) -> str:
@@ -387,7 +389,7 @@ class PhotoAligner:
         place = self.target / crop
         partial = self.target / WORK_FOLDER / f"{os.getpid()}.part"
         try:
-            write_atomically(place, encoded.tobytes(), by=partial)
+            write_atomically(place, encoded.tobytes(), by=partial, durable=False)
         except OSError as error:
             raise OSError(error.errno, error.strerror, printable(place)) from None
         return Outcome(photo, crop, tuple(faces), taken=faces.index(face), look=look)

@@ -645,9 +645,11 @@ def _sentences(path: Path) -> Iterator[None]:
                 "try again"
             ) from None
         if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
-            raise OSError(f"{printable(path)} cannot be written: {error}") from None
+            what = "read" if "READ" in name.removeprefix("SQLITE_READ") else "written"
+            raise OSError(f"{printable(path)} cannot be {what}: {error}") from None
         raise ValueError(
-            f"{printable(path)} is damaged ({error}); restore the gallery from a copy"
+            f"{printable(path)} is damaged or cannot be read ({error}); try again, or restore the "
+            "gallery from a copy"
         ) from None
 
 
@@ -703,7 +705,7 @@ def _create(folder: Path, name: str, model: str, dim: int) -> None:
                 f"{printable(min(others))}; give a new folder"
             )
         identity = secrets.token_bytes(16)
-        with replacing(folder / name, durable=True) as made:
+        with _sentences(folder / name / DATABASE), replacing(folder / name) as made:
             made.mkdir()
             PartsFile.create(made / ROWS, unit=4 * dim, identity=identity)
             PartsFile.create(made / CROPS, unit=1, identity=identity)
@@ -717,6 +719,3 @@ def _create(folder: Path, name: str, model: str, dim: int) -> None:
                 db.execute(state, (identity, model, dim))
             finally:
                 db.close()
-            for each in made.iterdir():
-                with each.open("rb") as file:
-                    os.fsync(file.fileno())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sphereface2.files import printable
+from sphereface2.files import naming, printable
 from sphereface2.galleries.gallery import Embeddings
 
 HEADER = 4_096  # a page, so that rows of 1,024 values or a divisor of it never straddle two
@@ -43,7 +43,8 @@ class PartsFile:
             raise
 
     def _check(self, identity: bytes) -> None:
-        head = os.pread(self._file, _FORM.size, 0)
+        with naming(self.path):
+            head = os.pread(self._file, _FORM.size, 0)
         if len(head) < _FORM.size or not head.startswith(_MAGIC):
             raise ValueError(
                 f"{printable(self.path)} is damaged: it does not begin as the file of a gallery; "
@@ -79,21 +80,25 @@ class PartsFile:
     def write(self, start: int, content: bytes | memoryview) -> None:
         place, rest = HEADER + start * self.unit, memoryview(content)
         while rest:
-            written = os.pwrite(self._file, rest, place)
+            with naming(self.path):
+                written = os.pwrite(self._file, rest, place)
             place, rest = place + written, rest[written:]
 
     def wipe(self, start: int, stop: int) -> None:
         place, rest = HEADER + start * self.unit, (stop - start) * self.unit
         while rest > 0:
-            written = os.pwrite(self._file, _ZEROS[:rest], place)
+            with naming(self.path):
+                written = os.pwrite(self._file, _ZEROS[:rest], place)
             place, rest = place + written, rest - written
 
     def sync(self) -> None:
-        os.fsync(self._file)
+        with naming(self.path):
+            os.fsync(self._file)
 
     def read(self, start: int, stop: int) -> bytes:
         self.require(stop)
-        return os.pread(self._file, (stop - start) * self.unit, HEADER + start * self.unit)
+        with naming(self.path):
+            return os.pread(self._file, (stop - start) * self.unit, HEADER + start * self.unit)
 
     def rows(self, count: int) -> Embeddings:
         """The first rows as float32, mapped into memory: what is written later shows in them."""

@@ -25,6 +25,7 @@ from sphereface2.data.pairs.verification_set import Missing
 from sphereface2.data.sources.source import Images, PreparedImages, images_digest
 from sphereface2.files import (
     WorkFolder,
+    naming,
     on_full_disk,
     put_in_place,
     remove,
@@ -388,11 +389,12 @@ class Extraction(WorkFolder):
 
 def _lay_out(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     """A table of zeros whose place on the disk is taken."""
-    np.lib.format.open_memmap(path, "w+", dtype, shape).flush()
-    # Without this the file is a hole, and a disk that fills up later ends the process by a signal.
-    with path.open("r+b") as file:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    with naming(path):
+        np.lib.format.open_memmap(path, "w+", dtype, shape).flush()
+        # Else the file is a hole, and a disk that fills up later ends the process by a signal.
+        with path.open("r+b") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _mark(embeddings: Embeddings, marks: npt.NDArray[np.uint8], blocks: list[int]) -> None:

@@ -76,7 +76,8 @@ def run_lock(folder: Path, *, patience: float = 1.0) -> Iterator[Lock]:
 def refuse_used_folder(folder: Path) -> None:
     """A ValueError where a run, or a file, is in the way of a new run."""
     found = [product for product in PRODUCTS if (folder / product).exists()]
-    if found:
+    # A run that was stopped before it had its config leaves no more than an empty folder.
+    if found and (found != [CHECKPOINTS] or any((folder / CHECKPOINTS).iterdir())):
         raise ValueError(
             f"{folder} already holds a run ({', '.join(found)}): resume it with "
             f"'sphereface2 resume {folder}', choose another --output, or replace it "

@@ -135,8 +135,8 @@ def save_checkpoint(
     with team.together():
         if team.is_first:
             facts = {"format": _FORMAT, "files": files, **asdict(checkpoint)}
-            write_atomically(partial / _FACTS, json.dumps(facts, indent=1), durable=True)
-            put_in_place(partial, folder, durable=True)
+            write_atomically(partial / _FACTS, json.dumps(facts, indent=1))
+            put_in_place(partial, folder)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:

@@ -108,7 +108,7 @@ class BinWriter:
 def write_bin(path: Path, images: Iterable[bytes], same: Sequence[bool]) -> None:
     """Write encoded images 2i, 2i+1 and whether pair i shows one person as a .bin file."""
     count = 0
-    with replacing(path, durable=True) as made, made.open("wb") as file:
+    with replacing(path) as made, made.open("wb") as file:
         writer = BinWriter(file)
         writer.begin()
         for image in images:

@@ -164,7 +164,7 @@ def find_images(folder: Path) -> FoundImages:
     """
     found = FoundImages()
     root = str(folder)
-    for parent, folders, files in os.walk(root, followlinks=True):
+    for parent, folders, files in os.walk(root, onerror=_refuse, followlinks=True):
         folders[:] = [
             name
             for name in folders
@@ -179,6 +179,11 @@ def find_images(folder: Path) -> FoundImages:
                 found.unread[f"{prefix}{name}"] = not_read(kind)
     found.names.sort()
     return found
+
+
+def _refuse(error: OSError) -> None:
+    """A folder that cannot be listed is not one without images."""
+    raise error
 
 
 def leads_back(folder: str) -> bool:

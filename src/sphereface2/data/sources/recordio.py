@@ -84,6 +84,7 @@ class RecordIO(EncodedImages):
             payload = from_frames(self._view(), int(self._frames[index]))
             return payload[_unpack(payload)[3] :]
         view, end = self._view(), start + self._lengths.item(index)
+        self._require_whole()
         if self._is_read_at_random and end > start:
             assert self._mapped is not None
             page = start - start % mmap.PAGESIZE
@@ -94,6 +95,7 @@ class RecordIO(EncodedImages):
         start = self._starts.item(index)
         if start < 0 or self._is_read_at_random or self._mapped is None:
             return super().quick_pixels(index)
+        self._require_whole()
         return to_array(self._mapped[1][start : start + self._lengths.item(index)])
 
     def location(self, index: int, /) -> str:
@@ -123,6 +125,15 @@ class RecordIO(EncodedImages):
             self._mapped = mapped, memoryview(mapped)
             self._expect_any_order()
         return self._mapped[1]
+
+    def _require_whole(self) -> None:
+        """Refuse a file that has been cut since it was opened: its map would end the process."""
+        assert self._mapped is not None
+        if self._mapped[0].size() < len(self._mapped[1]):
+            raise OSError(
+                f"{self._shown} has been cut while it is read, from {len(self._mapped[1]):,} to "
+                f"{self._mapped[0].size():,} bytes; copy it again, and then resume"
+            )
 
     def _expect_any_order(self) -> None:
         # Reading ahead makes the check quick. In training, where images come in any order, the

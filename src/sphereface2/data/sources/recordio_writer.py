@@ -74,7 +74,7 @@ class RecordWriter(ImageWriter):
         write_atomically(self.path.with_suffix(".idx"), index)
         write_atomically(self.path.with_name("property"), f"{len(people)},{height},{width}\n")
         # Last: only with all of it done is there a .rec.
-        put_in_place(self.part, self.path, durable=True)
+        put_in_place(self.part, self.path)
 
     def close(self) -> None:
         self._file.close()

@@ -155,7 +155,7 @@ def _write_bin(
                 writer.write(stored.encoded(index))
                 report(progress, done, len(order))
             writer.finish(same.tolist())
-        put_in_place(part, made, durable=True)
+        put_in_place(part, made)
     size = made.stat().st_size
     return Written([(made, work.target)], len(order) - there, size)
 
@@ -205,7 +205,7 @@ def _write_folder(
         names[index] = f"{folder}/{index:06d}{ending_of(encoded)}"
         place = made / names[index]
         if not place.exists() or place.stat().st_size != len(encoded):
-            write_atomically(place, encoded, by=work.path / "image.part")
+            write_atomically(place, encoded, by=work.path / "image.part", durable=False)
             new += 1
         size += len(encoded)
         report(progress, done, len(wanted))
@@ -214,5 +214,5 @@ def _write_folder(
         for (first, second), answer in zip(pairs.tolist(), same.tolist(), strict=True)
     ]
     part = work.path / "pairs.part"
-    write_atomically(made / "pairs.txt", "".join(lines), by=part, durable=True)
+    write_atomically(made / "pairs.txt", "".join(lines), by=part)
     return Written([(made, work.target)], new, size)

@@ -63,7 +63,8 @@ def copy_images(
         present = _size_of(place)
         if not present:
             encoded = job.encoded(index)
-            write_atomically(Path(place), encoded, by=folder.with_name("image.part"))
+            part = folder.with_name("image.part")
+            write_atomically(Path(place), encoded, by=part, durable=False)
             present = len(encoded)
             new += 1
         size += present
@@ -74,7 +75,7 @@ def copy_images(
 def mark_folder(folder: Path, images: int) -> None:
     """Leave the sign by which a later conversion may replace the folder."""
     mark = f'{{"images": {images}}}\n'
-    write_atomically(folder / MARK, mark, by=folder.with_name("mark.part"), durable=True)
+    write_atomically(folder / MARK, mark, by=folder.with_name("mark.part"))
 
 
 def _size_of(path: str) -> int:
@@ -102,14 +103,14 @@ def _write_list(job: Job, work: Conversion, progress: Progress | None) -> Writte
         def path(index: int) -> str:
             return os.path.relpath(files.image_path(index).resolve(), base)
 
-        write_atomically(made, _list_text(job, path, progress), durable=True)
+        write_atomically(made, _list_text(job, path, progress))
         return Written([(made, work.target)], len(job), made.stat().st_size)
     copied = work.path / "images"
     place = _images_of_list(work.target)
     names = job.file_names()
     new, size = copy_images(job, names, copied, progress)
     lines = _list_text(job, lambda index: f"{place.name}/{names[index]}", None)
-    write_atomically(made, lines, durable=True)
+    write_atomically(made, lines)
     return Written([(copied, place), (made, work.target)], new, size)
 
 
@@ -170,7 +171,7 @@ def _write_records(job: Job, work: Conversion, progress: Progress | None) -> Wri
                 writer.write(job.encoded(index), int(job.labels[index]))
                 new += 1
                 report(progress, done, len(job))
-    write_atomically(people_file(made), people_text(job.people), durable=True)
+    write_atomically(people_file(made), people_text(job.people))
     property_place = work.target.with_name("property")
     is_free = not property_place.exists() or work.target.exists()
     products = [

@@ -145,7 +145,7 @@ def publish(store: FaceStore, journal: Journal, said: Sequence[str]) -> Groups:
     text = json.dumps(facts, indent=1, ensure_ascii=False) + "\n"
     if last["folders"] is not None:
         _write_folders(groups, Path(last["source"]), last["folders"])
-    write_atomically(store.out / PEOPLE, text, durable=True)
+    write_atomically(store.out / PEOPLE, text)
     return groups
 
 
