@@ -30,10 +30,10 @@ class Watched(CosFace):
 @pytest.mark.parametrize(
     ("rows", "dim", "device", "classes"),
     [
-        (512, 128, CPU, 512),  # a megabyte of float32
-        (128, 512, CPU, 512),
-        (4096, 512, CPU, 64),
-        (5000, 512, CPU, 64),
+        (512, 128, CPU, 1024),  # two megabytes of float32
+        (128, 512, CPU, 1024),
+        (8192, 512, CPU, 64),
+        (9000, 512, CPU, 64),
         (512, 512, CUDA, 131_072),
     ],
 )
@@ -48,8 +48,8 @@ def test_the_memory_of_a_step_is_counted_by_its_parts() -> None:
     torch.set_num_threads(2)
     try:
         # Five matrices of a block for each of two threads, and a gradient of 64 × 512 per part.
-        blocks, gradient = 2 * 5 * 512 * 64, 64 * 512
-        for classes, parts in ((5_000, 10), (5_121, 11), (100_000, 32)):
+        blocks, gradient = 2 * 5 * 1024 * 64, 64 * 512
+        for classes, parts in ((10_000, 10), (10_241, 11), (100_000, 32)):
             found = engine.working_bytes(64, 512, classes, CPU, is_softmax=False)
             assert found == 4 * (blocks + parts * gradient)
         one = 4 * (5 * 100 * 64 + gradient)  # fewer classes than a block holds: one part

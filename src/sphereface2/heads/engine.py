@@ -18,7 +18,7 @@ own, and the threads meet once per pass. No shape and no branch depends on the v
 so nothing waits for a device.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
@@ -31,8 +31,11 @@ from sphereface2.heads.contract import UNKNOWN, Binary, ProxyMaps, Rows, mean_of
 from sphereface2.heads.sharding import Alone
 from sphereface2.heads.threads import in_threads
 
-CACHE_ELEMENTS = 1 << 18
-"""Numbers that a matrix of a block may hold on the CPU: a few of them fit the cache of a core."""
+CACHE_ELEMENTS = 1 << 19
+"""Numbers that a matrix of a block may hold on the CPU, two megabytes: about the cache of a core.
+
+Smaller blocks stay in the cache as a whole, but then the calls of their operations weigh more.
+"""
 
 DEVICE_ELEMENTS = 1 << 26
 """The same on other devices, which want few and large operations."""
@@ -89,24 +92,29 @@ def evaluate(
     *,
     needs: tuple[bool, bool, bool],
     exchange: Alone,
+    form: "Callable[..., Evaluation] | None" = None,
 ) -> Outcome:
     """Loss and the needed gradients of (embeddings, weight, bias) in passes over class blocks.
 
     `labels` count within `classes`; see UNKNOWN and ELSEWHERE for the others. On several ranks,
     `embeddings` and `labels` are the whole batch, the loss is the whole loss, and the gradient of
-    the embeddings is this rank's share of a sum.
+    the embeddings is this rank's share of a sum. `form` does the blocks: as here, or otherwise
+    (see `heads.compiled`).
     """
     device = embeddings.device.type
     autocast = torch.is_autocast_enabled(device)
     product_dtype = torch.get_autocast_dtype(device) if autocast else classes.dtype
     with torch.autocast(device, enabled=False), torch.no_grad():
-        return _Evaluation(
+        return (form or Evaluation)(
             maps, embeddings, classes, bias, labels, product_dtype, needs, exchange
         ).run()
 
 
-class _Evaluation:
-    """One batch on its way through the blocks; the state that the passes share."""
+class Evaluation:
+    """One batch on its way through the blocks; the state that the passes share.
+
+    The plain form: every operation of a block is one of torch, in place where it can be.
+    """
 
     def __init__(
         self,
@@ -205,7 +213,7 @@ class _Evaluation:
         elif self.bias is not None:
             self.target_logit = self.target_logit + self.bias
 
-    def _cosines(self, weight_cd: Tensor, product_w: Tensor) -> "_Cosines":
+    def _cosines(self, weight_cd: Tensor, product_w: Tensor) -> "Cosines":
         """Part 2, first half: the cosines of a block."""
         cosine_cb = (product_w @ self.product_x.T).to(self.classes.dtype)
         inverse_c = None
@@ -219,9 +227,9 @@ class _Evaluation:
             # The cosine with a class is that with its nearest centre, which alone is pulled.
             of_centres = cosine_rows.view(-1, self.classes.centres, cosine_rows.shape[1])
             cosine_cb, nearest = of_centres.max(dim=1)
-        return _Cosines(inverse_c, cosine_rows, cosine_cb, nearest)
+        return Cosines(inverse_c, cosine_rows, cosine_cb, nearest)
 
-    def _logits(self, block: "_Cosines", span: "_Span") -> tuple[Tensor, Tensor | float]:
+    def _logits(self, block: "Cosines", span: "Span") -> tuple[Tensor, Tensor | float]:
         """Part 2, second half: logits and slopes of a block; the logit of a target is -inf."""
         logit_cb, slope_cb = self.maps.other_logit(block.cosine_cb, self.rows)
         bias = self.bias
@@ -240,7 +248,7 @@ class _Evaluation:
             return logit_cb
         return logit_cb.masked_fill_((class_weight == 0.0)[:, None], -torch.inf)
 
-    def _binary(self, reduction: Binary) -> tuple[Tensor, "_Sums"]:
+    def _binary(self, reduction: Binary) -> tuple[Tensor, "Sums"]:
         """Part 3, binary: one pass; each term is added and differentiated where it arises."""
         count = len(self.labels)
         positive, negative = reduction.positive_weight / count, reduction.negative_weight / count
@@ -248,30 +256,9 @@ class _Evaluation:
         terms_b = torch.logaddexp(-self.target_logit, torch.zeros_like(here))
         loss = positive * (terms_b * here).sum()
         self._differentiate_target(-(positive / self.unit) * here * (-self.target_logit).sigmoid())
-        is_bounded = self._is_bounded(reduction.largest_logit)
-
-        def part(spans: Iterable[_Span]) -> _Sums:
-            sums = _Sums()
-            for span in spans:
-                weight_cd, product_w = self._read(span)
-                block = self._cosines(weight_cd, product_w)
-                logit_cb, slope_cb = self._logits(block, span)
-                class_weight = self.classes.class_weight(span.start, span.stop)
-                if self.maps.collect_statistics:
-                    sums.count(block.cosine_cb, logit_cb > 0, class_weight)
-                grad_cb = logit_cb.sigmoid() if self.needs_gradient else None
-                terms_c = _softplus_sum(logit_cb, is_bounded=is_bounded)
-                sums.loss += terms_c.sum() if class_weight is None else terms_c @ class_weight
-                if grad_cb is None:
-                    continue
-                if class_weight is not None:
-                    grad_cb.mul_(class_weight[:, None])
-                if negative != self.unit:
-                    grad_cb.mul_(negative / self.unit)
-                self._accumulate(block, span, product_w, grad_cb, slope_cb, sums)
-            return sums
-
-        sums = _Sums.total(self._share_out(part))
+        self.is_bounded = self._is_bounded(reduction.largest_logit)
+        self.negative_factor = negative / self.unit
+        sums = Sums.total(self._share_out(self.binary_blocks))
         return loss + negative * sums.loss, sums
 
     def _is_bounded(self, largest_logit: float) -> bool:
@@ -282,7 +269,7 @@ class _Evaluation:
             return False
         return largest_logit + float(self.bias.detach().numpy().max()) <= _LARGEST_WITH_BIAS
 
-    def _softmax(self) -> tuple[Tensor, "_Sums"]:
+    def _softmax(self) -> tuple[Tensor, "Sums"]:
         """Part 3, softmax: first the log-sum-exp over all classes, then the gradients.
 
         There is no place for a sample of no class: such a row has the weight 0, and the others
@@ -292,28 +279,8 @@ class _Evaluation:
         known = self.known.to(self.target_logit.dtype)
         row_weight = known * (len(self.labels) / known.sum().clamp_min(1.0))
         bytes_of_cosine = self.rows_x.element_size() * len(self.labels) * self.classes.centres
-        kept_classes = KEPT_BYTES // bytes_of_cosine if self.needs_gradient else 0
-
-        def normaliser(spans: Iterable[_Span]) -> tuple[Tensor, Tensor, _Sums, list[_Cosines]]:
-            highest = torch.full_like(self.target_logit, _LOWEST)
-            total, sums, kept = torch.zeros_like(highest), _Sums(), []
-            for span in spans:
-                block = self._cosines(*self._read(span))
-                logit_cb, _ = self._logits(block, span)
-                class_weight = self.classes.class_weight(span.start, span.stop)
-                if self.maps.collect_statistics:
-                    sums.count(block.cosine_cb, logit_cb > self.target_logit, class_weight)
-                logit_cb = self._leave_out(logit_cb, class_weight)
-                now = torch.maximum(highest, logit_cb.amax(dim=0))
-                terms_cb = logit_cb.sub_(now).exp_()
-                terms_b = terms_cb.sum(dim=0) if class_weight is None else class_weight @ terms_cb
-                total = total * (highest - now).exp() + terms_b
-                highest = now
-                if span.stop <= kept_classes:
-                    kept.append(block)
-            return highest, total, sums, kept
-
-        found = self._share_out(normaliser)
+        self.kept_classes = KEPT_BYTES // bytes_of_cosine if self.needs_gradient else 0
+        found = self._share_out(self.softmax_sums)
         mine = torch.where(self.is_here, self.target_logit, _LOWEST)
         highest = torch.stack([mine, *(part[0] for part in found)])
         total = torch.stack([self.is_here.to(mine.dtype), *(part[1] for part in found)])
@@ -323,35 +290,82 @@ class _Evaluation:
         top, total = self.exchange.softmax_sum(top, total)
         each = torch.where(self.is_here, top - self.target_logit + total.log(), 0.0)
         loss = self.unit * (each * row_weight).sum()
-        first_pass = _Sums.total([part[2] for part in found])
+        first_pass = Sums.total([part[2] for part in found])
         if not self.needs_gradient:
             return loss, first_pass
         # A row without a class here has a logit of 0, which may be far above its largest one.
         probability = torch.where(self.is_here, (self.target_logit - top).exp() / total, 0.0)
         self._differentiate_target(self.is_here * row_weight * (probability - 1.0))
-        share = row_weight / total
-        blocks = [block for part in found for block in part[3]]
-
-        def gradients(spans: Iterable[_Span]) -> _Sums:
-            sums = _Sums()
-            for span in spans:
-                weight_cd, product_w = self._read(span)
-                is_kept = span.number < len(blocks)
-                block = blocks[span.number] if is_kept else self._cosines(weight_cd, product_w)
-                logit_cb, slope_cb = self._logits(block, span)
-                class_weight = self.classes.class_weight(span.start, span.stop)
-                logit_cb = self._leave_out(logit_cb, class_weight)
-                grad_cb = logit_cb.sub_(top).exp_().mul_(share)
-                if class_weight is not None:
-                    grad_cb.mul_(class_weight[:, None])
-                self._accumulate(block, span, product_w, grad_cb, slope_cb, sums)
-            return sums
-
-        sums = _Sums.total(self._share_out(gradients))
+        self.top, self.share = top, row_weight / total
+        self.kept = [block for part in found for block in part[3]]
+        sums = Sums.total(self._share_out(self.softmax_blocks))
         sums.cosine, sums.active, sums.pairs = (
             first_pass.cosine, first_pass.active, first_pass.pairs,
         )  # fmt: skip
         return loss, sums
+
+    # -- the blocks of a part, in plain operations ------------------------------------------------
+
+    def binary_blocks(self, spans: "list[Span]") -> "Sums":
+        """The blocks of a binary loss: every term is added and differentiated where it arises."""
+        sums = Sums()
+        for span in spans:
+            weight_cd, product_w = self._read(span)
+            block = self._cosines(weight_cd, product_w)
+            logit_cb, slope_cb = self._logits(block, span)
+            class_weight = self.classes.class_weight(span.start, span.stop)
+            if self.maps.collect_statistics:
+                sums.count(block.cosine_cb, logit_cb > 0, class_weight)
+            grad_cb = logit_cb.sigmoid() if self.needs_gradient else None
+            terms_c = _softplus_sum(logit_cb, is_bounded=self.is_bounded)
+            sums.loss += terms_c.sum() if class_weight is None else terms_c @ class_weight
+            if grad_cb is None:
+                continue
+            if class_weight is not None:
+                grad_cb.mul_(class_weight[:, None])
+            if self.negative_factor != 1.0:
+                grad_cb.mul_(self.negative_factor)
+            self._accumulate(block, span, product_w, grad_cb, slope_cb, sums)
+        return sums
+
+    def softmax_sums(self, spans: "list[Span]") -> "tuple[Tensor, Tensor, Sums, list[Cosines]]":
+        """The highest logit of each row over the blocks, and the sum of exp above it.
+
+        Also the numbers for the log, and what is kept of the first blocks for the second pass.
+        """
+        highest = torch.full_like(self.target_logit, _LOWEST)
+        total, sums, kept = torch.zeros_like(highest), Sums(), []
+        for span in spans:
+            block = self._cosines(*self._read(span))
+            logit_cb, _ = self._logits(block, span)
+            class_weight = self.classes.class_weight(span.start, span.stop)
+            if self.maps.collect_statistics:
+                sums.count(block.cosine_cb, logit_cb > self.target_logit, class_weight)
+            logit_cb = self._leave_out(logit_cb, class_weight)
+            now = torch.maximum(highest, logit_cb.amax(dim=0))
+            terms_cb = logit_cb.sub_(now).exp_()
+            terms_b = terms_cb.sum(dim=0) if class_weight is None else class_weight @ terms_cb
+            total = total * (highest - now).exp() + terms_b
+            highest = now
+            if span.stop <= self.kept_classes:
+                kept.append(block)
+        return highest, total, sums, kept
+
+    def softmax_blocks(self, spans: "list[Span]") -> "Sums":
+        """The gradients of a softmax loss over the blocks, once its normaliser is known."""
+        sums = Sums()
+        for span in spans:
+            weight_cd, product_w = self._read(span)
+            is_kept = span.number < len(self.kept)
+            block = self.kept[span.number] if is_kept else self._cosines(weight_cd, product_w)
+            logit_cb, slope_cb = self._logits(block, span)
+            class_weight = self.classes.class_weight(span.start, span.stop)
+            logit_cb = self._leave_out(logit_cb, class_weight)
+            grad_cb = logit_cb.sub_(self.top).exp_().mul_(self.share)
+            if class_weight is not None:
+                grad_cb.mul_(class_weight[:, None])
+            self._accumulate(block, span, product_w, grad_cb, slope_cb, sums)
+        return sums
 
     # -- gradients -------------------------------------------------------------------------------
 
@@ -364,18 +378,18 @@ class _Evaluation:
 
     def _accumulate(
         self,
-        block: "_Cosines",
-        span: "_Span",
+        block: "Cosines",
+        span: "Span",
         product_w: Tensor,
         grad_cb: Tensor,
         slope_cb: Tensor | float,
-        sums: "_Sums",
+        sums: "Sums",
     ) -> None:
         """dL/dlogit of a block -> its share of dL/dX, dL/dW and dL/db; `grad_cb` is used up."""
         if self.bias_of_classes is not None:
-            self.classes.add(self.bias_of_classes, span.start, span.stop, grad_cb.sum(dim=1))
+            self.add_bias(grad_cb.sum(dim=1), span, sums)
         elif self.needs_bias:
-            sums.bias += grad_cb.sum()
+            self.add_bias(grad_cb.sum(), span, sums)
         grad_cb.mul_(slope_cb)  # dL/dlogit -> dL/dcosine
         span.put(grad_cb, self.target_grad_cosine)
         if block.nearest is not None:
@@ -388,7 +402,24 @@ class _Evaluation:
             if self.needs_weight:
                 along_c = block.cosine_rows.mul_(grad_cb).sum(dim=1) * block.inverse_c.square()
             grad_cb.mul_(block.inverse_c[:, None])
-        product_g = grad_cb.to(self.product_dtype)
+        self.add_gradients(grad_cb.to(self.product_dtype), along_c, product_w, span, sums)
+
+    def add_bias(self, grad: Tensor, span: "Span", sums: "Sums") -> None:
+        """dL/db of a block, of each class or of all; of all where they share a bias."""
+        if self.bias_of_classes is not None:
+            self.classes.add(self.bias_of_classes, span.start, span.stop, grad)
+        elif self.needs_bias:
+            sums.bias += grad.sum()
+
+    def add_gradients(
+        self,
+        product_g: Tensor,
+        along_c: Tensor | None,
+        product_w: Tensor,
+        span: "Span",
+        sums: "Sums",
+    ) -> None:
+        """dL/dproduct of a block -> its share of dL/dX, and dL/dW or the update by it."""
         if self.needs_embeddings:
             if sums.embeddings is None:
                 sums.embeddings = (product_g.T @ product_w).to(self.rows_x.dtype)
@@ -401,7 +432,7 @@ class _Evaluation:
             gradient = BlockGradient(product_g, self.product_x, along_c, self.unit)
             self.classes.write(span.start, span.stop, gradient)
 
-    def _bias_gradient(self, sums: "_Sums") -> Tensor | None:
+    def _bias_gradient(self, sums: "Sums") -> Tensor | None:
         """dL/db; where all classes share one, this rank's part of it."""
         if self.bias is None or not self.needs_bias:
             return None
@@ -413,7 +444,7 @@ class _Evaluation:
             self.classes.add_rows(self.bias_of_classes, rows, targets)
         return self.bias_of_classes * self.unit
 
-    def _embedding_gradient(self, sums: "_Sums") -> Tensor | None:
+    def _embedding_gradient(self, sums: "Sums") -> Tensor | None:
         """dL/dX in the shape and precision of the embeddings."""
         if not self.needs_embeddings:
             return None
@@ -428,27 +459,30 @@ class _Evaluation:
 
     # -- blocks ----------------------------------------------------------------------------------
 
-    def _read(self, span: "_Span") -> tuple[Tensor, Tensor]:
+    def _read(self, span: "Span") -> tuple[Tensor, Tensor]:
         """The weights of a block, as they are and in the precision of products."""
         weight_cd = self.classes.read(span.start, span.stop)
         return weight_cd, weight_cd.to(self.product_dtype)
 
-    def _cut(self) -> "list[_Span]":
+    def block_classes(self, rows: int, dim: int) -> int:
+        return block_classes(rows, dim, self.rows_x.device)
+
+    def _cut(self) -> "list[Span]":
         """The classes in blocks of one size, with the place of each row's target in each."""
         classes = len(self.classes)
         rows, dim = self.rows_x.shape
-        limit = block_classes(rows, dim, self.rows_x.device)
+        limit = self.block_classes(rows, dim)
         size = -(-classes // max(1, -(-classes // limit)))
         starts = torch.arange(0, classes, max(1, size), device=self.labels.device)[:, None]
         stops = (starts + size).clamp_max(classes)
         is_here = (self.labels >= starts) & (self.labels < stops)
         places = torch.minimum((self.labels - starts).clamp_min(0), stops - starts - 1)
         return [
-            _Span(number, number * size, min((number + 1) * size, classes), here, place)
+            Span(number, number * size, min((number + 1) * size, classes), here, place)
             for number, (here, place) in enumerate(zip(is_here, places, strict=True))
         ]
 
-    def _share_out(self, work: "Callable[[list[_Span]], Result]") -> list[Result]:
+    def _share_out(self, work: "Callable[[list[Span]], Result]") -> list[Result]:
         """What `work` makes of all blocks, in parts that depend on their number alone.
 
         So the sums over parts are the same whichever thread takes which, and in whatever order.
@@ -458,7 +492,7 @@ class _Evaluation:
         parts = [self.spans[a:b] for a, b in pairwise(cuts)]
         return in_threads(work, parts)
 
-    def _statistics(self, sums: "_Sums") -> dict[str, Tensor]:
+    def _statistics(self, sums: "Sums") -> dict[str, Tensor]:
         """Means over all pairs, for the log; without a known row, `positive_score` is NaN."""
         own = (self.target_cosine * self.is_here).sum()
         counted = sums.pairs - self.is_here.sum()
@@ -472,7 +506,7 @@ class _Evaluation:
 
 
 @dataclass(frozen=True)
-class _Span:
+class Span:
     """The classes start..stop-1, which rows have their target among them, and where."""
 
     number: int
@@ -488,7 +522,7 @@ class _Span:
 
 
 @dataclass(frozen=True)
-class _Cosines:
+class Cosines:
     """The cosines of a block, and 1/norm of its weights where these are unit vectors.
 
     Of a class with several centres `cosine_rows` has a row each, and `nearest` says which counts.
@@ -501,7 +535,7 @@ class _Cosines:
 
 
 @dataclass
-class _Sums:
+class Sums:
     """What a part of the blocks adds up: loss, gradients, and the numbers for the log."""
 
     loss: Tensor | float = 0.0
@@ -523,10 +557,20 @@ class _Sums:
             self.active += (active.sum(dim=1) * counts).sum()
             self.pairs += counts.sum() * cosine_cb.shape[1]
 
+    def count_classes(
+        self, cosine_and_active_c: list[Tensor], rows: int, class_weight: Tensor | None
+    ) -> None:
+        """The same from the sums of each class over `rows` rows."""
+        cosine_c, active_c = cosine_and_active_c
+        counts = torch.ones_like(cosine_c) if class_weight is None else class_weight != 0
+        self.cosine += (cosine_c * counts).sum()
+        self.active += (active_c * counts).sum()
+        self.pairs += counts.sum() * rows
+
     @staticmethod
-    def total(parts: "list[_Sums]") -> "_Sums":
+    def total(parts: "list[Sums]") -> "Sums":
         """The sum of all parts, in their order."""
-        whole = _Sums()
+        whole = Sums()
         for part in parts:
             whole.loss, whole.bias = whole.loss + part.loss, whole.bias + part.bias
             whole.cosine, whole.active = whole.cosine + part.cosine, whole.active + part.active

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sphereface2.heads.class_rows import ClassRows
+from sphereface2.heads.compiled import Kernels
 from sphereface2.heads.contract import Binary, Rows, Softmax, require
 from sphereface2.heads.engine import evaluate
 from sphereface2.heads.fused import FusedSGD
@@ -58,6 +59,7 @@ class ProxyHead(Head):
             self.bias = nn.Parameter(torch.full(biases, float(bias_start)))
         self.sample_rate = 1.0
         self.fused: FusedSGD | None = None
+        self.kernels: Kernels | None = None
 
     @property
     def per_class(self) -> set[str]:
@@ -94,6 +96,10 @@ class ProxyHead(Head):
         """
         self.fused = FusedSGD(self.weight, lr=lr, momentum=momentum, weight_decay=weight_decay)
         return self.fused
+
+    def compile_maps(self) -> None:
+        """Let the maps of a block run as compiled kernels (see `heads.compiled`)."""
+        self.kernels = Kernels(self)
 
     def sample_negatives(self, rate: float) -> None:
         """Let each training step see the batch's classes and a random share of the others.
@@ -171,7 +177,16 @@ class _ProxyLoss(torch.autograd.Function):
             repeats=None if sample is None else sample.repeats,
             class_weight=None if sample is None else sample.class_weight,
         )
-        outcome = evaluate(head, embeddings, classes, bias, labels, needs=needs, exchange=exchange)
+        outcome = evaluate(
+            head,
+            embeddings,
+            classes,
+            bias,
+            labels,
+            needs=needs,
+            exchange=exchange,
+            form=None if head.kernels is None else head.kernels.evaluation,
+        )
         if outcome.embeddings is not None:
             outcome.embeddings = exchange.scatter_sum(outcome.embeddings)
         ctx.gradients = (outcome.embeddings, outcome.weight, outcome.bias)

@@ -138,7 +138,8 @@ class SphereFace2(MarginHead, ProxyHead):
         else:
             half = adjust_half(cosine_cb, t)
             power = half.pow(t - 1.0)
-        offset = torch.full((), radius * (margin - 1.0), dtype=half.dtype, device=half.device)
+        # added to zero, since the margin of a compiled map is a tensor
+        offset = torch.zeros((), dtype=half.dtype, device=half.device) + radius * (margin - 1.0)
         logit = torch.addcmul(offset, power, half, value=2.0 * radius)
         slope = radius if self.gradient == "straight-through" else power.mul_(radius * t)
         return logit, slope
