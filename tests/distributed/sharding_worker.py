@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from sphereface2.heads import HEADS, build_head
-from sphereface2.heads.sharding import class_shards
+from sphereface2.heads.sharding import class_range, class_shards
 from sphereface2.training.distributed import leave_group
 
 DIM = 5
@@ -32,6 +32,7 @@ def batch(case: str) -> tuple[torch.Tensor, torch.Tensor]:
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in HEADS},
     "three centres": ("sphereface2-c", {"sub_centres": 3}),
+    "a bias each": ("sphereface2-c", {"bias": "per-class"}),
 }
 
 
@@ -39,7 +40,12 @@ def head_of(variant: str, classes: int, *, rank: int, world: int, dtype: torch.d
     torch.manual_seed(17)
     name, options = VARIANTS[variant]
     with class_shards(rank, world):
-        return build_head(name, DIM, classes, **options).to(dtype)
+        head = build_head(name, DIM, classes, **options).to(dtype)
+        bias = getattr(head, "bias", None)
+        if bias is not None and bias.ndim:  # it starts at zero, which no statistic would notice
+            with torch.no_grad():
+                bias += torch.linspace(-1, 1, classes)[slice(*class_range(classes))].to(dtype)
+        return head
 
 
 def results(rank: int, world: int, dtype: torch.dtype) -> dict[str, dict[str, torch.Tensor]]:

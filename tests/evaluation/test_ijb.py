@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -114,6 +115,15 @@ def test_legacy_search_equals_a_brute_force_loop(seed: int, ties: bool) -> None:
     for k, measure in zip((1, 5), result.ranks, strict=True):
         assert measure.rate.value == np.mean([rank <= k for rank in ranks])
     assert "legacy" in result.conventions[0]
+
+
+@pytest.mark.parametrize("identify", [identify_standard, identify_legacy])
+def test_a_template_that_stands_twice_is_refused(identify: Callable[..., object]) -> None:
+    templates, galleries, probes = _lists(0, ties=False)
+    twice = np.concatenate([galleries[0].templates[:1], probes.templates[1:]])
+    again = replace(probes, templates=twice)
+    with pytest.raises(ValueError, match="x: 1 templates stand twice"):
+        identify(templates, galleries, again, name="x", fpir_targets=FPIRS)
 
 
 def test_the_two_variants_are_different_numbers() -> None:

@@ -351,6 +351,7 @@ def test_features_of_another_width_are_named(devkit: Path) -> None:
 
 def test_names_match_by_path_or_by_file(tmp_path: Path) -> None:
     assert noisy(["a/b.png", "c/d.png"], frozenset({"b.png"})).tolist() == [True, False]
+    assert noisy([], frozenset({"b.png"})).dtype == np.bool_
     assert read_noises(None) == frozenset()
     with pytest.raises(FileNotFoundError, match="should list the noisy images"):
         read_noises(tmp_path / "none.txt")

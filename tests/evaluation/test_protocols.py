@@ -347,7 +347,8 @@ def test_identification_from_folders_and_saved(
     with pytest.raises(FileNotFoundError, match="has no folder gallery"):
         identification(subject, place / "crops")
     embedder.extract(Pictures(4), tmp_path / "x.npy")
-    with pytest.raises(ValueError, match="names beside it must be gallery/PERSON/IMAGE"):
+    form = "names beside it must be gallery/PERSON/IMAGE and probe/PERSON/IMAGE"
+    with pytest.raises(ValueError, match=form):
         identification(Subject(None, tmp_path / "x.npy", tmp_path), None)
 
 

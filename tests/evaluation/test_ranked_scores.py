@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from sphereface2.evaluation.ranked_scores import RankedScores
-from sphereface2.evaluation.uncertainty import wilson
+from sphereface2.evaluation.uncertainty import Interval, wilson, wilson_ends
 
 
 @pytest.mark.parametrize("count", [1, 7, 128, 129, 5000, 60_000])
@@ -66,6 +66,26 @@ def test_pairs_that_share_people_are_worth_fewer(share: float) -> None:
     assert found.low < share < found.high
     plain = RankedScores.of(scores).rate(score).interval
     assert found.high - found.low > 1.5 * (plain.high - plain.low)
+
+
+def test_the_lesser_worth_of_the_two_nearest_shares_counts() -> None:
+    scores = tuple(np.linspace(1, 0, 1_001)[:-1].tolist())
+    worth = ((0.5, 900.0), (0.2, 400.0), (0.1, 500.0), (0.05, 50.0))
+    ranked = RankedScores(scores, tuple(range(1, 1_001)), worth)
+
+    def counted(share: float) -> Interval:
+        return ranked.rate(scores[round(1_000 * share) - 1]).interval
+
+    assert (counted(0.3).low, counted(0.3).high) == wilson_ends(0.3, 400)
+    assert (counted(0.15).low, counted(0.15).high) == wilson_ends(0.15, 400), "not that of 0.05"
+    assert (counted(0.2).low, counted(0.2).high) == wilson_ends(0.2, 400)
+    assert (counted(0.01).low, counted(0.01).high) == wilson_ends(0.01, 50)
+    assert (counted(0.6).low, counted(0.6).high) == wilson_ends(0.6, 900)
+
+
+def test_one_pair_of_known_people_is_worth_one() -> None:
+    ranked = RankedScores.of(np.array([0.3]), np.array([[0, 1]]))
+    assert {pairs for _, pairs in ranked.worth} == {1.0}
 
 
 def test_they_are_plain_numbers() -> None:

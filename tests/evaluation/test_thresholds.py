@@ -80,6 +80,14 @@ def test_the_highest_scores_are_the_sorted_ones(keep: int) -> None:
     np.testing.assert_array_equal(tail.falling(), np.sort(scores)[::-1][:keep])
 
 
+def test_what_cannot_be_among_the_highest_is_not_held() -> None:
+    tail = HighestScores(10)
+    for part in np.array_split(np.arange(400_000, dtype=np.float32), 40):  # each above the last
+        tail.add(part)
+        assert sum(map(len, tail._parts)) <= 2 * 10 + 65_536
+    np.testing.assert_array_equal(tail.falling(), np.arange(399_999, 399_989, -1))
+
+
 @pytest.mark.parametrize("total", [1, 7, 1_000, 3_530_000_000, 15_638_932])
 @pytest.mark.parametrize("target", [0.0, 1e-6, 1e-5, 0.1, 0.3, 1.0])
 def test_allowed_is_the_largest_count_within_the_target(total: int, target: float) -> None:

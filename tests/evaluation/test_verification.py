@@ -452,6 +452,7 @@ def test_a_fold_that_is_left_with_one_kind_joins_its_neighbour() -> None:
     last = np.array([True, False, True, False, True, True])
     assert _merged_folds(folds, last).tolist() == [0, 0, 1, 1, 1, 1]
     assert _merged_folds(folds, np.array([True, False] * 3)).tolist() == folds.tolist()
+    assert _merged_folds(folds, np.ones(6, bool)).tolist() == [2] * 6, "the last has no neighbour"
 
 
 def test_pairs_may_be_plain_lists_with_zeros_and_ones() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import sphereface2.heads.engine as engine
 from sphereface2.heads import HEADS, build_head
+from sphereface2.heads.pairs import pair_masks
 from sphereface2.registry import option_names
 from tests.heads.naive import NAIVE, gradients
 
@@ -328,6 +329,12 @@ def test_the_memory_of_simple_holds_the_latest_embeddings(memory: int) -> None:
         head(x + 1, torch.arange(rows) % 5)
         filled = head.memory_x[head.memory_y > -2][:, 0] - 1
         assert sorted(filled.tolist()) == (seen[-memory:] if memory else [])
+
+
+def test_pairs_are_told_apart_where_one_of_the_two_is_known() -> None:
+    same, different = pair_masks(torch.tensor([0, 1, -1]), torch.tensor([0, -1]))
+    assert same.tolist() == [[True, False], [False, False], [False, False]]
+    assert different.tolist() == [[False, True], [True, True], [True, False]]
 
 
 def test_a_loss_is_differentiated_once() -> None:

@@ -192,6 +192,15 @@ def test_a_log_file_gets_a_plain_line_now_and_then() -> None:
     ]
 
 
+def test_lines_above_the_bar_are_plain_text() -> None:
+    output = io.StringIO()
+    display = ProgressDisplay(Console(file=output, force_terminal=True, color_system="standard"))
+    display.noticed(
+        Notice("data_wait", "training.workers=3 [now 2] reads 'faces' 1.5 times faster")
+    )
+    assert output.getvalue() == "training.workers=3 [now 2] reads 'faces' 1.5 times faster\n"
+
+
 def test_a_terminal_gets_a_live_bar() -> None:
     output = io.StringIO()
     display = ProgressDisplay(Console(file=output, force_terminal=True, width=140))

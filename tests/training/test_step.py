@@ -96,6 +96,19 @@ def update_of(head: Head, **sections: Any) -> Update:
     return update
 
 
+def test_a_scaled_step_moves_what_has_a_gradient() -> None:
+    update = update_of(build_head("cosface", 8, 5))
+    update.scaler = torch.amp.GradScaler("cpu")
+    weight = update.head.get_parameter("weight")
+    before = weight.detach().clone()
+    update.apply()  # nothing has one, which the scaler itself would refuse
+    assert torch.equal(weight, before)
+    update.scaler.scale(weight.sum()).backward()
+    update.scaler.unscale_(update.optimizer)
+    update.apply()
+    assert not torch.equal(weight, before)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "optimizer", "cut"),
     [

@@ -286,6 +286,11 @@ def test_a_loss_that_is_no_number_stops_before_the_update(run_folder: Path, valu
     assert "checkpoints/last;" in str(caught.value)
     assert all(bool(value.isfinite().all()) for value in parameters(trainer).values())
     assert load_checkpoint(run_folder / "checkpoints" / "last").step == 5
+    again = Trainer(
+        TinyNet(), BreakingHead(0, value), Crowd(), make_config(), run_folder=run_folder
+    )
+    with pytest.raises(DivergedError, match=r"at step 6 .*last good checkpoint is .*/last;"):
+        again.run(resume=True)
 
 
 def test_without_a_checkpoint_the_sentence_says_so(run_folder: Path) -> None:

@@ -176,8 +176,6 @@ class Trainer:
             self.update.average.start()
         self._stop_requested = self._stops = False
         self._began = time.monotonic()
-        if self.team.is_first:
-            self.last_path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with stop_signals(self.stop, only_first=self.team.is_alone) as caught:
                 self.events.started(step=self.step, total_steps=self.total_steps)
