@@ -1,27 +1,26 @@
-"""Commands in forks of this process: what they import is loaded once, so a trial is a moment.
-
-Only what a command itself does is left to be disturbed, not two seconds of imports before it.
-"""
+"""Commands in forks of this process, which has loaded what they import: a start takes no time."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import re
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-from faults.tasks import PRINTED, environment
+from faults.tasks import PRINTED, Result, Task, environment, lay_out
 
 SECONDS = 120.0
 """After which a command is called hung."""
+_SAID = "said.txt"
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,15 @@ class Ended:
         lines = [line for line in self.said.splitlines() if line.startswith("sphereface2: ")]
         return lines[-1].removeprefix("sphereface2: ") if lines else ""
 
-    def fault(self, seconds: float = SECONDS) -> str:
+    @property
+    def reports(self) -> bool:
+        """Whether the command says that it did without something."""
+        return bool(re.search(r"[1-9]\d* left out|unreadable", self.printed))
+
+    def fault(self) -> str:
         """What is wrong with this end; empty if it is a success or one sentence."""
         if self.code is None:
-            return f"hung for {seconds:.0f} seconds"
+            return f"hung for {SECONDS:.0f} seconds"
         if "Traceback (most recent call last)" in self.said:
             return f"traceback: {self.said.strip().splitlines()[-1]}"
         if self.code == 0:
@@ -52,85 +56,65 @@ class Ended:
 
 
 class Fork:
-    """`sphereface2 WORDS` in a fork of this process; with `waits` it begins when told to `go`.
+    """`sphereface2 WORDS` in a fork of this process, which waits for `go`.
 
-    What it says on stderr goes to a file beside its folder, `said`.
+    logs: the folder for what it prints and says, beside that of the trial
     """
 
     def __init__(
-        self,
-        words: Sequence[str],
-        folder: Path,
-        *,
-        modules: Path | None = None,
-        variables: Mapping[str, str] | None = None,
-        said: str = "said.txt",
-        waits: bool = False,
+        self, words: Sequence[str], folder: Path, logs: Path, modules: Path | None = None
     ) -> None:
-        self.folder, self.said = folder, folder.parent / said
+        self.folder, self.logs = folder, logs
+        for name in (PRINTED, _SAID):
+            (logs / name).write_text("")  # those of the command before
         ready, self._go = os.pipe()
-        self.code: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._go)
-            _become_command(words, folder, self.said, ready, modules, variables or {})
+            _become_command(words, folder, logs, ready, modules)
         os.close(ready)
-        if not waits:
-            self.go()
 
     def go(self) -> None:
         os.write(self._go, b"\n")
         os.close(self._go)
 
-    def poll(self) -> int | None:
-        """The exit code, once it has ended; that of a signal is negative."""
-        if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.code = os.waitstatus_to_exitcode(status)
-        return self.code
-
-    def signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
+    def is_over(self) -> bool:
+        """Whether it has ended; then `wait` returns at once."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def wait(self, seconds: float = SECONDS) -> Ended:
-        """How it ended; it is killed where it does not."""
         deadline = time.monotonic() + seconds
-        hangs = False
-        while self.poll() is None and not hangs:
+        code: int | None = None
+        while True:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                code = os.waitstatus_to_exitcode(status)
+                break
+            if time.monotonic() > deadline:
+                with suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+                break
             time.sleep(0.005)
-            hangs = time.monotonic() > deadline
-        if self.code is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-        printed = self.folder / PRINTED
-        return Ended(
-            None if hangs else self.code,
-            self.said.read_text(errors="replace") if self.said.exists() else "",
-            printed.read_text(errors="replace") if printed.exists() else "",
-        )
+        printed = (self.logs / PRINTED).read_text(errors="replace")
+        with suppress(OSError):  # the place of the trial may be full, or read-only
+            (self.folder / PRINTED).write_text(printed)
+        return Ended(code, (self.logs / _SAID).read_text(errors="replace"), printed)
 
 
 def _become_command(
-    words: Sequence[str],
-    folder: Path,
-    said: Path,
-    ready: int,
-    modules: Path | None,
-    variables: Mapping[str, str],
+    words: Sequence[str], folder: Path, logs: Path, ready: int, modules: Path | None
 ) -> NoReturn:
     """Do in this fork what a new process of the command line would do."""
     code = 1
     try:
         os.setsid()
         os.chdir(folder)
-        os.environ.update({**environment(), **variables})
+        os.environ.update(environment())
         for number, path, flags in (
             (0, Path(os.devnull), os.O_RDONLY),
-            (1, folder / PRINTED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
-            (2, said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+            (1, logs / PRINTED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+            (2, logs / _SAID, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
         ):
             opened = os.open(path, flags, 0o644)
             os.dup2(opened, number)
@@ -167,3 +151,70 @@ def load_modules(listed: Path) -> None:
         if name != "__main__" and name not in sys.modules:
             with suppress(Exception):  # some are made by others, and come with them
                 import_module(name)
+
+
+def converse(talk: Callable[[str, Path], None], fork: Fork) -> Ended:
+    """Ask a service; after an error again, for a fault must not outlast its request."""
+    printed = fork.logs / PRINTED
+    deadline = time.monotonic() + SECONDS
+    while not printed.read_text().endswith("\n"):
+        pid, status = os.waitpid(fork.pid, os.WNOHANG)
+        if pid:
+            said = (fork.logs / _SAID).read_text(errors="replace")
+            return Ended(os.waitstatus_to_exitcode(status), said)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    trouble = ""
+    for _ in range(2):
+        try:
+            talk(printed.read_text().strip(), fork.folder)
+            trouble = ""
+            break
+        except Exception as error:
+            trouble = f"the service: {type(error).__name__}: {error}"
+    with suppress(ProcessLookupError):
+        os.kill(fork.pid, signal.SIGTERM)
+    ended = fork.wait()
+    if trouble:
+        return Ended(1 if ended.code == 0 else ended.code, f"{ended.said}\n{trouble}")
+    return ended
+
+
+def accompany(task: Task, fork: Fork) -> Ended:
+    """Wait for the end of a command; of a service, ask it what a client asks, then end it."""
+    return fork.wait() if task.talk is None else converse(task.talk, fork)
+
+
+def rehearse(task: Task, folder: Path, logs: Path, materials: Path) -> Result:
+    """Run a task undisturbed, and load what it imports; its result."""
+    modules = logs / "modules.txt"
+    lay_out(materials, folder)
+    fork = Fork(task.command, folder, logs, modules)
+    fork.go()
+    ended = accompany(task, fork)
+    if ended.code != 0:
+        raise RuntimeError(f"{task.name} fails undisturbed: {ended}")
+    load_modules(modules)
+    return task.result(folder)
+
+
+def compare(task: Task, folder: Path, expected: Result) -> str:
+    """In what the result in a folder is another than the expected one; empty if in nothing."""
+    try:
+        found = task.result(folder)
+    except Exception as error:
+        return f"the result cannot be read: {type(error).__name__}: {error}"
+    other = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+    return f"another result: {', '.join(other)}" if other else ""
+
+
+def resumed(task: Task, folder: Path, logs: Path, expected: Result) -> str:
+    """What is wrong after the command that resumes a task; empty if its result is the expected."""
+    fork = Fork(task.resume(folder), folder, logs)
+    fork.go()
+    ended = accompany(task, fork)
+    if ended.code != 0:
+        return f"does not resume: {ended.fault() or ended.sentence}"
+    wrong = compare(task, folder, expected)
+    return f"resumed, {wrong}" if wrong else ""

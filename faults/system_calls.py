@@ -12,25 +12,21 @@ their own calls are counted, and a trial takes a fraction of a second.
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
 import shutil
-import signal
 import subprocess
-import sys
 import time
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from faults.forks import Ended, Fork, accompany, compare, rehearse, resumed
 from faults.outcomes import Outcomes, arguments, finish
-from faults.tasks import PRINTED, TASKS, Result, Task, environment, lay_out, make_materials
+from faults.tasks import TASKS, Result, Task, lay_out, make_materials
 
 # A call, and the errors with which it fails.
 CALLS = {
@@ -55,132 +51,9 @@ CALLS = {
     "fcntl": ("EIO",),
 }
 _READING = ("openat", "read", "pread64", "getdents64", "mmap", "fcntl")
-SECONDS = 120.0
-"""After which a command is called hung."""
-_SAID = "said.txt"
 _ONLY_FIRST = {"sweep"}
 """Tasks of which one process is disturbed: those that it starts are trainings, a task of their own.
 """
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended; code: None if it had to be killed."""
-
-    code: int | None
-    said: str
-    printed: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """What the command said at last, if it was that it cannot continue."""
-        lines = [line for line in self.said.splitlines() if line.startswith("sphereface2: ")]
-        return lines[-1].removeprefix("sphereface2: ") if lines else ""
-
-    @property
-    def reports(self) -> bool:
-        """Whether the command says that it did without something."""
-        return bool(re.search(r"[1-9]\d* left out|unreadable", self.printed))
-
-    def fault(self) -> str:
-        """What is wrong with this end; empty if it is a success or one sentence."""
-        if self.code is None:
-            return f"hung for {SECONDS:.0f} seconds"
-        if "Traceback (most recent call last)" in self.said:
-            return f"traceback: {self.said.strip().splitlines()[-1]}"
-        if self.code == 0:
-            return ""
-        if self.code != 2 and not (self.code == 1 and "the same command" in self.sentence):
-            return f"exit code {self.code}: {self.said.strip()[-300:]}"
-        return "" if self.sentence else f"no sentence: {self.said.strip()[-300:]}"
-
-
-# -- forks of this process -------------------------------------------------------------------------
-
-
-class Fork:
-    """`sphereface2 WORDS` in a fork of this process, which waits for `go`."""
-
-    def __init__(self, words: Sequence[str], folder: Path, modules: Path | None = None) -> None:
-        self.folder = folder
-        ready, self._go = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(self._go)
-            _become_command(words, folder, ready, modules)
-        os.close(ready)
-
-    def go(self) -> None:
-        os.write(self._go, b"\n")
-        os.close(self._go)
-
-    def wait(self, seconds: float = SECONDS) -> Ended:
-        deadline = time.monotonic() + seconds
-        code: int | None = None
-        while True:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                code = os.waitstatus_to_exitcode(status)
-                break
-            if time.monotonic() > deadline:
-                with suppress(ProcessLookupError):
-                    os.killpg(self.pid, signal.SIGKILL)
-                os.waitpid(self.pid, 0)
-                break
-            time.sleep(0.005)
-        said = (self.folder.parent / _SAID).read_text(errors="replace")
-        return Ended(code, said, (self.folder / PRINTED).read_text(errors="replace"))
-
-
-def _become_command(
-    words: Sequence[str], folder: Path, ready: int, modules: Path | None
-) -> NoReturn:
-    """Do in this fork what a new process of the command line would do."""
-    code = 1
-    try:
-        os.setsid()
-        os.chdir(folder)
-        os.environ.update(environment())
-        for number, path, flags in (
-            (0, Path(os.devnull), os.O_RDONLY),
-            (1, folder / PRINTED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
-            (2, folder.parent / _SAID, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
-        ):
-            opened = os.open(path, flags, 0o644)
-            os.dup2(opened, number)
-            os.close(opened)
-        for stream, number in (("stdout", 1), ("stderr", 2)):
-            setattr(sys, stream, os.fdopen(number, "w", encoding="utf-8", closefd=False))
-        sys.argv = ["sphereface2", *words]
-        os.read(ready, 1)
-        os.close(ready)
-        from sphereface2.cli import main
-
-        main()
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        try:
-            atexit._run_exitfuncs()
-            sys.stdout.flush()
-            sys.stderr.flush()
-        except BaseException:
-            traceback.print_exc()
-            code = 120  # as Python ends itself where what was printed cannot be written
-        if modules is not None:
-            modules.write_text("\n".join(sorted(sys.modules)))
-        os._exit(code)
-
-
-def load_modules(listed: Path) -> None:
-    """Import what a command imported, so that its next fork need not."""
-    for name in listed.read_text().splitlines():
-        if name != "__main__" and name not in sys.modules:
-            with suppress(Exception):  # some are made by others, and come with them
-                import_module(name)
 
 
 @contextmanager
@@ -223,7 +96,7 @@ class Call:
         if self.name == "mmap" and "MAP_ANONYMOUS" in self.text:
             return False
         if str(folder) in self.text:
-            return PRINTED not in self.text
+            return True
         return bool(re.match(r'\w+\("[^/"]', self.text))
 
 
@@ -255,6 +128,8 @@ def read_calls(log: Path) -> list[Call]:
 
 
 _RENAMES = ("rename", "renameat", "renameat2")
+_REMADE = re.compile(r"/aligned/\w+/\w+\.png$")
+"""Of many small files: empty ones are seen and made again, and all reach the disk in the end."""
 
 
 def check_order(calls: Iterable[Call], folder: Path) -> tuple[int, list[str]]:
@@ -272,11 +147,14 @@ def check_order(calls: Iterable[Call], folder: Path) -> tuple[int, list[str]]:
             continue
         opened = re.match(r"\w+\(\d+<([^>]*)>", call.text)
         if call.name in ("write", "pwrite64", "writev", "ftruncate") and opened:
-            if opened[1].startswith(f"{folder}/") and PRINTED not in opened[1]:
+            if opened[1].startswith(f"{folder}/"):
                 unsynced.add(opened[1])
         elif call.name in ("fsync", "fdatasync") and opened:
             unsynced.discard(opened[1])
             names.pop(opened[1], None)
+        elif call.name == "sync":
+            unsynced.clear()
+            names.clear()
         elif call.name in _RENAMES:
             before, after = _two_paths(call.text, folder)
             if not after.startswith(f"{folder}/"):
@@ -285,6 +163,8 @@ def check_order(calls: Iterable[Call], folder: Path) -> tuple[int, list[str]]:
             inside = [each for each in unsynced if each == before or each.startswith(f"{before}/")]
             for each in inside:
                 unsynced.discard(each)
+                if _REMADE.search(each.replace(before, after)):
+                    continue
                 there = after + each.removeprefix(before)
                 spoilt.append(f"{_relative(there, folder)} is renamed before it is on the disk")
             names[str(Path(after).parent)] = after
@@ -333,39 +213,22 @@ class Bench:
         return self.work / "trial"
 
     def rehearse(self) -> None:
-        """Run it undisturbed: once to load what it imports, once to see its calls and result."""
-        modules = self.work / "modules.txt"
-        for first in (True, False):
-            lay_out(self.materials, self.folder)
-            options = (
-                () if first else ("-e", f"trace={','.join(dict.fromkeys((*CALLS, *_RENAMES)))}")
-            )
-            ended = self._do(*options, modules=modules if first else None, traced_=not first)
-            if ended.code != 0:
-                raise RuntimeError(f"{self.task.name} fails undisturbed: {ended}")
-            if first:
-                load_modules(modules)
-        self.expected = self.task.result(self.folder)
+        """Run it undisturbed, once more with its calls seen."""
+        self.expected = rehearse(self.task, self.folder, self.work, self.materials)
+        lay_out(self.materials, self.folder)
+        self._do("-e", f"trace={','.join(dict.fromkeys((*CALLS, *_RENAMES, 'sync')))}")
+        wrong = compare(self.task, self.folder, self.expected)
+        if wrong:
+            raise RuntimeError(f"{self.task.name}, traced: {wrong}")
         self.calls = read_calls(self.work / "strace.log")
 
-    def _do(
-        self, *options: str, modules: Path | None = None, traced_: bool = True, resume: bool = False
-    ) -> Ended:
-        words = self.task.resume(self.folder) if resume else self.task.command
-        fork = Fork(words, self.folder, modules)
-        if not traced_:
-            fork.go()
-            return self._accompany(fork)
+    def _do(self, *options: str) -> Ended:
+        """Run it with strace beside it."""
+        fork = Fork(self.task.command, self.folder, self.work)
         log, follow = self.work / "strace.log", self.task.name not in _ONLY_FIRST
         log.unlink(missing_ok=True)
         with traced(fork, *options, log=log, follow=follow):
-            return self._accompany(fork)
-
-    def _accompany(self, fork: Fork) -> Ended:
-        """Wait for the end of a command; of a service, ask it what a client asks, then end it."""
-        if self.task.talk is None:
-            return fork.wait()
-        return _converse(self.task.talk, fork)
+            return accompany(self.task, fork)
 
     def numbers(self, name: str) -> list[int]:
         """Which calls of a name are tried: those about the task's own files, in any thread.
@@ -402,54 +265,12 @@ class Bench:
         }
         lost, other = [ended.fault()], ""
         if ended.code == 0:
-            # What was left out and reported is no loss if the same command adds it.
-            other = self._compare("right after")
+            # What was left out and reported is not lost if the same command adds it.
+            other = compare(self.task, self.folder, self.expected)
             lost.append("" if ended.reports else other)
         if ended.code != 0 or other:
-            again = self._do(traced_=False, resume=True)
-            if again.code != 0:
-                lost.append(f"does not resume: {again.fault() or again.sentence}")
-            else:
-                lost.append(self._compare("resumed"))
+            lost.append(resumed(self.task, self.folder, self.work, self.expected))
         return [each for each in lost if each], facts
-
-    def _compare(self, when: str) -> str:
-        try:
-            found = self.task.result(self.folder)
-        except Exception as error:
-            return f"{when}, the result cannot be read: {type(error).__name__}: {error}"
-        other = sorted(
-            name for name in {*found, *self.expected} if found.get(name) != self.expected.get(name)
-        )
-        return f"{when}, another result: {', '.join(other)}" if other else ""
-
-
-def _converse(talk: Callable[[str, Path], None], fork: Fork) -> Ended:
-    """Ask a service; after an error again, for a fault must not outlast its request."""
-    printed = fork.folder / PRINTED
-    deadline = time.monotonic() + SECONDS
-    while not printed.read_text().endswith("\n"):
-        pid, status = os.waitpid(fork.pid, os.WNOHANG)
-        if pid:
-            said = (fork.folder.parent / _SAID).read_text(errors="replace")
-            return Ended(os.waitstatus_to_exitcode(status), said)
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.01)
-    trouble = ""
-    for _ in range(2):
-        try:
-            talk(printed.read_text().strip(), fork.folder)
-            trouble = ""
-            break
-        except Exception as error:
-            trouble = f"the service: {type(error).__name__}: {error}"
-    with suppress(ProcessLookupError):
-        os.kill(fork.pid, signal.SIGTERM)
-    ended = fork.wait()
-    if trouble:
-        return Ended(1 if ended.code == 0 else ended.code, f"{ended.said}\n{trouble}")
-    return ended
 
 
 def main() -> None:

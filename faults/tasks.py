@@ -270,6 +270,7 @@ def of_run(folder: Path, run: str) -> Result:
     """The model, the last checkpoint with every tensor, and the history of a run."""
     place, last = folder / run, folder / run / "checkpoints" / "last"
     facts = json.loads((last / "checkpoint.json").read_bytes())
+    del facts["digest"]  # which has the time in it
     tensors = {name: _digest((last / name).read_bytes()) for name in facts.pop("files")}
     lines = map(json.loads, (place / "metrics.jsonl").read_text().splitlines())
     history = [line for line in lines if line["kind"] != "notice"]  # those are of each start

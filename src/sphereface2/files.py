@@ -41,7 +41,7 @@ class Lock:
     def note(self, **facts: Any) -> None:
         """Let the file say more than the process and its host, such as how far the work is."""
         facts = {"pid": os.getpid(), "host": socket.gethostname(), **facts}
-        with suppress(FileNotFoundError), self.path.open("r+b") as file:
+        with suppress(FileNotFoundError), naming(self.path), self.path.open("r+b") as file:
             file.write(json.dumps(facts).ljust(_WIDTH).encode())
 
 
@@ -159,10 +159,11 @@ def naming(path: Path | str, *, instead: Path | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        unnamed = error.filename is None or error.filename == str(instead)
-        if unnamed and error.errno is not None:
-            raise OSError(error.errno, error.strerror, str(path)) from None
-        raise
+        below = str(error.filename or instead)
+        if error.errno is None or (error.filename and not below.startswith(str(instead))):
+            raise
+        name = f"{path}{below.removeprefix(str(instead))}"
+        raise OSError(error.errno, error.strerror, name) from None
 
 
 @contextmanager
@@ -270,7 +271,8 @@ def _sync(path: Path) -> None:
     """Let the content of a file, or the names in a folder, reach the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with naming(path):
+            os.fsync(handle)
     finally:
         os.close(handle)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -132,20 +133,18 @@ def test_a_linked_model_folder_is_replaced_behind_the_link(folder: Path, tmp_pat
 
 
 @pytest.mark.parametrize("existing", [True, False])
-def test_a_write_that_fails_leaves_everything_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bool
-) -> None:
+def test_a_write_that_fails_leaves_everything_as_it_was(tmp_path: Path, existing: bool) -> None:
     folder = tmp_path / "model"
     if existing:
         save(folder, extra={"round": 1})
-
-    def fail(state: object, path: Path) -> None:
-        path.write_bytes(b"half of it")
-        raise OSError("no space left")
-
-    monkeypatch.setattr("safetensors.torch.save_file", fail)
-    with pytest.raises(OSError, match="no space left"):
-        save(folder, extra={"round": 2})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))  # bytes of a file
+    try:
+        with pytest.raises(OSError, match="File too large") as failed:
+            save(folder, extra={"round": 2})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert failed.value.filename == str(folder)
     assert entries(tmp_path) == (["model"] if existing else [])
     if existing:
         assert load_model(folder).config["extra"] == {"round": 1}

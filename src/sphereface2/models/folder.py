@@ -186,7 +186,7 @@ def save_model(
     image's embedding is added wherever the model is used. `extra` is any more that should be known
     of the model, such as its head and the training; it is kept in config.json.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     from sphereface2.backbones import backbone_options
 
@@ -207,7 +207,7 @@ def save_model(
     }
 
     def describe(made: Path) -> dict[str, Any]:
-        save_file(state, made / WEIGHTS)
+        (made / WEIGHTS).write_bytes(save(state))
         return config
 
     _write_folder(folder, describe)

@@ -1,7 +1,8 @@
 """Checkpoints: all that a run needs to resume with the same bits, in one folder.
 
 A folder holds the tensors as torch.distributed.checkpoint writes them, a file for each rank that
-took part, and checkpoint.json with everything else and with the size and the digest of each file.
+took part, and checkpoint.json with everything else and with the size and the digest of each file,
+itself included.
 Any number of ranks can read it. It comes under its name whole: it is written beside, as
 NAME.partial, while the one before keeps its place.
 """
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sphereface2.config.schema import RunConfig
-from sphereface2.files import put_in_place, remove, whole_folder, write_atomically
+from sphereface2.files import naming, put_in_place, remove, whole_folder, write_atomically
 from sphereface2.training.distributed import Team, saved_shapes
 
 _FORMAT = "sphereface2 checkpoint 3"
@@ -135,6 +136,7 @@ def save_checkpoint(
     with team.together():
         if team.is_first:
             facts = {"format": _FORMAT, "files": files, **asdict(checkpoint)}
+            facts["digest"] = _facts_digest(facts)
             write_atomically(partial / _FACTS, json.dumps(facts, indent=1))
             put_in_place(partial, folder)
 
@@ -158,6 +160,10 @@ def _read_facts(folder: Path) -> tuple[Checkpoint, dict[str, tuple[int, str]]]:
         raise FileNotFoundError(f"there is no checkpoint {folder}; start the training again")
     try:
         values = json.loads((place / _FACTS).read_text(encoding="utf-8"))
+        # Earlier ones have none; and if a flipped bit hides its name, that name is not known.
+        digest = values.pop("digest", None)
+        if digest and values["format"] == _FORMAT and digest != _facts_digest(values):
+            raise ValueError(f"{_FACTS} is not as it was written")
         written, files = values.pop("format"), values.pop("files")
         checkpoint = Checkpoint(**values) if written == _FORMAT else None
         entries = (
@@ -213,8 +219,13 @@ def _damaged(place: Path, how: str) -> ValueError:
     return ValueError(f"{place} is damaged{how}; restore it or start the training again")
 
 
+def _facts_digest(facts: Mapping[str, Any]) -> str:
+    """Of checkpoint.json without this digest: one flipped bit makes another step of a 4."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with path.open("rb") as file, naming(path):
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
