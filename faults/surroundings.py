@@ -22,9 +22,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from faults.forks import Fork, accompany, compare, rehearse, resumed
+from faults.forks import Fork
 from faults.outcomes import Outcomes, arguments, finish
 from faults.tasks import TASKS, Result, Task, call, environment, lay_out, make_materials, of_run
+from faults.trials import accompany, compare, rehearse, resumed, start
 
 WRITING = ("train", "checkpoint", "convert", "align", "extract", "enrol")
 FLIPS = 1_000
@@ -68,11 +69,10 @@ class Bench:
         wrong = "" if killed else ended.fault()
         seen = "killed, resumed" if killed else ended.sentence
         if ended.code == 0:
-            self.tell(fault, case, wrong, compare(task, fork.folder, expected), seen=seen)
+            other = compare(task, fork.folder, expected)
         else:
-            self.tell(
-                fault, case, wrong, resumed(task, fork.folder, fork.logs, expected), seen=seen
-            )
+            other = resumed(task, fork.folder, fork.printed.parent, expected)
+        self.tell(fault, case, wrong, other, seen=seen)
 
 
 # -- a full disk, and a read-only one --------------------------------------------------------------
@@ -113,8 +113,7 @@ def full_disk(bench: Bench) -> None:
                 lay_out(bench.materials, folder)
                 with (disk / "filler").open("wb") as filler:
                     os.posix_fallocate(filler.fileno(), 0, shutil.disk_usage(disk).free - room)
-                fork = Fork(task.command, folder, logs)
-                fork.go()
+                fork = start(task.command, folder, logs)
                 ended = accompany(task, fork)
                 (disk / "filler").unlink()
                 wrong = resumed(task, folder, logs, expected) if ended.code else ""
@@ -137,8 +136,7 @@ def read_only(bench: Bench) -> None:
             for mode in ("ro", "rw"):
                 subprocess.run(["mount", "-o", f"remount,{mode}", str(disk)], check=True)
                 if mode == "ro":
-                    fork = Fork(task.command, folder, logs)
-                    fork.go()
+                    fork = start(task.command, folder, logs)
                     ended = accompany(task, fork)
             wrong = resumed(task, folder, logs, expected)
             bench.tell("read_only", name, ended.fault(), wrong, seen=ended.sentence)
@@ -189,7 +187,7 @@ def out_of_memory(bench: Bench) -> None:
                 if bench.outcomes.has(fault, case):
                     continue
                 lay_out(bench.materials, folder)
-                fork = Fork(task.command, folder, logs)
+                fork = start(task.command, folder, logs, waits=True)
                 put(fork.pid, limit)
                 fork.go()
                 bench.after(fault, case, task, fork, expected)
@@ -295,8 +293,7 @@ def data(bench: Bench) -> None:
                     continue
                 expected = expected or rehearse(task, folder, logs, materials)
                 lay_out(materials, folder)
-                fork = Fork(task.command, folder, logs)
-                fork.go()
+                fork = start(task.command, folder, logs)
                 _wait_for(fork, folder / "run" / "checkpoints" / "last")
                 os.kill(fork.pid, signal.SIGSTOP)
                 paths = [folder / "noise.rec"] if source == "rec" else _pictures(folder)
@@ -327,7 +324,7 @@ def _pictures(folder: Path) -> list[Path]:
 
 
 def _wait_for(fork: Fork, path: Path) -> None:
-    while not path.exists() and not fork.is_over():
+    while not path.exists() and fork.poll() is None:
         time.sleep(0.002)
 
 
@@ -349,8 +346,7 @@ def standstill(bench: Bench) -> None:
             if bench.outcomes.has(f"standstill: {name}", number):
                 continue
             lay_out(bench.materials, folder)
-            fork = Fork(task.command, folder, logs)
-            fork.go()
+            fork = start(task.command, folder, logs)
             time.sleep(draw.uniform(0, took / 4))
             with suppress(ProcessLookupError):
                 os.killpg(fork.pid, signal.SIGSTOP)

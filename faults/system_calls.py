@@ -24,9 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults.forks import Ended, Fork, accompany, compare, rehearse, resumed
+from faults.forks import Ended, Fork
 from faults.outcomes import Outcomes, arguments, finish
 from faults.tasks import TASKS, Result, Task, lay_out, make_materials
+from faults.trials import accompany, compare, rehearse, resumed, start
 
 # A call, and the errors with which it fails.
 CALLS = {
@@ -224,7 +225,7 @@ class Bench:
 
     def _do(self, *options: str) -> Ended:
         """Run it with strace beside it."""
-        fork = Fork(self.task.command, self.folder, self.work)
+        fork = start(self.task.command, self.folder, self.work, waits=True)
         log, follow = self.work / "strace.log", self.task.name not in _ONLY_FIRST
         log.unlink(missing_ok=True)
         with traced(fork, *options, log=log, follow=follow):

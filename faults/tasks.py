@@ -78,7 +78,7 @@ def make_materials(folder: Path) -> Path:
         return folder
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    _write_noise(folder)
+    write_noise(folder)
     _write_faces(folder)
     _write_model(folder / "model")
     for words in (
@@ -99,7 +99,7 @@ def lay_out(materials: Path, folder: Path) -> Path:
     return shutil.copytree(materials, folder)
 
 
-def _write_noise(folder: Path) -> None:
+def write_noise(folder: Path) -> None:
     import cv2
 
     generator = np.random.default_rng(0)

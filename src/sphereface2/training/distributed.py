@@ -338,7 +338,8 @@ def _file_errors(sentence: str, kind: type[Exception]) -> Iterator[None]:
     except CheckpointException as error:  # a BaseException, for reasons of its own
         # What the system says (no space left) helps; what torch says of a broken file does not.
         causes = [cause for cause, _ in error.failures.values() if isinstance(cause, OSError)]
-        reason = f" ({_first_line(causes[0])})" if causes else ""
+        unknown = " (is the disk full?)" if kind is OSError else ""  # torch's writer only stops
+        reason = f" ({_first_line(causes[0])})" if causes else unknown
         raise (kind if current_team().is_first else ReportedElsewhereError)(
             f"{sentence}{reason}"
         ) from None

@@ -1,0 +1,92 @@
+"""A trial: a task is disturbed, then resumed, and its result is compared with the undisturbed."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from faults.forks import SECONDS, Ended, Fork, load_modules
+from faults.tasks import PRINTED, Result, Task, lay_out
+
+
+def start(
+    words: Sequence[str],
+    folder: Path,
+    logs: Path,
+    *,
+    modules: Path | None = None,
+    waits: bool = False,
+) -> Fork:
+    """A fork that says and prints into another folder than that of its trial."""
+    printed = logs / PRINTED
+    said = str(logs / "said.txt")
+    return Fork(words, folder, modules=modules, said=said, printed=printed, waits=waits)
+
+
+def converse(talk: Callable[[str, Path], None], fork: Fork) -> Ended:
+    """Ask a service; after an error again, for a fault must not outlast its request."""
+    printed = fork.printed
+    deadline = time.monotonic() + SECONDS
+    while not printed.exists() or not printed.read_text().endswith("\n"):
+        if fork.poll() is not None:
+            return fork.wait()
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    trouble = ""
+    for _ in range(2):
+        try:
+            talk(printed.read_text().strip(), fork.folder)
+            trouble = ""
+            break
+        except Exception as error:
+            trouble = f"the service: {type(error).__name__}: {error}"
+    fork.signal(signal.SIGTERM)
+    ended = fork.wait()
+    if trouble:
+        return Ended(1 if ended.code == 0 else ended.code, f"{ended.said}\n{trouble}")
+    return ended
+
+
+def accompany(task: Task, fork: Fork) -> Ended:
+    """Wait for the end of a command; of a service, ask it what a client asks, then end it."""
+    ended = fork.wait() if task.talk is None else converse(task.talk, fork)
+    with suppress(OSError):  # the place of the trial may be full, or read-only
+        shutil.copy(fork.printed, fork.folder / PRINTED)
+    return ended
+
+
+def rehearse(task: Task, folder: Path, logs: Path, materials: Path) -> Result:
+    """Run a task undisturbed, and load what it imports; its result."""
+    modules = logs / "modules.txt"
+    lay_out(materials, folder)
+    fork = start(task.command, folder, logs, modules=modules)
+    ended = accompany(task, fork)
+    if ended.code != 0:
+        raise RuntimeError(f"{task.name} fails undisturbed: {ended}")
+    load_modules(modules)
+    return task.result(folder)
+
+
+def compare(task: Task, folder: Path, expected: Result) -> str:
+    """In what the result in a folder is another than the expected one; empty if in nothing."""
+    try:
+        found = task.result(folder)
+    except Exception as error:
+        return f"the result cannot be read: {type(error).__name__}: {error}"
+    other = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+    return f"another result: {', '.join(other)}" if other else ""
+
+
+def resumed(task: Task, folder: Path, logs: Path, expected: Result) -> str:
+    """What is wrong after the command that resumes a task; empty if its result is the expected."""
+    fork = start(task.resume(folder), folder, logs)
+    ended = accompany(task, fork)
+    if ended.code != 0:
+        return f"does not resume: {ended.fault() or ended.sentence}"
+    wrong = compare(task, folder, expected)
+    return f"resumed, {wrong}" if wrong else ""
