@@ -345,6 +345,10 @@ class Chosen:
     def __init__(self, tests: Sequence[str]) -> None:
         self.tests = set(tests)
         self.files = list(dict.fromkeys(test.split("::")[0] for test in tests))
+        self.has_failed = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.has_failed |= report.failed
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [
@@ -607,7 +611,12 @@ def _status(mutant: Mutant, tests: list[str], *, timeout: float, is_loaded: bool
             return _UNSURE
         chosen = Chosen(tests)
         for file in chosen.files:  # each by itself: to collect all takes longer than most need
-            code = _pytest(["-x", file], chosen)
+            try:
+                code = _pytest(["-x", file], chosen)
+            except Exception:  # processes that a failed test has left behind
+                if not chosen.has_failed:
+                    raise
+                return int(pytest.ExitCode.TESTS_FAILED)
             if code not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
                 return code
         outer = mutant.function.split(".<locals>")[0]
