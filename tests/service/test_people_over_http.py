@@ -11,7 +11,9 @@ from sphereface2 import Recognizer
 from sphereface2.galleries.gallery import Gallery
 from sphereface2.service.collections import Collections
 from sphereface2.service.errors import ApiError
-from tests.service.conftest import Start, code, in_base64
+from sphereface2.service.settings import Settings
+from tests.galleries.engines import ENGINES
+from tests.service.conftest import Start, code, in_base64, running
 
 Pictures = dict[str, bytes]
 PEOPLE = "/v1/collections/default/people"
@@ -60,6 +62,25 @@ def test_somebody_enrolled_is_found_and_removed(
     assert (again.status_code, code(again)) == (404, "unknown_person")
     listed = people.get(PEOPLE).json()
     assert [each["name"] for each in listed["people"]] == ["Ann", "Carl"]
+
+
+@pytest.mark.parametrize("engine", ["postgresql", "qdrant-edge"])
+def test_people_may_be_kept_by_any_engine(
+    engine: str, place: Path, pictures: Pictures, tmp_path: Path
+) -> None:
+    with ENGINES[engine](tmp_path) as url:
+        settings = Settings(model=place / "model", gallery=url)
+        for again in (False, True):  # the second server finds what the first has kept
+            with running(settings) as address, httpx.Client(base_url=address, timeout=60) as client:
+                if not again:
+                    assert enrol(client, "Ann", pictures["a"]).status_code == 201
+                    assert enrol(client, "Bob", pictures["b"]).status_code == 201
+                found = client.post("/v1/identify", files={"photo": pictures["b"]}).json()
+                assert found["person"] == "Bob"
+                if again:
+                    assert client.delete(f"{PEOPLE}/Bob").json() == {"photos": 1}
+                    gone = client.post(f"{PEOPLE}/Bob/verify", files={"photo": pictures["b"]})
+                    assert (gone.status_code, code(gone)) == (404, "unknown_person")
 
 
 def test_people_are_listed_by_pages_and_searched(people: httpx.Client, pictures: Pictures) -> None:

@@ -11,7 +11,6 @@ number of removals that its answer is void, and searches again.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
@@ -21,7 +20,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,27 +32,18 @@ from sphereface2.files import file_lock, printable, remove, replacing, require_w
 from sphereface2.galleries.gallery import (
     Embeddings,
     Hit,
-    KeptPhoto,
-    Negative,
     NewPhoto,
-    Person,
-    check_embedding,
     check_model,
-    check_name,
     check_new,
-    check_photos,
     check_queries,
     no_collection,
     now,
-    plain_json,
     plain_source,
-    taken_name,
-    unknown_person,
-    unknown_photo,
     used_key,
 )
 from sphereface2.galleries.nearest import NOBODY, Owners, nearest_people
 from sphereface2.galleries.parts_file import PartsFile
+from sphereface2.galleries.sql import SqlGallery
 from sphereface2.registry import did_you_mean, near
 
 T = TypeVar("T")
@@ -63,7 +53,6 @@ _APPLICATION = 0x5F2FACE5 & 0x7FFFFFFF
 _FORMAT = 1
 _PATIENCE = 60.0  # seconds to wait for another process
 _TRIES = 3  # searches that removals may void before writers have to wait for one
-_NEAR = 5_000  # names among which the nearest spelling is looked for
 
 _TABLES = """
 CREATE TABLE state (
@@ -109,8 +98,10 @@ class _Index:
     serials: Owners
 
 
-class EmbeddedGallery:
+class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
     """A collection in a folder; any number of threads and processes may use it at once."""
+
+    _MARK = "?"
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
@@ -189,151 +180,50 @@ class EmbeddedGallery:
 
     # Writers.
 
-    def add(
+    def _add_photos(
         self,
-        person: str,
-        photos: Sequence[NewPhoto],
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        key: str | None = None,
+        db: sqlite3.Connection,
+        person: int,
+        photos: Sequence[tuple[NewPhoto, Embeddings, str]],
     ) -> list[str]:
-        name = check_name(person)
-        rows = check_photos(photos, self.dim)
-        facts = [plain_json(photo.facts, "a photo's facts") for photo in photos]
-        described = None if metadata is None else plain_json(metadata, "a person's metadata")
-
-        def work(db: sqlite3.Connection) -> list[str]:
-            stamp = now()
-            found = db.execute("SELECT number FROM person WHERE name = ?", (name,)).fetchone()
-            if found is None:
-                new = "INSERT INTO person (name, metadata, added) VALUES (?, ?, ?)"
-                number = db.execute(new, (name, described or "{}", stamp)).lastrowid
-            else:
-                (number,) = found
-                if described is not None:
-                    change = "UPDATE person SET metadata = ? WHERE number = ?"
-                    db.execute(change, (described, number))
-            ids = [uuid.uuid4().hex for _ in photos]
-            for id_, photo, row, fact in zip(ids, photos, rows, facts, strict=True):
-                place, _ = self._place(db, "row", 1)
-                start, stop = self._place(db, "crop", len(photo.crop))
-                self._rows.write(place, row.tobytes())
-                self._crops.write(start, photo.crop)
-                db.execute(
-                    "INSERT INTO photo (id, person, row, crop_start, crop_stop, source, facts, "
-                    "added) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (id_, number, place, start, stop, plain_source(photo.source), fact, stamp),
-                )
-            self._rows.sync()
-            if any(photo.crop for photo in photos):
-                self._crops.sync()
-            return ids
-
-        return self._write("add", key, work)
-
-    def remove(self, person: str, *, key: str | None = None) -> int:
-        def work(db: sqlite3.Connection) -> int:
-            number = self._number(db, person)
-            count = self._free_photos(db, "person = ?", (number,))
-            db.execute("DELETE FROM person WHERE number = ?", (number,))
-            return count
-
-        count = self._write("remove", key, work)
-        self._finish_removals()
-        return count
-
-    def remove_photos(self, ids: Sequence[str], *, key: str | None = None) -> int:
-        def work(db: sqlite3.Connection) -> int:
-            serials = [self._photo(db, each, "serial")[0] for each in dict.fromkeys(ids)]
-            return sum(self._free_photos(db, "serial = ?", (serial,)) for serial in serials)
-
-        count = self._write("remove_photos", key, work)
-        self._finish_removals()
-        return count
-
-    def rename(self, person: str, to: str, *, key: str | None = None) -> None:
-        name = check_name(to)
-
-        def work(db: sqlite3.Connection) -> None:
-            number = self._number(db, person)
-            taken = "SELECT 1 FROM person WHERE name = ? AND number != ?"
-            if db.execute(taken, (name, number)).fetchone():
-                raise taken_name(name)
-            db.execute("UPDATE person SET name = ? WHERE number = ?", (name, number))
-
-        self._write("rename", key, work)
-
-    def describe(self, person: str, metadata: Mapping[str, Any], *, key: str | None = None) -> None:
-        text = plain_json(metadata, "a person's metadata")
-
-        def work(db: sqlite3.Connection) -> None:
-            number = self._number(db, person)
-            db.execute("UPDATE person SET metadata = ? WHERE number = ?", (text, number))
-
-        self._write("describe", key, work)
-
-    def add_negative(
-        self,
-        person: str | None,
-        embedding: Embeddings,
-        *,
-        source: str = "",
-        key: str | None = None,
-    ) -> str:
-        row = check_embedding(embedding, self.dim)
-
-        def work(db: sqlite3.Connection) -> str:
-            number = None if person is None else self._number(db, person)
-            id_ = uuid.uuid4().hex
+        stamp = now()
+        ids = [uuid.uuid4().hex for _ in photos]
+        for id_, (photo, row, facts) in zip(ids, photos, strict=True):
+            place, _ = self._place(db, "row", 1)
+            start, stop = self._place(db, "crop", len(photo.crop))
+            self._rows.write(place, row.tobytes())
+            self._crops.write(start, photo.crop)
             db.execute(
-                "INSERT INTO negative (id, person, embedding, source, added) "
-                "VALUES (?, ?, ?, ?, ?)",
-                (id_, number, row.tobytes(), plain_source(source), now()),
+                "INSERT INTO photo (id, person, row, crop_start, crop_stop, source, facts, "
+                "added) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (id_, person, place, start, stop, plain_source(photo.source), facts, stamp),
             )
-            return id_
+        self._rows.sync()
+        if any(photo.crop for photo, _, _ in photos):
+            self._crops.sync()
+        return ids
 
-        return self._write("add_negative", key, work)
+    def _remove_person(self, db: sqlite3.Connection, number: int) -> int:
+        count = self._free_photos(db, "person = ?", number)
+        db.execute("DELETE FROM person WHERE number = ?", (number,))
+        return count
 
-    def remove_negative(self, negative: str, *, key: str | None = None) -> None:
-        def work(db: sqlite3.Connection) -> None:
-            if not db.execute("DELETE FROM negative WHERE id = ?", (negative,)).rowcount:
-                raise unknown_photo(negative, what="negative")
-            db.execute("INSERT INTO wipe (file, start, stop) VALUES ('row', 0, 0)")
+    def _remove_photo(self, db: sqlite3.Connection, photo: str) -> bool:
+        return self._free_photos(db, "id = ?", photo) > 0
 
-        self._write("remove_negative", key, work)
-        self._finish_removals()
+    def _note_removal(self, db: sqlite3.Connection) -> None:
+        db.execute("INSERT INTO wipe (file, start, stop) VALUES ('row', 0, 0)")
+
+    def _is_taken(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.IntegrityError)
+
+    def _stored(self, row: Embeddings) -> bytes:
+        return row.tobytes()
+
+    def _read(self, stored: bytes) -> Embeddings:
+        return np.frombuffer(stored, dtype=np.float32)
 
     # Readers.
-
-    def people(self) -> list[Person]:
-        with self._transaction() as db:
-            return [_person(row) for row in db.execute(f"{_PEOPLE} ORDER BY name")]
-
-    def person(self, name: str) -> Person:
-        with self._transaction() as db:
-            return _person(_one(db, f"{_PEOPLE} WHERE number = ?", self._number(db, name)))
-
-    def count(self) -> tuple[int, int]:
-        with self._transaction() as db:
-            both = "SELECT (SELECT count(*) FROM person), (SELECT count(*) FROM photo)"
-            people, photos = _one(db, both)
-            return people, photos
-
-    def photos(self, person: str | None = None) -> list[KeptPhoto]:
-        what = (
-            "SELECT photo.id, person.name, photo.source, photo.facts, photo.added "
-            "FROM photo JOIN person ON photo.person = person.number"
-        )
-        with self._transaction() as db:
-            if person is None:
-                rows = db.execute(f"{what} ORDER BY serial")
-            else:
-                number = self._number(db, person)
-                rows = db.execute(f"{what} WHERE photo.person = ? ORDER BY serial", (number,))
-            return [
-                KeptPhoto(id_, name, source, json.loads(facts), added)
-                for id_, name, source, facts, added in rows
-            ]
 
     def embeddings(self, ids: Sequence[str]) -> Embeddings:
         def work(db: sqlite3.Connection) -> Embeddings:
@@ -386,20 +276,8 @@ class EmbeddedGallery:
 
         return self._undisturbed(work)
 
-    def negatives(self, person: str | None = None) -> list[Negative]:
-        what = "SELECT id, embedding, source, added FROM negative WHERE person IS ? ORDER BY serial"
-        with self._transaction() as db:
-            number = None if person is None else self._number(db, person)
-            name = person if number is None else _one(db, _NAME, number)[0]
-            return [
-                Negative(id_, name, np.frombuffer(embedding, dtype=np.float32), source, added)
-                for id_, embedding, source, added in db.execute(what, (number,))
-            ]
-
     def close(self) -> None:
-        self._closed = True
-        while self._connections:
-            self._connections.pop().close()
+        super().close()
         for file in self._files.values():
             file.close()
 
@@ -435,18 +313,17 @@ class EmbeddedGallery:
             )
 
     def _write(self, operation: str, key: str | None, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do it in one transaction, once for each key, which is not kept but by its digest."""
         with self._transaction(write=True) as db:
             self._require_in_place()  # from here on nobody can drop it
             if key is None:
                 return work(db)
-            digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), key=self._identity)
+            digest = self._digest(key)
             before = "SELECT operation, result FROM request WHERE key = ?"
-            done = db.execute(before, (digest.hexdigest(),)).fetchone()
+            done = db.execute(before, (digest,)).fetchone()
             if done is None:
                 result = work(db)
                 keep = "INSERT INTO request (key, operation, result) VALUES (?, ?, ?)"
-                db.execute(keep, (digest.hexdigest(), operation, json.dumps(result)))
+                db.execute(keep, (digest, operation, json.dumps(result)))
                 return result
             if done[0] != operation:
                 raise used_key(key, done[0])
@@ -519,12 +396,12 @@ class EmbeddedGallery:
             db.execute("INSERT INTO free VALUES (?, ?, ?)", (file, start + size, stop))
         return start, start + size
 
-    def _free_photos(self, db: sqlite3.Connection, which: str, value: tuple[int]) -> int:
+    def _free_photos(self, db: sqlite3.Connection, which: str, value: int | str) -> int:
         for what in ("'row', row, row + 1", "'crop', crop_start, crop_stop"):
             places = f"SELECT {what} FROM photo WHERE {which}"
-            db.execute(f"INSERT INTO wipe (file, start, stop) {places}", value)
+            db.execute(f"INSERT INTO wipe (file, start, stop) {places}", (value,))
         db.execute("UPDATE state SET removals = removals + 1")
-        return db.execute(f"DELETE FROM photo WHERE {which}", value).rowcount
+        return db.execute(f"DELETE FROM photo WHERE {which}", (value,)).rowcount
 
     def _finish_removals(self) -> None:
         """Overwrite what was removed, here or by a process that was killed, and free its places.
@@ -569,36 +446,12 @@ class EmbeddedGallery:
             finally:
                 db.close()
 
-    # Names to numbers.
-
-    def _number(self, db: sqlite3.Connection, person: str) -> int:
-        name = check_name(person)
-        found = db.execute("SELECT number FROM person WHERE name = ?", (name,)).fetchone()
-        if found is None:
-            like = "SELECT name FROM person ORDER BY abs(length(name) - ?) LIMIT ?"
-            known = [each for (each,) in db.execute(like, (len(name), _NEAR))]
-            raise unknown_person(name, known)
-        number: int = found[0]
-        return number
-
     def _photo(self, db: sqlite3.Connection, photo: str, what: str) -> tuple[Any, ...]:
         found = db.execute(f"SELECT {what} FROM photo WHERE id = ?", (photo,)).fetchone()
         if found is None:
-            like = "SELECT id FROM photo WHERE substr(id, 1, 4) = ? LIMIT ?"
-            raise unknown_photo(photo, [each for (each,) in db.execute(like, (photo[:4], _NEAR))])
+            raise self._unknown_photo(db, photo)
         row: tuple[Any, ...] = found
         return row
-
-
-_NAME = "SELECT name FROM person WHERE number = ?"
-_PEOPLE = (
-    "SELECT name, (SELECT count(*) FROM photo WHERE person = number), metadata, added FROM person"
-)
-
-
-def _person(row: tuple[str, int, str, str]) -> Person:
-    name, photos, metadata, added = row
-    return Person(name, photos, json.loads(metadata), added)
 
 
 def _one(db: sqlite3.Connection, query: str, *values: Any) -> tuple[Any, ...]:

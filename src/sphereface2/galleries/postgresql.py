@@ -6,12 +6,11 @@ all others, such as sslmode, are PostgreSQL's.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, LiteralString, TypeVar
@@ -22,25 +21,16 @@ import numpy as np
 from sphereface2.galleries.gallery import (
     Embeddings,
     Hit,
-    KeptPhoto,
-    Negative,
     NewPhoto,
-    Person,
-    check_embedding,
     check_model,
-    check_name,
     check_new,
-    check_photos,
     check_queries,
     no_collection,
     now,
-    plain_json,
     plain_source,
-    taken_name,
-    unknown_person,
-    unknown_photo,
     used_key,
 )
+from sphereface2.galleries.sql import SqlGallery
 from sphereface2.registry import nearest, resolve_options
 
 if TYPE_CHECKING:
@@ -54,7 +44,6 @@ T = TypeVar("T")
 _PREFIX = "sphereface2_"
 _FORMAT = 1
 _PATIENCE = 60.0  # seconds to wait for transactions that began before a removal
-_NEAR = 5_000
 _INLINE = 1_800  # values that fit into a page of 8 kB beside the rest; more are kept apart
 
 _TABLES: LiteralString = """
@@ -103,8 +92,11 @@ class Options:
     removal: Literal["full", "vacuum"] = "full"
 
 
-class PostgreSQLGallery:
+class PostgreSQLGallery(SqlGallery["Database"]):
     """A collection in a PostgreSQL database; any number of threads may use it at once."""
+
+    _MARK = "%s"
+    _LOCK = " FOR UPDATE"
 
     def __init__(self, url: str, name: str) -> None:
         self.name = name
@@ -173,152 +165,49 @@ class PostgreSQLGallery:
 
     # Writers.
 
-    def add(
-        self,
-        person: str,
-        photos: Sequence[NewPhoto],
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        key: str | None = None,
+    def _add_photos(
+        self, db: Database, person: int, photos: Sequence[tuple[NewPhoto, Embeddings, str]]
     ) -> list[str]:
-        name = check_name(person)
-        rows = check_photos(photos, self.dim)
-        facts = [plain_json(photo.facts, "a photo's facts") for photo in photos]
-        described = None if metadata is None else plain_json(metadata, "a person's metadata")
-
-        def work(db: Database) -> list[str]:
-            stamp = now()
-            (number,) = _one(
-                db,
-                "INSERT INTO person (name, metadata, added) VALUES (%s, %s, %s) "
-                "ON CONFLICT (name) DO UPDATE SET metadata = coalesce(%s, person.metadata) "
-                "RETURNING number",
-                name, described or "{}", stamp, described,
-            )  # fmt: skip
-            ids = [uuid.uuid4().hex for _ in photos]
-            with db.cursor() as cursor:
-                cursor.executemany(
-                    "INSERT INTO photo (id, person, embedding, crop, source, facts, added) "
-                    "VALUES (%s, %s, %s, %s, %s, %s, %s)",
-                    [
-                        (id_, number, row, photo.crop, plain_source(photo.source), fact, stamp)
-                        for id_, photo, row, fact in zip(ids, photos, rows, facts, strict=True)
-                    ],
-                )
-            return ids
-
-        return self._write("add", key, work)
-
-    def remove(self, person: str, *, key: str | None = None) -> int:
-        def work(db: Database) -> int:
-            number = self._number(db, person, lock=True)
-            (count,) = _one(db, "SELECT count(*) FROM photo WHERE person = %s", number)
-            db.execute("DELETE FROM person WHERE number = %s", (number,))
-            db.execute("UPDATE state SET unfinished = true")
-            removed: int = count
-            return removed
-
-        count = self._write("remove", key, work)
-        self._finish_removals()
-        return count
-
-    def remove_photos(self, ids: Sequence[str], *, key: str | None = None) -> int:
-        wanted = list(dict.fromkeys(ids))
-
-        def work(db: Database) -> int:
-            for id_ in wanted:
-                if not db.execute("DELETE FROM photo WHERE id = %s", (id_,)).rowcount:
-                    raise self._unknown_photo(db, id_)
-            db.execute("UPDATE state SET unfinished = true")
-            return len(wanted)
-
-        count = self._write("remove_photos", key, work)
-        self._finish_removals()
-        return count
-
-    def rename(self, person: str, to: str, *, key: str | None = None) -> None:
-        name = check_name(to)
-
-        def work(db: Database) -> None:
-            from psycopg.errors import UniqueViolation
-
-            number = self._number(db, person, lock=True)
-            try:
-                db.execute("UPDATE person SET name = %s WHERE number = %s", (name, number))
-            except UniqueViolation:
-                raise taken_name(name) from None
-
-        self._write("rename", key, work)
-
-    def describe(self, person: str, metadata: Mapping[str, Any], *, key: str | None = None) -> None:
-        text = plain_json(metadata, "a person's metadata")
-
-        def work(db: Database) -> None:
-            number = self._number(db, person, lock=True)
-            db.execute("UPDATE person SET metadata = %s WHERE number = %s", (text, number))
-
-        self._write("describe", key, work)
-
-    def add_negative(
-        self,
-        person: str | None,
-        embedding: Embeddings,
-        *,
-        source: str = "",
-        key: str | None = None,
-    ) -> str:
-        row = check_embedding(embedding, self.dim)
-
-        def work(db: Database) -> str:
-            number = None if person is None else self._number(db, person, lock=True)
-            id_ = uuid.uuid4().hex
-            db.execute(
-                "INSERT INTO negative (id, person, embedding, source, added) "
-                "VALUES (%s, %s, %s, %s, %s)",
-                (id_, number, row, plain_source(source), now()),
+        stamp = now()
+        ids = [uuid.uuid4().hex for _ in photos]
+        with db.cursor() as cursor:
+            cursor.executemany(
+                "INSERT INTO photo (id, person, embedding, crop, source, facts, added) "
+                "VALUES (%s, %s, %s, %s, %s, %s, %s)",
+                [
+                    (id_, person, row, photo.crop, plain_source(photo.source), facts, stamp)
+                    for id_, (photo, row, facts) in zip(ids, photos, strict=True)
+                ],
             )
-            return id_
+        return ids
 
-        return self._write("add_negative", key, work)
+    def _remove_person(self, db: Database, number: int) -> int:
+        (count,) = _one(db, "SELECT count(*) FROM photo WHERE person = %s", number)
+        db.execute("DELETE FROM person WHERE number = %s", (number,))
+        self._note_removal(db)
+        removed: int = count
+        return removed
 
-    def remove_negative(self, negative: str, *, key: str | None = None) -> None:
-        def work(db: Database) -> None:
-            if not db.execute("DELETE FROM negative WHERE id = %s", (negative,)).rowcount:
-                raise unknown_photo(negative, what="negative")
-            db.execute("UPDATE state SET unfinished = true")
+    def _remove_photo(self, db: Database, photo: str) -> bool:
+        self._note_removal(db)
+        return db.execute("DELETE FROM photo WHERE id = %s", (photo,)).rowcount > 0
 
-        self._write("remove_negative", key, work)
-        self._finish_removals()
+    def _note_removal(self, db: Database) -> None:
+        db.execute("UPDATE state SET unfinished = true")
+
+    def _is_taken(self, error: Exception) -> bool:
+        from psycopg.errors import UniqueViolation
+
+        return isinstance(error, UniqueViolation)
+
+    def _stored(self, row: Embeddings) -> Embeddings:
+        return row
+
+    def _read(self, stored: Any) -> Embeddings:
+        row: Embeddings = _rows([stored], self.dim)[0]
+        return row
 
     # Readers.
-
-    def people(self) -> list[Person]:
-        with self._transaction() as db:
-            return [_person(row) for row in db.execute(f"{_PEOPLE} ORDER BY name")]
-
-    def person(self, name: str) -> Person:
-        with self._transaction() as db:
-            return _person(_one(db, f"{_PEOPLE} WHERE number = %s", self._number(db, name)))
-
-    def count(self) -> tuple[int, int]:
-        with self._transaction() as db:
-            both = "SELECT (SELECT count(*) FROM person), (SELECT count(*) FROM photo)"
-            people, photos = _one(db, both)
-            return people, photos
-
-    def photos(self, person: str | None = None) -> list[KeptPhoto]:
-        with self._transaction() as db:
-            number = None if person is None else self._number(db, person)
-            rows = db.execute(
-                "SELECT photo.id, person.name, photo.source, photo.facts, photo.added "
-                "FROM photo JOIN person ON photo.person = person.number "
-                "WHERE %s::bigint IS NULL OR photo.person = %s ORDER BY serial",
-                (number, number),
-            )
-            return [
-                KeptPhoto(id_, name, source, json.loads(facts), added)
-                for id_, name, source, facts, added in rows
-            ]
 
     def embeddings(self, ids: Sequence[str]) -> Embeddings:
         with self._transaction() as db:
@@ -391,30 +280,10 @@ class PostgreSQLGallery:
                 return list(best.values())[:people]
             count *= 4
 
-    def negatives(self, person: str | None = None) -> list[Negative]:
-        with self._transaction() as db:
-            number = None if person is None else self._number(db, person)
-            rows = db.execute(
-                "SELECT negative.id, person.name, negative.embedding, negative.source, "
-                "negative.added FROM negative LEFT JOIN person ON person = number "
-                "WHERE negative.person IS NOT DISTINCT FROM %s ORDER BY serial",
-                (number,),
-            ).fetchall()
-        return [
-            Negative(id_, name, _rows([embedding], self.dim)[0], source, added)
-            for id_, name, embedding, source, added in rows
-        ]
-
-    def close(self) -> None:
-        self._closed = True
-        while self._connections:
-            self._connections.pop().close()
-
     # Transactions.
 
     @contextmanager
     def _transaction(self, *, write: bool = False) -> Iterator[Database]:
-        """Readers see one state throughout; writers what others have committed."""
         import psycopg
 
         if self._closed:
@@ -449,9 +318,7 @@ class PostgreSQLGallery:
         with self._transaction(write=True) as db:
             if key is None:
                 return work(db)
-            digest = hashlib.blake2b(
-                key.encode("utf-8", "surrogatepass"), key=bytes(self._identity)
-            ).hexdigest()
+            digest = self._digest(key)
             # A second process with this key waits here until the first has committed.
             new = db.execute(
                 "INSERT INTO request VALUES (%s, %s, 'null') ON CONFLICT DO NOTHING",
@@ -530,33 +397,6 @@ class PostgreSQLGallery:
             )
             if options.type == "halfvec":  # an expression has statistics of its own
                 db.execute(SQL("ALTER INDEX {} ALTER COLUMN 1 SET STATISTICS 0").format(name))
-
-    # Names to numbers.
-
-    def _number(self, db: Database, person: str, *, lock: bool = False) -> int:
-        name = check_name(person)
-        ask: LiteralString = "SELECT number FROM person WHERE name = %s"
-        found = db.execute(ask + (" FOR UPDATE" if lock else ""), (name,)).fetchone()
-        if found is None:
-            like = "SELECT name FROM person ORDER BY abs(length(name) - %s) LIMIT %s"
-            raise unknown_person(name, [each for (each,) in db.execute(like, (len(name), _NEAR))])
-        number: int = found[0]
-        return number
-
-    def _unknown_photo(self, db: Database, photo: str) -> ValueError:
-        like = "SELECT id FROM photo WHERE starts_with(id, %s) LIMIT %s"
-        known = db.execute(like, (photo[:4].replace("\0", ""), _NEAR)).fetchall()
-        return unknown_photo(photo, [each for (each,) in known])
-
-
-_PEOPLE: LiteralString = (
-    "SELECT name, (SELECT count(*) FROM photo WHERE person = number), metadata, added FROM person"
-)
-
-
-def _person(row: tuple[Any, ...]) -> Person:
-    name, photos, metadata, added = row
-    return Person(name, photos, json.loads(metadata), added)
 
 
 def _rows(vectors: Sequence[Any], dim: int) -> Embeddings:

@@ -1,0 +1,292 @@
+"""What galleries in SQL databases do alike: people, their photos' facts and negatives.
+
+Both databases have the tables person, photo and negative. Questions are written with `?` for a
+value, whichever mark the database itself has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Generic, TypeVar
+
+from sphereface2.galleries.gallery import (
+    Embeddings,
+    KeptPhoto,
+    Negative,
+    NewPhoto,
+    Person,
+    check_embedding,
+    check_name,
+    check_photos,
+    now,
+    plain_json,
+    plain_source,
+    taken_name,
+    unknown_person,
+    unknown_photo,
+)
+
+T = TypeVar("T")
+Database = TypeVar("Database")
+
+NEAR = 5_000  # names or ids among which the nearest spelling is looked for
+_PEOPLE = (
+    "SELECT name, (SELECT count(*) FROM photo WHERE person = number), metadata, added FROM person"
+)
+
+
+class SqlGallery(ABC, Generic[Database]):
+    """A collection in a database; any number of threads may use it at once."""
+
+    name: str
+    model: str
+    dim: int
+    _identity: bytes
+    _connections: deque[Database]
+    _closed: bool
+
+    _MARK: ClassVar[str]
+    """What stands for a value."""
+    _LOCK: ClassVar[str] = ""
+    """What keeps a row that is read for others until the transaction ends."""
+
+    # What differs.
+
+    @abstractmethod
+    def _transaction(self, *, write: bool = False) -> AbstractContextManager[Database]:
+        """Readers see one state throughout; errors are sentences."""
+
+    @abstractmethod
+    def _write(self, operation: str, key: str | None, work: Callable[[Database], T]) -> T:
+        """Do it in one transaction, once for each key, which is not kept but by its digest."""
+
+    @abstractmethod
+    def _add_photos(
+        self, db: Database, person: int, photos: Sequence[tuple[NewPhoto, Embeddings, str]]
+    ) -> list[str]:
+        """Keep photos with their embeddings and facts; their ids."""
+
+    @abstractmethod
+    def _remove_person(self, db: Database, number: int) -> int:
+        """Remove a person with everything; how many photos that were."""
+
+    @abstractmethod
+    def _remove_photo(self, db: Database, photo: str) -> bool:
+        """Remove a photo; whether it was there."""
+
+    @abstractmethod
+    def _note_removal(self, db: Database) -> None:
+        """Keep in mind that bytes of a negative have yet to be overwritten."""
+
+    @abstractmethod
+    def _finish_removals(self) -> None:
+        """Overwrite what was removed, here or by a process that was killed."""
+
+    @abstractmethod
+    def _is_taken(self, error: Exception) -> bool:
+        """Whether the database says that a name is there already."""
+
+    @abstractmethod
+    def _stored(self, row: Embeddings) -> Any:
+        """An embedding as the database takes it."""
+
+    @abstractmethod
+    def _read(self, stored: Any) -> Embeddings:
+        """An embedding as the database gives it."""
+
+    def _run(self, db: Database, query: str, *values: Any) -> Any:
+        connection: Any = db
+        return connection.execute(query.replace("?", self._MARK), values)
+
+    def _one(self, db: Database, query: str, *values: Any) -> tuple[Any, ...]:
+        row: tuple[Any, ...] | None = self._run(db, query, *values).fetchone()
+        if row is None:
+            raise ValueError(f"the collection '{self.name}' is damaged: nothing for {query}")
+        return row
+
+    def _digest(self, key: str) -> str:
+        text = key.encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(text, key=bytes(self._identity)).hexdigest()
+
+    # Writers.
+
+    def add(
+        self,
+        person: str,
+        photos: Sequence[NewPhoto],
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> list[str]:
+        name = check_name(person)
+        rows = check_photos(photos, self.dim)
+        facts = [plain_json(photo.facts, "a photo's facts") for photo in photos]
+        described = None if metadata is None else plain_json(metadata, "a person's metadata")
+
+        def work(db: Database) -> list[str]:
+            (number,) = self._one(
+                db,
+                "INSERT INTO person (name, metadata, added) VALUES (?, ?, ?) "
+                "ON CONFLICT (name) DO UPDATE SET metadata = coalesce(?, person.metadata) "
+                "RETURNING number",
+                name, described or "{}", now(), described,
+            )  # fmt: skip
+            return self._add_photos(db, number, list(zip(photos, rows, facts, strict=True)))
+
+        return self._write("add", key, work)
+
+    def remove(self, person: str, *, key: str | None = None) -> int:
+        def work(db: Database) -> int:
+            return self._remove_person(db, self._number(db, person, lock=True))
+
+        count = self._write("remove", key, work)
+        self._finish_removals()
+        return count
+
+    def remove_photos(self, ids: Sequence[str], *, key: str | None = None) -> int:
+        wanted = list(dict.fromkeys(ids))
+
+        def work(db: Database) -> int:
+            for each in wanted:
+                if not self._remove_photo(db, each):
+                    raise self._unknown_photo(db, each)
+            return len(wanted)
+
+        count = self._write("remove_photos", key, work)
+        self._finish_removals()
+        return count
+
+    def rename(self, person: str, to: str, *, key: str | None = None) -> None:
+        name = check_name(to)
+
+        def work(db: Database) -> None:
+            number = self._number(db, person, lock=True)
+            try:
+                self._run(db, "UPDATE person SET name = ? WHERE number = ?", name, number)
+            except Exception as error:
+                raise taken_name(name) if self._is_taken(error) else error from None
+
+        self._write("rename", key, work)
+
+    def describe(self, person: str, metadata: Mapping[str, Any], *, key: str | None = None) -> None:
+        text = plain_json(metadata, "a person's metadata")
+
+        def work(db: Database) -> None:
+            number = self._number(db, person, lock=True)
+            self._run(db, "UPDATE person SET metadata = ? WHERE number = ?", text, number)
+
+        self._write("describe", key, work)
+
+    def add_negative(
+        self,
+        person: str | None,
+        embedding: Embeddings,
+        *,
+        source: str = "",
+        key: str | None = None,
+    ) -> str:
+        row = check_embedding(embedding, self.dim)
+
+        def work(db: Database) -> str:
+            number = None if person is None else self._number(db, person, lock=True)
+            id_ = uuid.uuid4().hex
+            self._run(
+                db,
+                "INSERT INTO negative (id, person, embedding, source, added) "
+                "VALUES (?, ?, ?, ?, ?)",
+                id_, number, self._stored(row), plain_source(source), now(),
+            )  # fmt: skip
+            return id_
+
+        return self._write("add_negative", key, work)
+
+    def remove_negative(self, negative: str, *, key: str | None = None) -> None:
+        def work(db: Database) -> None:
+            if not self._run(db, "DELETE FROM negative WHERE id = ?", negative).rowcount:
+                raise unknown_photo(negative, what="negative")
+            self._note_removal(db)
+
+        self._write("remove_negative", key, work)
+        self._finish_removals()
+
+    # Readers.
+
+    def people(self) -> list[Person]:
+        with self._transaction() as db:
+            return [_person(row) for row in self._run(db, f"{_PEOPLE} ORDER BY name")]
+
+    def person(self, name: str) -> Person:
+        with self._transaction() as db:
+            number = self._number(db, name)
+            return _person(self._one(db, f"{_PEOPLE} WHERE number = ?", number))
+
+    def count(self) -> tuple[int, int]:
+        with self._transaction() as db:
+            both = "SELECT (SELECT count(*) FROM person), (SELECT count(*) FROM photo)"
+            people, photos = self._one(db, both)
+            return people, photos
+
+    def photos(self, person: str | None = None) -> list[KeptPhoto]:
+        with self._transaction() as db:
+            whose = [] if person is None else [self._number(db, person)]
+            rows = self._run(
+                db,
+                "SELECT photo.id, person.name, photo.source, photo.facts, photo.added "
+                "FROM photo JOIN person ON photo.person = person.number "
+                f"{'WHERE photo.person = ? ' if whose else ''}ORDER BY serial",
+                *whose,
+            )
+            return [
+                KeptPhoto(id_, name, source, json.loads(facts), added)
+                for id_, name, source, facts, added in rows
+            ]
+
+    def negatives(self, person: str | None = None) -> list[Negative]:
+        with self._transaction() as db:
+            whose = [] if person is None else [self._number(db, person)]
+            rows = self._run(
+                db,
+                "SELECT negative.id, person.name, negative.embedding, negative.source, "
+                "negative.added FROM negative LEFT JOIN person ON person = number "
+                f"WHERE negative.person {'= ?' if whose else 'IS NULL'} ORDER BY serial",
+                *whose,
+            )
+            return [
+                Negative(id_, name, self._read(embedding), source, added)
+                for id_, name, embedding, source, added in rows
+            ]
+
+    def close(self) -> None:
+        self._closed = True
+        while self._connections:
+            connection: Any = self._connections.pop()
+            connection.close()
+
+    # Names to numbers.
+
+    def _number(self, db: Database, person: str, *, lock: bool = False) -> int:
+        name = check_name(person)
+        ask = f"SELECT number FROM person WHERE name = ?{self._LOCK if lock else ''}"
+        found = self._run(db, ask, name).fetchone()
+        if found is None:
+            like = "SELECT name FROM person ORDER BY abs(length(name) - ?) LIMIT ?"
+            known = self._run(db, like, len(name), NEAR)
+            raise unknown_person(name, [each for (each,) in known])
+        number: int = found[0]
+        return number
+
+    def _unknown_photo(self, db: Database, photo: str) -> ValueError:
+        like = "SELECT id FROM photo WHERE substr(id, 1, 4) = ? LIMIT ?"
+        known = self._run(db, like, photo[:4].replace("\0", ""), NEAR)
+        return unknown_photo(photo, [each for (each,) in known])
+
+
+def _person(row: tuple[Any, ...]) -> Person:
+    name, photos, metadata, added = row
+    return Person(name, photos, json.loads(metadata), added)
