@@ -5,6 +5,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from sphereface2.backbones.backbone import Backbone, halved
+from sphereface2.backbones.prelu import PReLU
 
 
 class IResNet(Backbone):
@@ -30,7 +31,7 @@ class IResNet(Backbone):
         if not 0 < norm_eps < 1:
             raise ValueError(f"backbone.norm_eps must lie in (0, 1), got {norm_eps}")
         self.stem = nn.Sequential(
-            nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.PReLU(width)
+            nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), PReLU(width)
         )
         stages: list[nn.Module] = []
         channels = width
@@ -95,7 +96,7 @@ class _Block(nn.Module):
             nn.BatchNorm2d(channels),
             nn.Conv2d(channels, wider, 3, padding=1, bias=False),
             nn.BatchNorm2d(wider),
-            nn.PReLU(wider),
+            PReLU(wider),
             nn.Conv2d(wider, wider, 3, stride=stride, padding=1, bias=False),
             nn.BatchNorm2d(wider),
         )

@@ -5,6 +5,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from sphereface2.backbones.backbone import Backbone, halved
+from sphereface2.backbones.prelu import PReLU
 
 # The paper's Table 1, in units of the width: what the first bottleneck of a stage, which halves the
 # map, widens to; the stage's channels; what its further bottlenecks widen to.
@@ -116,5 +117,5 @@ def _convolution(
             channels, wider, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False
         ),
         nn.BatchNorm2d(wider),
-        nn.PReLU(wider),
+        PReLU(wider),
     )

@@ -197,6 +197,11 @@ class TrainingConfig(_Section):
     average: AverageConfig | None = Field(
         default=None, description="average the network's weights; null: take the last ones"
     )
+    compile: Switch = Field(
+        default=False,
+        description="compile the network and the head's maps, which takes a compiler and minutes "
+        "at the start; without a compiler: as false",
+    )
     evaluate_every: Whole = Field(
         default=1, ge=0, description="epochs between evaluations; 0: at the end"
     )

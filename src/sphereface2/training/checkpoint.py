@@ -48,7 +48,15 @@ _FREE = (
 )
 # ... and what the steps to come are like.
 _LENGTH = ("training.epochs", "training.steps")
-_LATER = (*_LENGTH, "augmentation.", "optimizer.", "precision", "schedule.", "training.clip_norm")
+_LATER = (
+    *_LENGTH,
+    "augmentation.",
+    "optimizer.",
+    "precision",
+    "schedule.",
+    "training.clip_norm",
+    "training.compile",
+)
 # All else may not change, nor may these; the reasons.
 _FIXED = {
     "backbone.": "the saved weights are of that network",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -74,6 +75,40 @@ def _bf16_is_refused() -> bool:
         finally:
             os._exit(status)
     return os.waitpid(child, 0)[1] != 0
+
+
+NO_COMPILER = (
+    "training.compile: torch finds no working compiler on this machine, so nothing is compiled; "
+    "install a C++ compiler (g++ and Python's headers; for CUDA Triton as well) and resume"
+)
+
+
+@cache
+def can_compile(device: torch.device) -> bool:
+    """Whether torch can compile for a device: tried, since more than a compiler is needed."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    inputs = torch.ones(2, device=device)
+    try:
+        get_cpp_compiler()
+        with quiet_compiler():
+            compiled = torch.compile(_doubled, dynamic=False)
+            return float(compiled(inputs)[0]) == 2.0
+    except Exception:  # a compiler fails in as many ways as there are
+        return False
+
+
+def _doubled(inputs: torch.Tensor) -> torch.Tensor:
+    return inputs * 2.0
+
+
+@contextmanager
+def quiet_compiler() -> Iterator[None]:
+    """Without what torch's compiler has to say about older parts of torch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,13 @@ from sphereface2.data.preprocessing import preprocessing_of
 from sphereface2.heads.head import Head
 from sphereface2.heads.proxy import ProxyHead
 from sphereface2.training.averaging import build_average
-from sphereface2.training.devices import choose_precision, own_random_numbers, seed_random_numbers
+from sphereface2.training.devices import (
+    can_compile,
+    choose_precision,
+    own_random_numbers,
+    quiet_compiler,
+    seed_random_numbers,
+)
 from sphereface2.training.distributed import Team
 from sphereface2.training.optimizer import (
     build_fused_sgd,
@@ -59,6 +66,11 @@ class Update:
         self.average = build_average(backbone, config.training.average)
         self.scaler = team.grad_scaler(device, enabled=self.precision is torch.float16)
         self._agree = StepAgreement(team, backbone, head)
+        self.is_compiled = config.training.compile and can_compile(device)
+        if self.is_compiled:
+            for module in head.modules():
+                if isinstance(module, ProxyHead):
+                    module.compile_maps()
         _sample_negatives(head, config.training.sample_rate)
 
     def join(self) -> None:
@@ -72,6 +84,11 @@ class Update:
         if self.network is not self.backbone:
             size = self.backbone.input_size
             warm_up_ddp(self.network, torch.zeros(2, 3, size, size, device=self.device))
+        if self.is_compiled:
+            # One form for each shape, whatever came before it: a resumed run has the same. Dropout
+            # draws torch's own random numbers, as in the plain form.
+            compiled = torch.compile(self.network, dynamic=False, options={"fallback_random": True})
+            self.network = cast(nn.Module, compiled)
 
     def differentiate(self, batch: Batch, *, step: int, rate: float, stops: bool) -> Agreed:
         """The gradients of the whole batch, clipped; `batch` is this rank's share of it.
@@ -87,18 +104,19 @@ class Update:
         # A head that holds a part of the classes draws for its part; one that is the same on all
         # ranks must draw the same on all.
         part = self.team.rank if isinstance(self.head, ProxyHead) else 0
-        loss = add_gradients(
-            self.network,
-            self.head,
-            batch.images.to(self.device, non_blocking=True),
-            batch.labels.to(self.device, non_blocking=True),
-            micro_batches=training.accumulate,
-            prepare=self.preprocessing.to_tensor,
-            precision=self.precision,
-            scaler=self.scaler,
-            seed=(self.config.seed, step, self.team.rank),
-            head_seed=(self.config.seed, step, part, training.accumulate),
-        )
+        with quiet_compiler() if self.is_compiled else nullcontext():
+            loss = add_gradients(
+                self.network,
+                self.head,
+                batch.images.to(self.device, non_blocking=True),
+                batch.labels.to(self.device, non_blocking=True),
+                micro_batches=training.accumulate,
+                prepare=self.preprocessing.to_tensor,
+                precision=self.precision,
+                scaler=self.scaler,
+                seed=(self.config.seed, step, self.team.rank),
+                head_seed=(self.config.seed, step, part, training.accumulate),
+            )
         self.scaler.unscale_(self.optimizer)
         return self._agree(loss, clip_norm=training.clip_norm, stops=stops)
 

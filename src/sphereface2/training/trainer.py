@@ -28,7 +28,7 @@ from sphereface2.training.checkpoint import (
     run_settings,
     save_checkpoint,
 )
-from sphereface2.training.devices import choose_device
+from sphereface2.training.devices import NO_COMPILER, choose_device
 from sphereface2.training.distributed import current_team
 from sphereface2.training.events import (
     EvaluationRecord,
@@ -179,6 +179,8 @@ class Trainer:
         try:
             with stop_signals(self.stop, only_first=self.team.is_alone) as caught:
                 self.events.started(step=self.step, total_steps=self.total_steps)
+                if self.config.training.compile and not self.update.is_compiled:
+                    notices = [*notices, Notice("compile", NO_COMPILER)]
                 for notice in notices:
                     self.events.noticed(replace(notice, step=self.step))
                 self._train()
