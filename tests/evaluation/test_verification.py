@@ -345,6 +345,17 @@ def test_sets_are_pooled_as_different_people() -> None:
     assert np.unique(mixed.people).size == 60 + 120
 
 
+def test_sets_of_the_same_images_show_the_same_people() -> None:
+    named = score_pairs("a", people(0), *pair_list(), people=who(), images="0123")
+    others = replace(named, images="4567")
+    pooled = combine([named, others, replace(named, name="b")]).people
+    assert pooled is not None
+    once, other, again = np.split(pooled, 3)
+    np.testing.assert_array_equal(once, again)
+    assert np.unique(once).size == 60
+    assert not np.isin(other, once).any()
+
+
 def test_people_that_contradict_the_pairs_are_refused() -> None:
     wrong = who()
     wrong[[1, 3]] = [70, 71]

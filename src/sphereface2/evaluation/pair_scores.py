@@ -132,8 +132,9 @@ def score_pairs(
 def combine(sets: Sequence[PairScores]) -> PairScores:
     """All pairs of the sets pooled; fold i of the pool is fold i of every set.
 
-    People of different sets are taken to be different people. Where only some sets know their
-    people, each pair of the others counts as a person of its own.
+    People of different sets are taken to be different people, unless the sets have the same
+    images. Where only some sets know their people, each pair of the others counts as a person of
+    its own.
     """
     if not sets:
         raise ValueError("there is no verification set to combine")
@@ -235,14 +236,21 @@ def _people_of_pairs(
 def _pooled_people(sets: Sequence[PairScores]) -> IntArray | None:
     if all(part.people is None for part in sets):
         return None
-    pooled, first = [], 0
-    for part in sets:
-        numbers = np.repeat(np.arange(len(part.same))[:, None], 2, axis=1)
-        if part.people is not None:
-            numbers = np.unique(part.people, return_inverse=True)[1].reshape(-1, 2)
-        pooled.append(numbers.astype(np.int64) + first)
-        first += int(numbers.max()) + 1
-    return np.concatenate(pooled)
+    # A person is known by the set and a number in it; sets of the same images show the same people.
+    keys = [
+        np.repeat(np.arange(len(part.same))[:, None], 2, axis=1)
+        if part.people is None
+        else part.people
+        for part in sets
+    ]
+    groups = [part.images if part.images and part.people is not None else i
+              for i, part in enumerate(sets)]  # fmt: skip
+    order = {group: place for place, group in enumerate(dict.fromkeys(groups))}
+    owner = np.concatenate([np.full(2 * len(key), order[group])
+                            for key, group in zip(keys, groups, strict=True)])  # fmt: skip
+    numbers = np.unique(np.concatenate(keys), return_inverse=True)[1].ravel()
+    people = np.unique(owner * (numbers.max() + 1) + numbers, return_inverse=True)[1]
+    return people.astype(np.int64).reshape(-1, 2)
 
 
 def _check_pairs(name: str, pairs: IntArray, same: BoolArray, folds: IntArray) -> None:
