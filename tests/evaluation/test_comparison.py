@@ -133,7 +133,13 @@ def test_a_small_difference_is_called_unresolved() -> None:
 
 def test_several_models_are_corrected_and_several_sets_combined() -> None:
     models = [
-        (f"m{n}", [scored(0, noise=noise), scored(1, noise=noise, name="cross-age")])
+        (
+            f"m{n}",
+            [
+                scored(0, noise=noise),
+                replace(scored(1, noise=noise, name="cross-age"), images="older"),
+            ],
+        )
         for n, noise in enumerate((0.3, 0.5, 0.7))
     ]
     comparison = compare(models, replicates=60)
