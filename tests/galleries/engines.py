@@ -36,10 +36,7 @@ def postgres_server() -> str:
     import psycopg
 
     with psycopg.connect(address, autocommit=True) as db:
-        for setting in (
-            "fsync = off",
-            "wal_recycle = off",
-        ):  # for speed; for `settle`
+        for setting in ("fsync = off", "wal_recycle = off"):  # for speed; for `settle`
             db.execute(f"ALTER SYSTEM SET {setting}")
         db.execute("SELECT pg_reload_conf()")
     return address
@@ -62,7 +59,10 @@ def postgres(_: Path, options: str = "") -> Iterator[str]:
 @contextmanager
 def qdrant(folder: Path, *, kind: str, package: str, options: str = "") -> Iterator[str]:
     pytest.importorskip(package)
-    yield f"qdrant+{kind}:{folder / 'gallery'}{options}"
+    # In memory where that can be: the engine syncs a dozen files for each request.
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else folder
+    with tempfile.TemporaryDirectory(prefix="sphereface2-qdrant-", dir=memory) as place:
+        yield f"qdrant+{kind}:{place}/gallery{options}"
 
 
 ENGINES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
