@@ -79,12 +79,19 @@ class Fork:
         if printed is not None:
             printed.unlink(missing_ok=True)  # of the command before
         ready, self._go = os.pipe()
+        is_set_up, sets_up = os.pipe()
         self.code: int | None = None
+        self.seconds = 0.0  # of the processor, once it has ended
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._go)
-            _become_command(words, self, ready, modules, variables or {})
+            os.close(is_set_up)
+            _become_command(words, self, (ready, sets_up), modules, variables or {})
         os.close(ready)
+        os.close(sets_up)
+        os.read(is_set_up, 1)  # a signal now would meet this program and not the command
+        os.close(is_set_up)
+        self.start = self.used()
         if not waits:
             self.go()
 
@@ -92,12 +99,17 @@ class Fork:
         os.write(self._go, b"\n")
         os.close(self._go)
 
+    def used(self) -> float:
+        """Seconds of the processor that it has used so far."""
+        return time.clock_gettime(~self.pid << 3 | 2)  # as clock_getcpuclockid(3) numbers it
+
     def poll(self) -> int | None:
         """The exit code, once it has ended; that of a signal is negative."""
         if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            pid, status, used = os.wait4(self.pid, os.WNOHANG)
             if pid:
                 self.code = os.waitstatus_to_exitcode(status)
+                self.seconds = used.ru_utime + used.ru_stime - self.start
         return self.code
 
     def signal(self, number: int) -> None:
@@ -125,7 +137,7 @@ class Fork:
 def _become_command(
     words: Sequence[str],
     fork: Fork,
-    ready: int,
+    pipes: tuple[int, int],
     modules: Path | None,
     variables: Mapping[str, str],
 ) -> NoReturn:
@@ -146,10 +158,13 @@ def _become_command(
         for stream, number in (("stdout", 1), ("stderr", 2)):
             setattr(sys, stream, os.fdopen(number, "w", encoding="utf-8", closefd=False))
         sys.argv = ["sphereface2", *words]
-        os.read(ready, 1)
-        os.close(ready)
         from sphereface2.cli import main
 
+        ready, sets_up = pipes
+        os.write(sets_up, b"\n")
+        os.close(sets_up)
+        os.read(ready, 1)
+        os.close(ready)
         main()
         code = 0
     except SystemExit as end:

@@ -339,3 +339,24 @@ def test_an_error_without_a_name_gets_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as failed, naming(tmp_path / "shown", instead=hidden):
         hidden.read_bytes()
     assert failed.value.filename == str(tmp_path / "shown")
+
+
+def test_what_a_killed_process_has_half_written_is_removed_by_the_next(tmp_path: Path) -> None:
+    script = """
+import os, signal, sys
+from pathlib import Path
+from sphereface2.files import replacing
+
+with replacing(Path(sys.argv[1])) as made:
+    made.mkdir()
+    (made / "half").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "model")], check=False)
+    (left,) = tmp_path.iterdir()
+    assert [path.name for path in left.iterdir()] == ["half"]
+    foreign = tmp_path / ".model.123456-1-12345678.part"  # of another host, where it may run
+    foreign.touch()
+    with replacing(tmp_path / "other") as made:
+        made.touch()
+        assert {path.name for path in tmp_path.iterdir()} == {made.name, foreign.name}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -185,17 +187,47 @@ def replacing(path: Path, *, by: Path | None = None, durable: bool = True) -> It
     by: that name, on the same disk; only where one process at a time writes `path`
     durable: also after a power cut; False is for one of many files, with a `reach_disk` for all
     """
-    made = by or path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    made = by or path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
     try:
         with naming(path, instead=made):
             if by is None:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                _remove_abandoned(path.parent)
             yield made
             put_in_place(made, path, durable=durable)
     except BaseException:
         with suppress(OSError):  # which must not hide the error
             remove(made)
         raise
+
+
+_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
+_looked_through: set[tuple[int, Path]] = set()
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what processes of this host that were killed have half written in a folder.
+
+    Once per process and folder: it may hold a million files.
+    """
+    if (os.getpid(), folder) in _looked_through:
+        return
+    _looked_through.add((os.getpid(), folder))
+    for entry in os.scandir(folder):
+        found = re.fullmatch(rf"\..+\.{_HOST}-(\d+)-[0-9a-f]{{8}}\.part", entry.name)
+        if found is not None and not _is_running(int(found[1])):
+            with suppress(OSError):  # another process does the same
+                remove(Path(entry.path))
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it is somebody else's
+    return True
 
 
 def write_atomically(

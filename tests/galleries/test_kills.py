@@ -1,6 +1,6 @@
-"""Enrolments with kill -9 in between; the full number: python -m benchmarks.gallery_kills."""
+"""Enrolments with kill -9 in between; the full number: python -m faults.enrolments."""
 
-from benchmarks.gallery_kills import run
+from faults.enrolments import run
 
 
 def test_what_was_acknowledged_is_there_once(url: str) -> None:

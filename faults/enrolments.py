@@ -1,6 +1,6 @@
 """Enrolments with kill -9 in between: is every acknowledged one there, and none twice?
 
-python -m benchmarks.gallery_kills URL [--enrolments 1000] [--kills 20]
+python -m faults.enrolments URL [--enrolments 1000] [--kills 20]
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def run(url: str, *, enrolments: int, kills: int, seed: int = 0) -> Outcome:
         words = [
             sys.executable,
             "-m",
-            "benchmarks.gallery_kills",
+            "faults.enrolments",
             url,
             "--enrol",
             str(done),
