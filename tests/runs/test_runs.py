@@ -39,7 +39,7 @@ from sphereface2.runs import train as runs
 from sphereface2.runs.evaluate import evaluate
 from sphereface2.runs.sets import build_sets
 from sphereface2.runs.train import embedder_of
-from sphereface2.training.checkpoint import has_checkpoint
+from sphereface2.training.checkpoint import has_checkpoint, load_checkpoint
 from sphereface2.training.stopping import DivergedError
 from sphereface2.training.trainer import Trainer
 from tests.models.test_embed import Meeting
@@ -506,6 +506,28 @@ def wait_for(path: Path, process: "subprocess.Popen[str]", *, screen: int | None
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline, f"{path} never came"
         time.sleep(0.001)
+
+
+def test_a_torchrun_that_restarts_resumes_the_run_of_the_same_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    straight, restarted = tmp_path / "straight", tmp_path / "restarted"
+    runs.train(small("training.epochs=4", *NO_SETS), straight)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_is_finished", False)
+        patch.setattr(Trainer, "_must_stop", property(lambda self: self.step == 5))
+        runs.train(small("training.epochs=4", *NO_SETS), restarted)
+    assert load_checkpoint(restarted / "checkpoints" / "last").step == 5
+    with pytest.raises(ValueError, match="already holds a run"):
+        runs.train(small("training.epochs=4", *NO_SETS), restarted)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    with pytest.raises(ValueError, match="already holds a run"):
+        runs.train(small("training.epochs=5", *NO_SETS), restarted)
+    with pytest.raises(ValueError, match="--overwrite would remove .* whenever torchrun restarts"):
+        runs.train(small("training.epochs=4", *NO_SETS), restarted, overwrite=True)
+    result = runs.train(small("training.epochs=4", *NO_SETS), restarted)
+    assert (result.steps, result.interrupted) == (12, False)
+    assert same_model(restarted, straight)
 
 
 class TestSignals:

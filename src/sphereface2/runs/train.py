@@ -79,7 +79,7 @@ from sphereface2.training.checkpoint import (
     load_checkpoint,
     load_tensors,
 )
-from sphereface2.training.distributed import current_team
+from sphereface2.training.distributed import current_team, is_restarted
 from sphereface2.training.events import Events, Notice
 from sphereface2.training.result import ModelStep, TrainingResult
 from sphereface2.training.trainer import Trainer
@@ -99,7 +99,8 @@ def train(
     people of `evaluation.set_aside`.
 
     The folder is locked until the end: a LockedError if another process trains there. Where a
-    process group is up (`training.distributed.joined`), all ranks train together.
+    process group is up (`training.distributed.joined`), all ranks train together. Under a torchrun
+    that restarts, a run that began with the same config is resumed.
     """
     team = current_team()
     with team.together():
@@ -107,6 +108,13 @@ def train(
         if team.is_first:
             refuse_data_folder(folder, config)
             require_writable(folder)
+        if overwrite and is_restarted():
+            raise ValueError(
+                f"--overwrite would remove {folder} whenever torchrun restarts the training; remove "
+                "it before, or leave out --max-restarts"
+            )
+    if is_restarted() and team.from_first(lambda: _began_with(config, folder)):
+        return resume(folder, events=events, watch=watch)
     with _owned(folder):
         with team.together():
             if team.is_first:
@@ -122,6 +130,12 @@ def train(
                 (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
                 write_atomically(folder / CONFIG, dump_config(config))
         return _run(trainer, config, folder, resume=False)
+
+
+def _began_with(config: RunConfig, folder: Path) -> bool:
+    """Whether the folder holds a run of this very config."""
+    path = folder / CONFIG
+    return path.is_file() and path.read_text(encoding="utf-8") == dump_config(config)
 
 
 def resume(

@@ -34,6 +34,8 @@ Value = TypeVar("Value")
 # A rank that dies is noticed at once, because its connections close. This is for one that hangs,
 # and must be longer than anything that a rank does alone, such as rank 0 its evaluation.
 PATIENCE = timedelta(minutes=30)
+TIMEOUT_VARIABLE = "SPHEREFACE2_RANK_TIMEOUT"
+"""The environment variable with another such time, in seconds."""
 
 # Seconds for the communication's threads to let go of their last tensors, which takes them some
 # microseconds once they are let; see `leave_group`.
@@ -57,9 +59,10 @@ def joined() -> Iterator[Team]:
     if any(name not in os.environ for name in _TORCHRUN) or os.environ["WORLD_SIZE"] == "1":
         yield Team()
         return
+    patience = _patience()
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if has_nccl else "gloo", timeout=PATIENCE)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if has_nccl else "gloo", timeout=patience)
     except (RuntimeError, ValueError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise LostRankError(
@@ -77,6 +80,20 @@ def joined() -> Iterator[Team]:
         ) from None
     finally:
         leave_group()
+
+
+def is_restarted() -> bool:
+    """Whether torchrun starts the same command again when a rank is lost or the ranks change."""
+    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
+
+
+def _patience() -> timedelta:
+    given = os.environ.get(TIMEOUT_VARIABLE)
+    if given is None:
+        return PATIENCE
+    if not given.isdecimal() or not int(given):
+        raise ValueError(f"{TIMEOUT_VARIABLE} must be a whole number of seconds, got '{given}'")
+    return timedelta(seconds=int(given))
 
 
 def leave_group() -> None:
