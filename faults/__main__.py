@@ -7,7 +7,7 @@ import sys
 
 from faults.outcomes import Outcomes, arguments, table
 
-PROGRAMS = ["heads", "growth"]
+PROGRAMS = ["numbers", "heads", "kills", "elastic", "growth"]
 
 
 def main() -> None:

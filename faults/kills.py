@@ -386,8 +386,10 @@ def try_scene(
     bench: Bench | None = None
     for word, number in SIGNALS.items():
         count = scene.kills if number == signal.SIGKILL else scene.stops
+        if quick:
+            count = min(count, scene.quick if number == signal.SIGKILL else 1)
         fault = f"{word}: {scene.name}"
-        for case in range(min(count, scene.quick) if quick else count):
+        for case in range(count):
             if outcomes.has(fault, case):
                 continue
             if bench is None:

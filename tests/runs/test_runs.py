@@ -523,7 +523,7 @@ def test_a_torchrun_that_restarts_resumes_the_run_of_the_same_config(
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
     with pytest.raises(ValueError, match="already holds a run"):
         runs.train(small("training.epochs=5", *NO_SETS), restarted)
-    with pytest.raises(ValueError, match="--overwrite would remove .* whenever torchrun restarts"):
+    with pytest.raises(ValueError, match=r"--overwrite would remove .* whenever torchrun restarts"):
         runs.train(small("training.epochs=4", *NO_SETS), restarted, overwrite=True)
     result = runs.train(small("training.epochs=4", *NO_SETS), restarted)
     assert (result.steps, result.interrupted) == (12, False)

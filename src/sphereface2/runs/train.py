@@ -110,8 +110,8 @@ def train(
             require_writable(folder)
         if overwrite and is_restarted():
             raise ValueError(
-                f"--overwrite would remove {folder} whenever torchrun restarts the training; remove "
-                "it before, or leave out --max-restarts"
+                f"--overwrite would remove {folder} whenever torchrun restarts the training; "
+                "remove it before, or leave out --max-restarts"
             )
     if is_restarted() and team.from_first(lambda: _began_with(config, folder)):
         return resume(folder, events=events, watch=watch)
