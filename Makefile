@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test cover golden record-golden lint types check mutants faults clean
+.PHONY: install demo test cover golden record-golden lint types check mutants faults audit clean
 
 install: .venv/.installed
 
@@ -54,6 +54,11 @@ mutants: install
 # What must never be lost, tried on purpose: hours, resumable; a short selection: make faults FAULTS=--quick
 faults: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m faults $(FAULTS)
+
+# Licences, the lock file, an SBOM (dist/sbom.cdx.json), known vulnerabilities if they can be looked up.
+audit: install
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[audit]'
+	$(BIN)/python -m faults.audit
 
 clean:
 	rm -rf .venv .mutants .faults .coverage* htmlcov runs .mypy_cache .ruff_cache .pytest_cache

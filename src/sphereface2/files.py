@@ -55,7 +55,7 @@ def read_note(path: Path, *, patience: float = 0.0) -> dict[str, Any]:
     deadline = time.monotonic() + patience
     while True:
         try:
-            note = json.loads(path.read_bytes())
+            note = parse_json(path.read_bytes())
         except (OSError, ValueError):
             note = {}
         if note or time.monotonic() >= deadline:
@@ -348,7 +348,7 @@ class WorkFolder:
     def noted(self) -> dict[str, Any] | None:
         """What the last `note` said; None where there is none."""
         try:
-            known = json.loads((self.path / self.NOTE).read_text(encoding="utf-8"))
+            known = parse_json((self.path / self.NOTE).read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
         return known if isinstance(known, dict) else None
@@ -434,7 +434,7 @@ class JsonLines:
         if torn:
             self._file.truncate(self._file.tell() - len(torn))
         try:
-            self.lines: list[Any] = [json.loads(line) for line in whole]
+            self.lines: list[Any] = [parse_json(line) for line in whole]
         except ValueError as error:
             self._file.close()
             raise ValueError(f"{printable(path)} is damaged: {error}") from None
@@ -452,7 +452,15 @@ class JsonLines:
         self._file.close()
 
 
-# Results as JSON files, read back with a sentence if wrong.
+# JSON, read back with a sentence if wrong.
+
+
+def parse_json(text: str | bytes) -> Any:
+    """As `json.loads`, but what is nested too deeply is a ValueError, as all that is wrong is."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise json.JSONDecodeError("nested too deeply", "", 0) from None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.pairs.verification_set import Missing
+from sphereface2.evaluation.array_archive import read_arrays
 from sphereface2.files import WorkFolder
 from sphereface2.models.unit_rows import Float32, Mirror, Vectors, check_rows, check_table, first_of
 from sphereface2.progress import Progress
@@ -151,39 +152,47 @@ def _table(path: Path) -> _Read:
 
 
 def _numpy(path: Path) -> npt.NDArray[Any]:
+    with path.open("rb") as file:
+        if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+            raise ValueError(f"{path} is not an .npy file; save a plain array with numpy.save")
     try:
         table: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except Exception as error:  # a broken header raises errors of many kinds
         raise ValueError(f"{path} cannot be read as .npy ({error}); save a plain array") from None
     return table
 
 
 def _zipped(path: Path) -> _Read:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            held = list(archive.keys())
-            key = _first_key(_KEYS, held) or (held[0] if len(held) == 1 else None)
-            if key is None:
+        archive = read_arrays(path)
+        key = _first_key(_KEYS, archive) or (next(iter(archive)) if len(archive) == 1 else None)
+        if key is None:
+            raise ValueError(
+                f"has no array of embeddings among {', '.join(archive)} (known: {', '.join(_KEYS)})"
+            )
+        table = archive[key]
+        mirror_key = _first_key(_MIRROR_KEYS, archive)
+        # An empty one is what the script writes when it ran without the mirror images.
+        if mirror_key is not None and archive[mirror_key].size:
+            mirrored = archive[mirror_key]
+            if mirrored.shape != table.shape:
                 raise ValueError(
-                    f"has no array of embeddings among {', '.join(held)} (known: "
-                    f"{', '.join(_KEYS)})"
+                    f"has {key} of the shape {table.shape} but {mirror_key} of {mirrored.shape}"
                 )
-            table = archive[key]
-            mirror_key = _first_key(_MIRROR_KEYS, held)
-            # An empty one is what the script writes when it ran without the mirror images.
-            if mirror_key is not None and archive[mirror_key].size:
-                mirrored = archive[mirror_key]
-                if mirrored.shape != table.shape:
-                    raise ValueError(
-                        f"has {key} of the shape {table.shape} but {mirror_key} of {mirrored.shape}"
-                    )
-                table = np.stack([table, mirrored], axis=1)
-            name_key, people_key = _first_key(_NAME_KEYS, held), _first_key(_PEOPLE_KEYS, held)
-            names = [str(name) for name in archive[name_key]] if name_key else None
-            people = archive[people_key] if people_key else None
-    except (ValueError, EOFError, OSError) as error:
+            table = np.stack([table, mirrored], axis=1)
+        names, people = (
+            _listed(archive[each]) if (each := _first_key(known, archive)) else None
+            for known in (_NAME_KEYS, _PEOPLE_KEYS)
+        )
+    except (ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
-    return table, names, people
+    return table, None if names is None else [str(name) for name in names], people
+
+
+def _listed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if values.ndim != 1:
+        raise ValueError(f"has names or people of the shape {values.shape}, not one for each row")
+    return values
 
 
 def _tensor(path: Path) -> npt.NDArray[Any]:
@@ -202,7 +211,7 @@ def _tensor(path: Path) -> npt.NDArray[Any]:
     return table
 
 
-def _first_key(known: Sequence[str], held: Sequence[str]) -> str | None:
+def _first_key(known: Sequence[str], held: Container[str]) -> str | None:
     return next((key for key in known if key in held), None)
 
 

@@ -6,7 +6,6 @@ embedding anything again. The file holds plain arrays only; reading it runs no c
 
 import hashlib
 import io
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.pairs.verification_set import Missing
+from sphereface2.evaluation.array_archive import read_arrays
 from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray
 from sphereface2.evaluation.results import COMBINED
 from sphereface2.files import write_atomically
@@ -180,12 +180,11 @@ def load_scores(path: Path) -> tuple[str, list[PairScores]]:
             f"(sphereface2 evaluate {path.parent})"
         )
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
+        arrays = read_arrays(path)
         if str(arrays["format"]) != _FORMAT:
             raise KeyError("format")
         sets = [_read_set(arrays, number) for number in range(len(arrays["names"]))]
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
+    except (KeyError, ValueError, TypeError, IndexError) as error:
         raise ValueError(
             f"{path} is damaged or was written by another version ({error}); evaluate the run again"
         ) from None

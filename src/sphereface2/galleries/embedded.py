@@ -21,14 +21,22 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from sphereface2.files import file_lock, printable, remove, replacing, require_writable
+from sphereface2.files import (
+    file_lock,
+    parse_json,
+    printable,
+    remove,
+    replacing,
+    require_writable,
+)
 from sphereface2.galleries.gallery import (
     Embeddings,
     Hit,
@@ -113,8 +121,13 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
         self._closed = False
         self._files: dict[str, PartsFile] = {}
         with self._transaction() as db:
+            _check_schema(db)
             state = "SELECT identity, model, dim, row_end, crop_end FROM state"
             self._identity, self.model, self.dim, row_end, crop_end = _one(db, state)
+            self._require(bytes, self._identity)
+            self._require(str, self.model)
+            if not self._require(int, self.dim, row_end, crop_end)[0]:
+                raise self._damaged("its embeddings have no values")
             unfinished = db.execute("SELECT 1 FROM wipe LIMIT 1").fetchone()
         try:
             for file, called, unit in (("row", ROWS, 4 * self.dim), ("crop", CROPS, 1)):
@@ -221,16 +234,18 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
         return row.tobytes()
 
     def _read(self, stored: bytes) -> Embeddings:
+        if len(*self._require(bytes, stored)) != 4 * self.dim:
+            raise self._damaged("an embedding has another length")
         return np.frombuffer(stored, dtype=np.float32)
 
     # Readers.
 
     def embeddings(self, ids: Sequence[str]) -> Embeddings:
         def work(db: sqlite3.Connection) -> Embeddings:
-            places = [self._photo(db, each, "row")[0] for each in ids]
+            places = self._require(int, *(self._photo(db, each, "row")[0] for each in ids))
             if not places:
                 return np.empty((0, self.dim), dtype=np.float32)
-            return self._rows.rows(max(places) + 1)[places]
+            return self._rows.rows(max(places) + 1)[list(places)]
 
         return self._undisturbed(work)
 
@@ -246,8 +261,8 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
         def work(db: sqlite3.Connection) -> tuple[int, list[str], Embeddings]:
             more = "SELECT serial, id, row FROM photo WHERE serial > ? ORDER BY serial LIMIT ?"
             found = db.execute(more, (last, rows)).fetchall()
-            places = [row for _, _, row in found]
-            values = self._rows.rows(max(places, default=-1) + 1)[places]
+            places = self._require(int, *(row for _, _, row in found))
+            values = self._rows.rows(max(places, default=-1) + 1)[list(places)]
             return (found[-1][0] if found else last), [id_ for _, id_, _ in found], values
 
         while True:
@@ -327,7 +342,7 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
                 return result
             if done[0] != operation:
                 raise used_key(key, done[0])
-            first: T = json.loads(done[1])
+            first: T = parse_json(done[1])
             return first
 
     def _undisturbed(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -346,7 +361,8 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
 
     def _index_of(self, db: sqlite3.Connection) -> _Index:
         """Who owns which row in the state that `db` sees; only what is new is read."""
-        removals, row_end = _one(db, "SELECT removals, row_end FROM state")
+        removals, row_end = self._require(int, *_one(db, "SELECT removals, row_end FROM state"))
+        self._rows.require(row_end)
         (serial,) = _one(db, "SELECT ifnull(max(serial), 0) FROM photo")
         with self._index_lock:
             known = self._index
@@ -369,11 +385,21 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
                     "SELECT row, person, serial FROM photo WHERE serial > ?", (known.serial,)
                 )
                 while some := new.fetchmany(65_536):
-                    rows, people, numbers = np.array(some, dtype=np.int64).T
+                    rows, people, numbers = self._columns(some, below=row_end)
                     owners[rows], serials[rows] = people, numbers
                 known = _Index(removals, serial, owners, serials)
             self._index = known
             return known
+
+    def _columns(self, some: Sequence[tuple[Any, ...]], *, below: int) -> npt.NDArray[np.int64]:
+        """Rows, people and serial numbers of photos."""
+        try:
+            found = np.array(some, dtype=np.int64).T
+        except (ValueError, TypeError, OverflowError):
+            raise self._damaged("rows of photos are not whole numbers") from None
+        if found.min() < 0 or found[0].max() >= below:
+            raise self._damaged("rows of photos are not in the file")
+        return found
 
     # Places in the two files.
 
@@ -416,9 +442,12 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
                 "SELECT file, start, stop FROM wipe UNION ALL SELECT file, start, stop FROM free"
             )
             for file, start, stop in db.execute(every):
+                if file not in self._files:
+                    raise self._damaged("it has a place in an unknown file")
                 self._files[file].wipe(start, stop)
             for name, file in self._files.items():
                 (end,) = _one(db, f"SELECT {name}_end FROM state")
+                file.require(end)
                 file.wipe(end, file.units())
                 file.sync()
         self._rebuild()
@@ -454,6 +483,16 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
         return row
 
 
+def _check_schema(db: sqlite3.Connection) -> None:
+    """Refuse other tables than ours: a view or a trigger runs whatever it says, without an end."""
+    read = "SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%' ORDER BY name"
+    with closing(sqlite3.connect(":memory:")) as ours:
+        ours.executescript(_TABLES)
+        expected = ours.execute(read).fetchall()
+    if db.execute(read).fetchall() != expected:
+        raise sqlite3.DatabaseError("its tables are not those of a gallery")
+
+
 def _one(db: sqlite3.Connection, query: str, *values: Any) -> tuple[Any, ...]:
     row: tuple[Any, ...] | None = db.execute(query, values).fetchone()
     if row is None:
@@ -479,6 +518,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         for setting in ("foreign_keys=ON", "synchronous=FULL", "secure_delete=ON"):
             db.execute(f"PRAGMA {setting}")
         db.execute("PRAGMA temp_store=MEMORY")  # no temporary file that nobody wipes
+        db.execute("PRAGMA trusted_schema=OFF")
     except BaseException:
         db.close()
         raise

@@ -69,8 +69,16 @@ class PartsFile:
         """How many whole units there are, in use or not."""
         return max(0, os.fstat(self._file).st_size - HEADER) // self.unit
 
-    def require(self, units: int) -> None:
-        """A ValueError if the file has been cut below what is in use."""
+    def require(self, units: int, start: int = 0) -> None:
+        """A ValueError if units up to here cannot be in use: the file has been cut, or is not its.
+
+        start: where they begin
+        """
+        if not (isinstance(start, int) and isinstance(units, int) and 0 <= start <= units):
+            raise ValueError(
+                f"{printable(self.path)} has no place from {start!r} to {units!r}: the gallery's "
+                "database is damaged; restore it from a copy"
+            )
         if self.units() < units:
             raise ValueError(
                 f"{printable(self.path)} is damaged: it has been cut after "
@@ -85,6 +93,7 @@ class PartsFile:
             place, rest = place + written, rest[written:]
 
     def wipe(self, start: int, stop: int) -> None:
+        self.require(stop, start)  # else a damaged database would fill the disk with zeros
         place, rest = HEADER + start * self.unit, (stop - start) * self.unit
         while rest > 0:
             with naming(self.path):
@@ -96,14 +105,14 @@ class PartsFile:
             os.fsync(self._file)
 
     def read(self, start: int, stop: int) -> bytes:
-        self.require(stop)
+        self.require(stop, start)
         with naming(self.path):
             return os.pread(self._file, (stop - start) * self.unit, HEADER + start * self.unit)
 
     def rows(self, count: int) -> Embeddings:
         """The first rows as float32, mapped into memory: what is written later shows in them."""
         mapped = self._mapped
-        if mapped is None or len(mapped) < count:
+        if mapped is None or not isinstance(count, int) or len(mapped) < count:
             self.require(count)
             if not count:
                 return np.empty((0, self.unit // 4), dtype=np.float32)

@@ -7,7 +7,6 @@ value, whichever mark the database itself has.
 from __future__ import annotations
 
 import hashlib
-import json
 import uuid
 from abc import ABC, abstractmethod
 from collections import deque
@@ -15,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Generic, TypeVar
 
+from sphereface2.files import parse_json
 from sphereface2.galleries.gallery import (
     Embeddings,
     KeptPhoto,
@@ -219,12 +219,12 @@ class SqlGallery(ABC, Generic[Database]):
 
     def people(self) -> list[Person]:
         with self._transaction() as db:
-            return [_person(row) for row in self._run(db, f"{_PEOPLE} ORDER BY name")]
+            return [self._person(row) for row in self._run(db, f"{_PEOPLE} ORDER BY name")]
 
     def person(self, name: str) -> Person:
         with self._transaction() as db:
             number = self._number(db, name)
-            return _person(self._one(db, f"{_PEOPLE} WHERE number = ?", number))
+            return self._person(self._one(db, f"{_PEOPLE} WHERE number = ?", number))
 
     def count(self) -> tuple[int, int]:
         with self._transaction() as db:
@@ -243,8 +243,9 @@ class SqlGallery(ABC, Generic[Database]):
                 *whose,
             )
             return [
-                KeptPhoto(id_, name, source, json.loads(facts), added)
+                KeptPhoto(id_, name, source, self._parsed(facts), added)
                 for id_, name, source, facts, added in rows
+                if self._require(str, id_, name, source, added)
             ]
 
     def negatives(self, person: str | None = None) -> list[Negative]:
@@ -286,7 +287,30 @@ class SqlGallery(ABC, Generic[Database]):
         known = self._run(db, like, photo[:4].replace("\0", ""), NEAR)
         return unknown_photo(photo, [each for (each,) in known])
 
+    # What a database holds is not trusted: SQLite keeps a value of any type in any column.
 
-def _person(row: tuple[Any, ...]) -> Person:
-    name, photos, metadata, added = row
-    return Person(name, photos, json.loads(metadata), added)
+    def _damaged(self, how: str) -> ValueError:
+        return ValueError(
+            f"the database of the collection '{self.name}' is damaged: {how}; restore it from a "
+            "copy"
+        )
+
+    def _require(self, kind: type[Any], *values: Any) -> tuple[Any, ...]:
+        """The values, all of one type; numbers are of rows, places and sizes: not negative."""
+        if not all(isinstance(each, kind) and (kind is not int or each >= 0) for each in values):
+            raise self._damaged(f"it holds a value that is not {kind.__name__}")
+        return values
+
+    def _parsed(self, text: Any) -> dict[str, Any]:
+        try:
+            found = parse_json(text)
+        except (ValueError, TypeError):
+            found = None
+        if not isinstance(found, dict):
+            raise self._damaged("facts or metadata are not a JSON object")
+        return found
+
+    def _person(self, row: tuple[Any, ...]) -> Person:
+        name, photos, metadata, added = row
+        self._require(str, name, added)
+        return Person(name, photos, self._parsed(metadata), added)

@@ -27,6 +27,7 @@ from sphereface2.files import (
     WorkFolder,
     naming,
     on_full_disk,
+    parse_json,
     put_in_place,
     remove,
     write_atomically,
@@ -206,7 +207,7 @@ def open_embedder(
 def read_note(embeddings: Path) -> dict[str, Any] | None:
     """What the .json beside saved embeddings says they are of; None if we did not write it."""
     try:
-        note = json.loads(embeddings.with_suffix(".json").read_text(encoding="utf-8"))
+        note = parse_json(embeddings.with_suffix(".json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return note if isinstance(note, dict) and note.get("format") == FORMAT else None

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.preprocessing import Preprocessing
-from sphereface2.files import is_locked, read_note, replacing, write_atomically
+from sphereface2.files import is_locked, parse_json, read_note, replacing, write_atomically
 from sphereface2.models.embedder import BatchEmbedder, MissingImageError, NetworkEmbedder
 from sphereface2.models.runtimes import (
     GRAPHS,
@@ -481,8 +481,8 @@ def stored_calibration(folder: Path | str) -> dict[str, Any] | None:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        config = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ValueError(f"{path} does not describe a sphereface2 model (no format {FORMAT!r})")

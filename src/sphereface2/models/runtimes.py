@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.preprocessing import PerChannel, Preprocessing
+from sphereface2.files import parse_json
 from sphereface2.models.embedder import BatchEmbedder, Embeddings, ImageArray, RunNetwork
 from sphereface2.models.onnx_graph import Shape, look_at_onnx
 from sphereface2.workers import install_command, usable_cores
@@ -87,7 +87,7 @@ def import_preprocessing(
     facts = look_at_onnx(path)
     said: dict[str, Any] = {}
     with suppress(ValueError, KeyError, TypeError):
-        said = dict(json.loads(facts.metadata[METADATA])["preprocessing"])
+        said = dict(parse_json(facts.metadata[METADATA])["preprocessing"])
     shape = next(iter(facts.inputs.values()), ())
     fixed = shape[2] if len(shape) == 4 and shape[2] == shape[3] else None
     side = size or fixed or said.get("input_size")

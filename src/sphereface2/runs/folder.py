@@ -13,7 +13,7 @@ from sphereface2.config.schema import RunConfig, dump_config, load_config
 from sphereface2.data.mixing import NoisyLabels
 from sphereface2.data.sources.source import BadImage
 from sphereface2.evaluation.pair_scores import SCORES
-from sphereface2.files import Lock, LockedError, file_lock, read_note, write_atomically
+from sphereface2.files import Lock, LockedError, file_lock, parse_json, read_note, write_atomically
 from sphereface2.models.folder import CONFIG as MODEL_CONFIG
 from sphereface2.models.folder import IN_RUN, RUN_CONFIG, RUN_LOCK, WEIGHTS
 from sphereface2.training.checkpoint import Change
@@ -156,7 +156,7 @@ def read_changes(folder: Path) -> list[dict[str, Any]]:
 def is_exported(folder: Path, *, steps: int) -> bool:
     """Whether the model of a training of so many steps is there, whole."""
     try:
-        config = json.loads((folder / MODEL / MODEL_CONFIG).read_bytes())
+        config = parse_json((folder / MODEL / MODEL_CONFIG).read_bytes())
         return (folder / MODEL / WEIGHTS).is_file() and config["extra"]["steps"] == steps
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -196,7 +196,7 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [parse_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def keep_manifest(folder: Path, noisy: NoisyLabels) -> None:

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
+from sphereface2.files import parse_json
 from sphereface2.service.errors import ApiError
 
 JSON, FORM = "application/json", "multipart/form-data"
@@ -125,8 +126,8 @@ def _container(annotation: Any) -> Any:
 
 def _mapping(name: str, text: str | bytes) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         raise ApiError(422, "invalid", f"{name} must be a JSON object") from None
 
 

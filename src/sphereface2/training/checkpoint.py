@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sphereface2.config.schema import RunConfig
-from sphereface2.files import naming, put_in_place, remove, whole_folder, write_atomically
+from sphereface2.files import (
+    naming,
+    parse_json,
+    put_in_place,
+    remove,
+    whole_folder,
+    write_atomically,
+)
 from sphereface2.training.distributed import Team, saved_shapes
 
 _FORMAT = "sphereface2 checkpoint 3"
@@ -167,7 +174,7 @@ def _read_facts(folder: Path) -> tuple[Checkpoint, dict[str, tuple[int, str]]]:
     if not place.exists():
         raise FileNotFoundError(f"there is no checkpoint {folder}; start the training again")
     try:
-        values = json.loads((place / _FACTS).read_text(encoding="utf-8"))
+        values = parse_json((place / _FACTS).read_text(encoding="utf-8"))
         # Earlier ones have none; and if a flipped bit hides its name, that name is not known.
         digest = values.pop("digest", None)
         if digest and values["format"] == _FORMAT and digest != _facts_digest(values):

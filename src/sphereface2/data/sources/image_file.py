@@ -325,6 +325,9 @@ def _after_blocks(encoded: Encoded, place: int) -> int:
     return place
 
 
+_TIFF_TAGS = frozenset((256, 257, 273, 279, 324, 325))  # the sides; strips and tiles: place, size
+
+
 def _look_at_tiff(encoded: Encoded) -> ImageHeader:
     """Read the first directory: the size, and where the strips or tiles of the picture end."""
     order = "<" if bytes(encoded[:2]) == b"II" else ">"
@@ -333,18 +336,24 @@ def _look_at_tiff(encoded: Encoded) -> ImageHeader:
     tags: dict[int, tuple[int, ...]] = {}
     for entry in range(directory + 2, directory + 2 + 12 * count, 12):
         tag, kind, number = struct.unpack_from(f"{order}HHI", encoded, entry)
-        if kind in (3, 4):  # whole numbers of 2 or 4 bytes, here or elsewhere
-            place = entry + 8
-            if number * 2 * (kind - 2) > 4:
-                (place,) = struct.unpack_from(f"{order}I", encoded, place)
+        if kind not in (3, 4):  # whole numbers of 2 or 4 bytes, here or elsewhere
+            continue
+        place, length = entry + 8, number * 2 * (kind - 2)
+        if length > 4:
+            (place,) = struct.unpack_from(f"{order}I", encoded, place)
+        if place + length > len(encoded):
+            raise ValueError(_CUT_SHORT)
+        # No others are kept: of thousands of tags each could claim the whole file as its numbers.
+        if tag in _TIFF_TAGS:
             tags[tag] = struct.unpack_from(f"{order}{number}{'HI'[kind - 3]}", encoded, place)
     try:
         (width,), (height,) = tags[256], tags[257]
         starts = tags.get(273) or tags[324]
         sizes = tags.get(279) or tags[325]
+        end = max(start + size for start, size in zip(starts, sizes, strict=False))
     except (KeyError, ValueError):
         raise ValueError("its TIFF header is damaged") from None
-    if max(start + size for start, size in zip(starts, sizes, strict=False)) > len(encoded):
+    if end > len(encoded):
         raise ValueError(_CUT_SHORT)
     return ImageHeader("tiff", width, height)
 

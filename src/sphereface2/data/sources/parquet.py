@@ -20,7 +20,7 @@ from sphereface2.data.sources.source import (
     classes_of_texts,
     gaps_note,
 )
-from sphereface2.files import printable
+from sphereface2.files import parse_json, printable
 from sphereface2.registry import DataPath
 from sphereface2.workers import install_command
 
@@ -334,7 +334,7 @@ def _names_of(
 def _class_names(schema: Any, numbers: NDArray[np.int64], people: list[str]) -> list[str]:
     """The names that Hugging Face keeps for the numbers, if it does."""
     try:
-        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        features = parse_json(schema.metadata[b"huggingface"])["info"]["features"]
         names = features["label"]["names"]
         return [str(names[number]) for number in numbers.tolist()]
     except (KeyError, TypeError, IndexError, ValueError):

@@ -322,7 +322,8 @@ def _unpack(payload: bytes) -> tuple[int, float, int, int]:
         raise ValueError("too short")
     if flag:
         label = np.frombuffer(payload, "<f4", 1, HEADER.size)[0]
-    return min(flag, 2), float(label), number, start
+    # An id beyond 63 bits is nobody's key; it wraps, as it does where many are read at once.
+    return min(flag, 2), float(label), number - (number >> 63 << 64), start
 
 
 def _inexact_note(numbers: NDArray[np.int64]) -> list[str]:

@@ -6,7 +6,6 @@ be undone; what the user has decided (merges, splits, names) holds in every late
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ import numpy as np
 
 from sphereface2.datatools.group.clusters import Apart, Side
 from sphereface2.datatools.group.store import StoredFace
-from sphereface2.files import JsonLines, printable
+from sphereface2.files import JsonLines, parse_json, printable
 from sphereface2.galleries.gallery import check_name
 from sphereface2.registry import nearest
 
@@ -180,7 +179,14 @@ class Journal:
     def __init__(self, out: Path) -> None:
         self.out = out
         self._lines = JsonLines(out / JOURNAL, durable=True)
-        self.people = People.replay(self._lines.lines)
+        try:
+            self.people = People.replay(self._lines.lines)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            self._lines.close()
+            raise ValueError(
+                f"{printable(out / JOURNAL)} is damaged: its lines are not those of a journal; "
+                "restore it from a copy"
+            ) from None
 
     def close(self) -> None:
         self._lines.close()
@@ -298,7 +304,7 @@ class Journal:
         if not path.is_file():
             return []
         try:
-            said = json.loads(path.read_text(encoding="utf-8"))
+            said = parse_json(path.read_text(encoding="utf-8"))
             then = People.replay(self.entries[: int(said["journal"])])
             given = [(str(each["person"]), str(each.get("name") or "")) for each in said["people"]]
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -112,8 +112,7 @@ class FaceStore:
             self.photos: dict[str, StoredPhoto] = {}
             self.count = 0
             crops = 0
-            for line in self._lines.lines[1:]:
-                photo = StoredPhoto.from_line(line)
+            for photo in self._photos():
                 self.photos[photo.photo] = photo
                 for face in photo.faces:
                     self.count = max(self.count, face.number)
@@ -140,12 +139,22 @@ class FaceStore:
     def dim(self) -> int:
         return int(self.settings["dim"])
 
+    def _photos(self) -> list[StoredPhoto]:
+        try:
+            if self.dim < 1:
+                raise ValueError("dim")
+            return [StoredPhoto.from_line(line) for line in self._lines.lines[1:]]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise ValueError(
+                f"{printable(self._lines.path)} is damaged: its lines are not those of photos; "
+                f"remove {printable(self.out)} and group again"
+            ) from None
+
     def _begun(self, wanted: Mapping[str, Any] | None) -> dict[str, Any]:
-        if not self._lines.lines:
-            assert wanted is not None
+        if not self._lines.lines and wanted is not None:
             self._lines.add({"version": VERSION, **wanted})
-        settings: dict[str, Any] = self._lines.lines[0]
-        if settings.get("version") != VERSION:
+        settings: Any = next(iter(self._lines.lines), None)
+        if not isinstance(settings, dict) or settings.get("version") != VERSION:
             raise ValueError(
                 f"{printable(self.out)} was made by another version of group; give a new folder"
             )

@@ -294,7 +294,7 @@ def _fields(path: Path, *, columns: int) -> list[str]:
 def _whole(path: Path, fields: Sequence[str]) -> npt.NDArray[np.int64]:
     try:
         return np.array(fields, dtype=np.int64)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{path}: {error}; template and media ids are whole numbers") from None
 
 

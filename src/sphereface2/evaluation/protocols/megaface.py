@@ -39,6 +39,7 @@ from sphereface2.evaluation.protocols.protocol import (
 from sphereface2.evaluation.search import dot_products, scan
 from sphereface2.evaluation.thresholds import Measure, Scores, Trials, kept_for
 from sphereface2.evaluation.uncertainty import rate_of
+from sphereface2.files import parse_json
 from sphereface2.models.unit_rows import (
     Float32,
     Vectors,
@@ -377,7 +378,7 @@ def _list(path: Path, *, key: str = "path") -> list[str]:
             f"{path} does not exist; the folder's lists are: {first_of(near) if near else 'none'}"
         )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON: {error.msg} in line {error.lineno}") from None
     found = content.get(key) if isinstance(content, dict) else None

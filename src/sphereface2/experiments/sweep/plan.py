@@ -24,6 +24,9 @@ from sphereface2.training.trainer import Trainer
 _T = TypeVar("_T")
 
 
+_MOST_SEEDS = 10_000
+
+
 @dataclass(frozen=True)
 class Setting:
     """One row of the table.
@@ -85,8 +88,8 @@ def seeds_of_text(text: str) -> tuple[int, ...]:
         raise ValueError(f"--seeds is a count, such as 3, or a list, such as 0,4,7; got '{text}'")
     if "," in text:
         return tuple(int(number) for number in numbers)
-    if int(text) < 1:
-        raise ValueError(f"--seeds: at least one seed is needed, got {text}")
+    if not 1 <= int(text) <= _MOST_SEEDS:
+        raise ValueError(f"--seeds: a count is from 1 to {_MOST_SEEDS:,}, got {text}")
     return tuple(range(int(text)))
 
 

@@ -1,0 +1,1 @@
+"""Hostile input: every parser of the package under mutated files, watched from within."""
