@@ -7,7 +7,7 @@ import sys
 
 from faults.outcomes import Outcomes, arguments, table
 
-PROGRAMS = ["numbers", "heads", "kills", "elastic", "growth"]
+PROGRAMS = ["system_calls", "surroundings", "numbers", "heads", "kills", "elastic", "growth"]
 
 
 def main() -> None:

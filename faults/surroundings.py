@@ -175,7 +175,7 @@ def limited_memory() -> Iterator[Callable[[int, int], None]]:
 
 def out_of_memory(bench: Bench) -> None:
     """The kernel kills what takes more than it may have, or refuses it more."""
-    limits = [1 << power for power in range(20, 28)]  # 1 MB to 128 MB beyond what is loaded
+    limits = [1 << power for power in range(21, 27)]  # 2 MB to 64 MB beyond what is loaded
     with limited_memory() as put:
         for name in WRITING[:1] if bench.quick else WRITING:
             task = TASKS[name]
@@ -342,7 +342,7 @@ def standstill(bench: Bench) -> None:
         began = time.monotonic()
         expected = rehearse(task, folder, logs, bench.materials)
         took = time.monotonic() - began
-        for number in range(1 if bench.quick else 4):
+        for number in range(1 if bench.quick else 2):
             if bench.outcomes.has(f"standstill: {name}", number):
                 continue
             lay_out(bench.materials, folder)

@@ -34,6 +34,8 @@ CALLS = {
     "write": ("EIO", "ENOSPC"),
     "pwrite64": ("EIO", "ENOSPC"),
     "writev": ("ENOSPC",),
+    "sendfile": ("EIO",),
+    "copy_file_range": ("EIO",),
     "fsync": ("EIO", "ENOSPC"),
     "fdatasync": ("EIO",),
     "rename": ("EIO", "ENOSPC"),

@@ -1,5 +1,6 @@
 """Locks, writable places, and files and folders that are replaced whole or not at all."""
 
+import errno
 import fcntl
 import os
 import signal
@@ -19,6 +20,7 @@ from sphereface2.files import (
     WorkFolder,
     file_lock,
     naming,
+    on_full_disk,
     put_in_place,
     read_note,
     replacing,
@@ -334,6 +336,12 @@ def test_an_error_without_a_name_gets_one(tmp_path: Path) -> None:
         naming(reports),
     ):
         os.fsync(device.fileno())  # there is no disk to reach
+    assert failed.value.filename == str(reports)
+    with (
+        pytest.raises(OSError, match="reports") as failed,
+        on_full_disk(reports, kept="all"),
+    ):
+        raise OSError(errno.EIO, "Input/output error")
     assert failed.value.filename == str(reports)
     hidden = tmp_path / ".hidden"
     with pytest.raises(FileNotFoundError) as failed, naming(tmp_path / "shown", instead=hidden):

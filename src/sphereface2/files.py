@@ -319,7 +319,8 @@ def on_full_disk(path: Path, *, kept: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno not in _FULL:
-            raise
+            with naming(path):
+                raise
         reason = os.strerror(error.errno or errno.ENOSPC).lower()
         raise OSError(
             f"cannot write to {printable(path)}: {reason}; {kept}: make room and run the same "
