@@ -68,6 +68,19 @@ def test_is_held_inside_and_gone_after_an_error(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_cannot_be_removed_is_no_reason_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch, file_lock(tmp_path / "lock"):
+        patch.setattr(Path, "unlink", fail)
+    with file_lock(tmp_path / "lock", patience=0):
+        pass
+    assert not (tmp_path / "lock").exists()
+
+
 def test_folders_in_which_something_was_written_stay(tmp_path: Path) -> None:
     with file_lock(tmp_path / "new" / ".lock"):
         (tmp_path / "new" / "file").touch()

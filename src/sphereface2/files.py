@@ -120,8 +120,10 @@ def file_lock(
     finally:
         if lock.is_locked:  # else this is a fork of the process that holds it
             # Before it is released: who opens the file now waits, and then finds that it is gone.
-            path.unlink(missing_ok=True)
-            lock.release()
+            with suppress(OSError):  # it locks nothing if it stays, and the work is done
+                path.unlink(missing_ok=True)
+            with suppress(OSError):  # the end of the process releases it, too
+                lock.release()
             with suppress(OSError):
                 for folder in folders:
                     folder.rmdir()
