@@ -103,7 +103,7 @@ def test_a_scaled_step_moves_what_has_a_gradient() -> None:
     before = weight.detach().clone()
     update.apply()  # nothing has one, which the scaler itself would refuse
     assert torch.equal(weight, before)
-    update.scaler.scale(weight.sum()).backward()
+    torch.autograd.backward(update.scaler.scale(weight.sum()))
     update.scaler.unscale_(update.optimizer)
     update.apply()
     assert not torch.equal(weight, before)
