@@ -196,6 +196,15 @@ def check_photos(photos: Sequence[NewPhoto], dim: int) -> Embeddings:
     return rows
 
 
+def check_addition(
+    person: str, photos: Sequence[NewPhoto], metadata: Mapping[str, Any] | None, dim: int
+) -> tuple[str, Embeddings, list[str], str | None]:
+    """The name, (N, D) embeddings, facts of each photo and metadata of what is to be added."""
+    facts = [plain_json(photo.facts, "a photo's facts") for photo in photos]
+    described = None if metadata is None else plain_json(metadata, "a person's metadata")
+    return check_name(person), check_photos(photos, dim), facts, described
+
+
 def check_embedding(embedding: Embeddings, dim: int) -> Embeddings:
     """The one embedding (D,), checked as those of photos are."""
     row: Embeddings = check_photos([NewPhoto(embedding)], dim)[0]

@@ -25,11 +25,11 @@ from sphereface2.galleries.gallery import (
     Negative,
     NewPhoto,
     Person,
+    check_addition,
     check_embedding,
     check_model,
     check_name,
     check_new,
-    check_photos,
     check_queries,
     no_collection,
     now,
@@ -151,10 +151,7 @@ class QdrantGallery:
         metadata: Mapping[str, Any] | None = None,
         key: str | None = None,
     ) -> list[str]:
-        name = check_name(person)
-        rows = check_photos(photos, self.dim)
-        facts = [plain_json(photo.facts, "a photo's facts") for photo in photos]
-        described = None if metadata is None else plain_json(metadata, "a person's metadata")
+        name, rows, facts, described = check_addition(person, photos, metadata, self.dim)
         # With a key two processes that send it at once write the same points.
         ids = [self._id("add", key, number) for number in range(len(photos))]
 

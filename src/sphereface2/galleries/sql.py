@@ -21,9 +21,9 @@ from sphereface2.galleries.gallery import (
     Negative,
     NewPhoto,
     Person,
+    check_addition,
     check_embedding,
     check_name,
-    check_photos,
     now,
     plain_json,
     plain_source,
@@ -124,10 +124,7 @@ class SqlGallery(ABC, Generic[Database]):
         metadata: Mapping[str, Any] | None = None,
         key: str | None = None,
     ) -> list[str]:
-        name = check_name(person)
-        rows = check_photos(photos, self.dim)
-        facts = [plain_json(photo.facts, "a photo's facts") for photo in photos]
-        described = None if metadata is None else plain_json(metadata, "a person's metadata")
+        name, rows, facts, described = check_addition(person, photos, metadata, self.dim)
 
         def work(db: Database) -> list[str]:
             (number,) = self._one(
