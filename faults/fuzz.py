@@ -112,7 +112,7 @@ def _note_end(work: Path, how: str) -> None:
     """Keep the input that a process ended with."""
     state, name = _state(work), f"end-{how.replace(' ', '-')}"
     state["inputs"] += 1
-    known = state["crashes"].setdefault(how, {"file": name, "times": 0})
+    known = state["crashes"].setdefault(how, {"file": name, "times": 0, "first": state["inputs"]})
     known["times"] += 1
     (work / CRASHES).mkdir(exist_ok=True)
     if (work / CURRENT).is_file():
@@ -149,7 +149,8 @@ def _fed(name: str, reads: str, work: Path) -> Fed:
 def _line(fed: Fed) -> str:
     said = f"{fed.name:14} {fed.inputs:>9,} inputs in {in_words(fed.seconds)}"
     return f"{said}, slowest {in_words(fed.slowest)}" + "".join(
-        f"\n    {place} ({known['times']} times)" for place, known in fed.crashes.items()
+        f"\n    {place} ({known['times']} times, first by input {known['first']:,})"
+        for place, known in fed.crashes.items()
     )
 
 

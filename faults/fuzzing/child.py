@@ -82,7 +82,8 @@ class Feeder:
     def _keep(self, content: bytes, crash: Crash) -> None:
         """The shortest input of each kind of crash, with how it ended."""
         name = hashlib.sha256(crash.place.encode()).hexdigest()[:12]
-        known = self.state["crashes"].setdefault(crash.place, {"file": name, "times": 0})
+        first = {"file": name, "times": 0, "first": self.state["inputs"]}
+        known = self.state["crashes"].setdefault(crash.place, first)
         known["times"] += 1
         path = self.work / CRASHES / name
         if not path.exists() or path.stat().st_size > len(content):

@@ -85,6 +85,8 @@ class Watch:
             places = (self.folder, "/dev/null", *_SCRATCH) if writes else self._readable
             return not path.startswith(places)
         if event in _CHANGES and isinstance(arguments[0], str | bytes | os.PathLike):
+            if isinstance(arguments[-1], int) and arguments[-1] >= 0 and event != "os.mkdir":
+                return False  # within a folder that is open: shutil.rmtree was asked before
             path = _absolute(arguments[0])
             return not path.startswith((self.folder, *_SCRATCH))
         return False

@@ -38,7 +38,7 @@ def fed(names: Sequence[str], inputs: int, work: Path) -> dict[str, dict[str, An
     }
 
 
-@pytest.mark.parametrize(("inputs", "slow"), [(150, False), (25, True)])
+@pytest.mark.parametrize(("inputs", "slow"), [(80, False), (12, True)])
 def test_parsers_refuse_mutated_files_in_a_sentence(
     inputs: int, slow: bool, tmp_path: Path
 ) -> None:
