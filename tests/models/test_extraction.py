@@ -112,6 +112,22 @@ def test_a_finished_file_is_not_overwritten_unasked(tmp_path: Path, net: Network
     assert np.load(tmp_path / "faces.npy").shape == (4, 5)
 
 
+def test_a_folder_that_stays_behind_does_not_undo_what_is_done(
+    tmp_path: Path, net: NetworkEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(5, "Input/output error", str(path))
+
+    job, images = extraction(tmp_path, 6), Counted(6)
+    job.start()
+    job.work(net, images)
+    with monkeypatch.context() as patch:
+        patch.setattr("sphereface2.models.extraction.remove", fail)
+        job.finish()
+    np.testing.assert_array_equal(np.load(tmp_path / "faces.npy"), net.embed(images.images))
+    assert extraction(tmp_path, 6).start(overwrite=True) == 0  # it begins again, in that folder
+
+
 def test_what_was_cut_off_while_it_was_laid_out_begins_anew(tmp_path: Path) -> None:
     partial = tmp_path / "faces.npy.partial"
     partial.mkdir()

@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -367,7 +367,8 @@ class Extraction(WorkFolder):
                 "run the same command again to resume"
             )
         put_in_place(self.path / _EMBEDDINGS, self.target)
-        remove(self.path)
+        with suppress(OSError):  # all is done; what stays is known as over by the next run
+            remove(self.path)
 
     def _block(self, number: int) -> range:
         start = number * self.block_size
