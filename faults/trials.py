@@ -52,9 +52,9 @@ def converse(talk: Callable[[str, Path], None], fork: Fork) -> Ended:
     return ended
 
 
-def accompany(task: Task, fork: Fork) -> Ended:
+def accompany(task: Task, fork: Fork, *, seconds: float = SECONDS) -> Ended:
     """Wait for the end of a command; of a service, ask it what a client asks, then end it."""
-    ended = fork.wait() if task.talk is None else converse(task.talk, fork)
+    ended = fork.wait(seconds) if task.talk is None else converse(task.talk, fork)
     with suppress(OSError):  # the place of the trial may be full, or read-only
         shutil.copy(fork.printed, fork.folder / PRINTED)
     return ended
@@ -65,7 +65,7 @@ def rehearse(task: Task, folder: Path, logs: Path, materials: Path) -> Result:
     modules = logs / "modules.txt"
     lay_out(materials, folder)
     fork = start(task.command, folder, logs, modules=modules)
-    ended = accompany(task, fork)
+    ended = accompany(task, fork, seconds=10 * SECONDS)  # it imports all, on a busy machine
     if ended.code != 0:
         raise RuntimeError(f"{task.name} fails undisturbed: {ended}")
     load_modules(modules)
