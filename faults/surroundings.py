@@ -27,7 +27,7 @@ from faults.outcomes import Outcomes, arguments, finish
 from faults.tasks import TASKS, Result, Task, call, environment, lay_out, make_materials, of_run
 from faults.trials import accompany, compare, rehearse, resumed, start
 
-WRITING = ("train", "checkpoint", "convert", "align", "extract", "enrol")
+WRITING = ("convert", "align", "extract", "enrol", "checkpoint", "train")
 FLIPS = 1_000
 _CGROUP = Path("/sys/fs/cgroup")
 _FAKETIME = "faketime/libfaketimeMT.so.1"
