@@ -106,7 +106,7 @@ _TWO = ("--standalone", "--nproc-per-node=2", "--max-restarts=3")
 
 def restart(work: Path, materials: Path, number: int, seed: int) -> str:
     """Kill one of two ranks; "" if the run came to the same end by itself."""
-    straight, folder = work / "restart-straight", work / "restart"
+    straight, folder = work / "restart-straight", work / f"restart-{number}"
     words = [*torchrun(*_TWO), *training(STEPS, *_FEW)]
     if not (straight / "run" / "model").exists():
         lay_out(materials, straight)

@@ -145,6 +145,8 @@ def _become_command(
     code = 1
     try:
         os.setsid()
+        # In the background of a shell this program would hand down that Ctrl-C is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.chdir(fork.folder)
         os.environ.update({**environment(), **variables})
         for number, path, flags in (

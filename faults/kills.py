@@ -221,7 +221,7 @@ def wait_for_address(fork: Fork) -> str:
 
 def _ours(names: Iterable[str]) -> list[str]:
     """Shared memory as Python, torch and this package name it; others come and go beside us."""
-    return [name for name in names if name.startswith(("psm_", "sem.", "torch_", "sphereface2-b"))]
+    return [name for name in names if name.startswith(("psm_", "sem.mp-", "torch_", "sphereface2-b"))]
 
 
 def _ending(ended: Ended, number: int, *, is_target: bool) -> str:

@@ -11,6 +11,7 @@ import inspect
 import os
 import re
 import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -62,7 +63,14 @@ def joined() -> Iterator[Team]:
     patience = _patience()
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if has_nccl else "gloo", timeout=patience)
+        store, rank, world = next(dist.rendezvous("env://", timeout=patience))
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if has_nccl else "gloo",
+            store=_own_part(store, rank, world, patience),
+            rank=rank,
+            world_size=world,
+            timeout=patience,
+        )
     except (RuntimeError, ValueError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise LostRankError(
@@ -80,6 +88,35 @@ def joined() -> Iterator[Team]:
         ) from None
     finally:
         leave_group()
+
+
+def _own_part(store: Any, rank: int, world: int, patience: timedelta) -> Any:
+    """A part of the store for these ranks alone.
+
+    A torchrun that restarts gives the new ranks the store of those before, in which the addresses
+    of the dead would be found. So rank 0 names a part, and gives the name to everybody who asks
+    with a number that was drawn for it; what the dead have asked is of no consequence.
+    """
+    token = mine = uuid.uuid4().hex
+    if rank:
+        store.set(f"asked by {rank}", mine)
+        token = store.get(f"answer to {mine}").decode()
+        store.set(f"{token} has {rank}", "")
+    waiting = set(range(1, world)) if rank == 0 else set()
+    deadline = time.monotonic() + patience.total_seconds()
+    while waiting:
+        for each in sorted(waiting):
+            if store.check([f"{token} has {each}"]):
+                waiting.remove(each)
+            elif store.check([f"asked by {each}"]):
+                store.set(f"answer to {store.get(f'asked by {each}').decode()}", token)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"rank {min(waiting)} did not come")
+        time.sleep(0.02)
+    # torch's own part of these types is not to be seen by a type checker.
+    from torch._C._distributed_c10d import PrefixStore
+
+    return PrefixStore(token, store)
 
 
 def is_restarted() -> bool:
