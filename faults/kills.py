@@ -221,7 +221,9 @@ def wait_for_address(fork: Fork) -> str:
 
 def _ours(names: Iterable[str]) -> list[str]:
     """Shared memory as Python, torch and this package name it; others come and go beside us."""
-    return [name for name in names if name.startswith(("psm_", "sem.mp-", "torch_", "sphereface2-b"))]
+    return [
+        name for name in names if name.startswith(("psm_", "sem.mp-", "torch_", "sphereface2-b"))
+    ]
 
 
 def _ending(ended: Ended, number: int, *, is_target: bool) -> str:
@@ -231,6 +233,8 @@ def _ending(ended: Ended, number: int, *, is_target: bool) -> str:
         return ""
     if not is_target and re.search("lost another rank|did not find the others", ended.sentence):
         return ""
+    if number != signal.SIGKILL and ended.code == 128 + number:
+        return ""  # ranks stop together
     return ended.fault()
 
 

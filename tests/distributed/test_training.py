@@ -7,12 +7,15 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore
 from typer.testing import CliRunner
 
 from sphereface2.cli import app
@@ -20,7 +23,13 @@ from sphereface2.config.schema import load_config
 from sphereface2.runs import train as runs
 from sphereface2.runs.folder import run_lock
 from sphereface2.training.checkpoint import load_checkpoint, load_tensors
-from sphereface2.training.distributed import Team, saved_shapes
+from sphereface2.training.distributed import (
+    TIMEOUT_VARIABLE,
+    Team,
+    _own_part,
+    _patience,
+    saved_shapes,
+)
 from tests.distributed.training_worker import CASES, PHASES, STOP_AT, WORLDS
 from tests.runs.test_runs import NO_SETS, SMALL
 
@@ -302,6 +311,28 @@ def test_evaluation_is_the_work_of_rank_0(tmp_path: Path, monkeypatch: pytest.Mo
     assert isinstance(asked.exception, FileNotFoundError)
     monkeypatch.setenv("RANK", "1")
     assert CliRunner().invoke(app, ["evaluate", str(tmp_path)]).exit_code == 0
+
+
+def test_new_ranks_do_not_find_what_the_dead_have_left_in_the_store() -> None:
+    store, patience = HashStore(), timedelta(seconds=60)
+    for _ in range(3):  # the second and third time with what is left of those before
+        with ThreadPoolExecutor(3) as ranks:
+            jobs = [ranks.submit(_own_part, store, rank, 3, patience) for rank in (2, 0, 1)]
+            parts = [job.result() for job in jobs]
+        assert not parts[0].check(["address of 1"])
+        parts[1].set("address of 1", "here")
+        assert parts[2].get("address of 1") == b"here"
+    with pytest.raises(RuntimeError, match="rank 1 did not come"):
+        _own_part(HashStore(), 0, 2, timedelta(seconds=0.1))
+
+
+def test_the_time_to_wait_for_a_rank_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _patience() == timedelta(minutes=30)
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "20")
+    assert _patience() == timedelta(seconds=20)
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "soon")
+    with pytest.raises(ValueError, match="must be a whole number of seconds, got 'soon'"):
+        _patience()
 
 
 def test_a_team_of_one_needs_nobody() -> None:

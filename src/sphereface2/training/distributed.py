@@ -62,8 +62,10 @@ def joined() -> Iterator[Team]:
         return
     patience = _patience()
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+    from torch.distributed.rendezvous import rendezvous
+
     try:
-        store, rank, world = next(dist.rendezvous("env://", timeout=patience))
+        store, rank, world = next(rendezvous("env://", timeout=patience))
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if has_nccl else "gloo",
             store=_own_part(store, rank, world, patience),
