@@ -16,9 +16,18 @@ from sphereface2.heads.proxy import ProxyHead
 Step = Callable[[Tensor, Tensor], None]
 
 
-def ours(name: str, dim: int, classes: int, *, sample_rate: float = 1.0) -> tuple[Step, ProxyHead]:
-    """A head of this project with its fused SGD."""
-    step = HeadStep(name, dim, classes, sample_rate=sample_rate)
+def ours(name: str, dim: int, classes: int, *, device: str = "cpu") -> tuple[Step, ProxyHead]:
+    """A head of this project with its fused SGD; options follow its name after commas."""
+    method, *options = name.split(", ")
+    rates = [float(option.split()[1]) for option in options if option.startswith("sample_rate")]
+    step = HeadStep(
+        method,
+        dim,
+        classes,
+        sample_rate=rates[0] if rates else 1.0,
+        device=device,
+        compiled="compiled" in options,
+    )
     return step, step.head
 
 
@@ -58,12 +67,12 @@ def dense_softmax(dim: int, classes: int, *, arc: bool = False) -> Step:
     def step(x: Tensor, y: Tensor) -> None:
         optimiser.zero_grad()
         cosine = F.linear(F.normalize(x.requires_grad_()), F.normalize(weight)).clamp(-1, 1)
-        rows = torch.arange(len(y))
+        rows = torch.arange(len(y), device=y.device)
         if arc:
             with torch.no_grad():
                 shift = (cosine[rows, y].arccos() + margin).cos() - cosine[rows, y]
         else:
-            shift = torch.full(y.shape, -margin)
+            shift = torch.full(y.shape, -margin, device=y.device)
         logits = scale * cosine.index_put((rows, y), shift, accumulate=True)
         F.cross_entropy(logits, y).backward()  # type: ignore[no-untyped-call]  # as above
         optimiser.step()
@@ -84,20 +93,20 @@ def limit(dim: int, classes: int) -> Step:
     return step
 
 
-def build(name: str, dim: int, classes: int) -> tuple[Step, ProxyHead | None]:
+def build(
+    name: str, dim: int, classes: int, *, device: str = "cpu"
+) -> tuple[Step, ProxyHead | None]:
     """A contender by its name in the tables; `ours` ones come with their head."""
-    sample_rates = {"sphereface2-c, sample_rate 0.1": 0.1, "sphereface2-c, sample_rate 0.01": 0.01}
-    if name in sample_rates:
-        return ours("sphereface2-c", dim, classes, sample_rate=sample_rates[name])
-    if name in ("sphereface2-c", "cosface", "arcface"):
-        return ours(name, dim, classes)
+    if name.split(",")[0] in ("sphereface2-c", "cosface", "arcface"):
+        return ours(name, dim, classes, device=device)
     dense = {
         "dense sphereface2": lambda: dense_sphereface2(dim, classes),
         "dense cosface": lambda: dense_softmax(dim, classes),
         "dense arcface": lambda: dense_softmax(dim, classes, arc=True),
         "limit": lambda: limit(dim, classes),
     }
-    return dense[name](), None
+    with torch.device(device):
+        return dense[name](), None
 
 
 def held_bytes(name: str, dim: int, classes: int) -> int:

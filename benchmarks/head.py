@@ -2,7 +2,8 @@
 
     python -m benchmarks.head              # everything, to docs/performance/head.json and .png
     python -m benchmarks.head classes      # one part: classes, sampling, ranks, large
-    python -m benchmarks.head --beside 1   # 10,000 and 100,000 classes beside a busy process
+    python -m benchmarks.head --beside 1   # 10,000 to 100,000 classes beside a busy process
+    python -m benchmarks.head --device cuda    # on a GPU, to head-cuda.json in the same folder
 
 One process a contender, a step of each in turn, the median of the repeats; ratios are taken within
 one such run. The machine should be idle otherwise.
@@ -15,11 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
+
 from benchmarks.projection import project
 from benchmarks.workers import Measured, compare
 from sphereface2.experiments.paper.parallel import describe_machine
 
 OUTPUT = Path("docs/performance")
+OURS = ("sphereface2-c", "cosface", "sphereface2-c, compiled", "cosface, compiled")
 DENSE = ("dense sphereface2", "dense cosface", "dense arcface")
 
 
@@ -27,14 +31,14 @@ def classes_part(repeats: int) -> list[Measured]:
     """Ours, the dense ones and the limit over the number of classes, on two threads."""
     results = []
     for classes in (10_000, 100_000):
-        names = ("limit", "sphereface2-c", "cosface", *DENSE)
+        names = ("limit", *OURS, *DENSE)
         results += _show(
             compare(names, dim=512, classes=classes, batch=256, threads=2, repeats=repeats)
         )
     # A million: the dense ones take 12 GB each, so each meets the limit in a run of its own.
     results += _show(
         compare(
-            ("limit", "sphereface2-c", "cosface"),
+            ("limit", *OURS[:2]),
             dim=512, classes=1_000_000, batch=256, threads=2, repeats=max(2, repeats // 3),
         )
     )  # fmt: skip
@@ -75,13 +79,27 @@ def ranks_part(repeats: int) -> list[Measured]:
 def beside(count: int, repeats: int) -> list[Measured]:
     """Ours and the limit, equally disturbed by `count` busy processes; printed, not stored."""
     results = []
-    for classes in (10_000, 100_000):
-        names = ("limit", "sphereface2-c", "cosface")
+    for classes in (10_000, 40_000, 100_000):
+        names = ("limit", *OURS)
         run = compare(
             names, dim=512, classes=classes, batch=256, threads=2, repeats=repeats, beside=count
         )
         results += _show(run)
     return results
+
+
+def gpu(repeats: int) -> None:
+    """Ours, the dense ones and the limit on a GPU, one after another, for one has to hold them."""
+    results = []
+    for classes in (10_000, 100_000, 1_000_000):
+        for name in ("limit", *OURS, *(DENSE if classes < 1_000_000 else ())):
+            run = compare(
+                (name,), dim=512, classes=classes, batch=256, threads=2, repeats=repeats,
+                device="cuda",
+            )  # fmt: skip
+            results += _show(run)
+    stored = {"machine": describe_machine("cuda"), "parts": [asdict(r) for r in results]}
+    (OUTPUT / "head-cuda.json").write_text(json.dumps(stored, indent=1) + "\n")
 
 
 PARTS = {
@@ -123,9 +141,9 @@ def _plot(parts: Mapping[str, Sequence[Measured]], path: Path) -> None:
     for name in dict.fromkeys(r.name for r in parts["classes"]):
         points = [(r.classes, r.images_per_second) for r in parts["classes"] if r.name == name]
         dense = name.startswith("dense ")
-        method = name.removeprefix("dense ").replace("sphereface2", "sphereface2-c")
+        method = name.removeprefix("dense ").split(",")[0].replace("sphereface2", "sphereface2-c")
         colour = "0.35" if name == "limit" else method_colour(method.replace("-c-c", "-c"))
-        style = ":" if name == "limit" else "--" if dense else "-"
+        style = ":" if name == "limit" else "--" if dense else "-." if "," in name else "-"
         left.plot(*zip(*points, strict=True), style, marker="o", color=colour, label=name)
     left.set(xscale="log", yscale="log", xlabel="classes", ylabel="images/s")
     left.set_title("one process, two threads")
@@ -156,14 +174,20 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none is named")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--beside", type=int, help="measure beside this many busy processes")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args()
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    if arguments.device == "cuda":
+        if not torch.cuda.is_available():
+            parser.error("--device cuda: this machine offers no CUDA device")
+        gpu(arguments.repeats)
+        return
     if arguments.beside is not None:
         beside(arguments.beside, arguments.repeats)
         return
     unknown = [part for part in arguments.parts if part not in PARTS]
     if unknown:
         parser.error(f"unknown part '{unknown[0]}' (known: {', '.join(PARTS)})")
-    OUTPUT.mkdir(parents=True, exist_ok=True)
     path = OUTPUT / "head.json"
     stored = json.loads(path.read_text()) if path.exists() else {"parts": {}}
     for part in arguments.parts or PARTS:

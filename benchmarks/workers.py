@@ -47,6 +47,7 @@ def compare(
     repeats: int,
     ranks: Sequence[int] = (1,),
     beside: int = 0,
+    device: str = "cpu",
 ) -> list[Measured]:
     """The median step of each contender, all alive at once, a step of each in turn.
 
@@ -59,7 +60,9 @@ def compare(
         # One after another: building takes memory and time.
         teams = [
             alive.enter_context(
-                rank_team(name, Contender(name, dim, classes, batch), ranks=world, threads=threads)
+                rank_team(
+                    name, Contender(name, dim, classes, batch, device), ranks=world, threads=threads
+                )
             )
             for name, world in contenders
         ]
@@ -106,6 +109,7 @@ class Contender:
     dim: int
     classes: int
     batch: int
+    device: str = "cpu"
 
     def __call__(self, team: Team) -> Work:
         return _ContenderWork(self, team)
@@ -118,21 +122,29 @@ class _ContenderWork:
         dim, classes, batch = contender.dim, contender.classes, contender.batch
         self._bare = _resident()
         with class_shards(team.rank, team.world):
-            self._step, self._head = build(contender.name, dim, classes)
+            self._step, self._head = build(contender.name, dim, classes, device=contender.device)
         generator = torch.Generator().manual_seed(1)
         x = torch.randn(batch, dim, generator=generator)
         y = torch.randint(0, classes, (batch,), generator=generator)
-        self._x, self._y = x.chunk(team.world)[team.rank], y.chunk(team.world)[team.rank]
+        self._on_gpu = contender.device.startswith("cuda")
+        self._x = x.chunk(team.world)[team.rank].to(contender.device)
+        self._y = y.chunk(team.world)[team.rank].to(contender.device)
         self._held = held_bytes(contender.name, dim, classes) / team.world
         self._steps = 0
         _reset_peak()
+        if self._on_gpu:
+            torch.cuda.reset_peak_memory_stats()
 
     def step(self) -> None:
         self._step(self._x.clone(), self._y)
+        if self._on_gpu:
+            torch.cuda.synchronize()
         self._steps += 1
 
     def numbers(self) -> Mapping[str, float]:
         peak = _resident("VmHWM")
+        if self._on_gpu:
+            peak, self._bare = torch.cuda.max_memory_allocated(), 0
         exchange = self._head.exchange if self._head is not None else None
         traffic = exchange.traffic if exchange is not None else None
         return {

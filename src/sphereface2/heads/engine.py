@@ -19,6 +19,7 @@ so nothing waits for a device.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
@@ -102,9 +103,13 @@ def evaluate(
     (see `heads.compiled`).
     """
     device = embeddings.device.type
-    autocast = torch.is_autocast_enabled(device)
-    product_dtype = torch.get_autocast_dtype(device) if autocast else classes.dtype
-    with torch.autocast(device, enabled=False), torch.no_grad():
+    product_dtype = classes.dtype
+    as_it_is: AbstractContextManager[None] = nullcontext()
+    if torch.amp.is_autocast_available(device):  # not on the meta device, which plans a step
+        as_it_is = torch.autocast(device, enabled=False)
+        if torch.is_autocast_enabled(device):
+            product_dtype = torch.get_autocast_dtype(device)
+    with as_it_is, torch.no_grad():
         return (form or Evaluation)(
             maps, embeddings, classes, bias, labels, product_dtype, needs, exchange
         ).run()

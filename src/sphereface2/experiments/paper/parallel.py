@@ -137,7 +137,14 @@ class HeadStep:
     """One training step of a head alone; the class weights move inside its forward pass."""
 
     def __init__(
-        self, method: str, dim: int, identities: int, *, sample_rate: float = 1, device: str = "cpu"
+        self,
+        method: str,
+        dim: int,
+        identities: int,
+        *,
+        sample_rate: float = 1,
+        device: str = "cpu",
+        compiled: bool = False,
     ) -> None:
         head = build_head(method, dim, identities).to(device)
         if not isinstance(head, ProxyHead):
@@ -147,6 +154,8 @@ class HeadStep:
         self.head = head
         head.fused_sgd(lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=DECAY)
         head.sample_negatives(sample_rate)
+        if compiled:
+            head.compile_maps()
         # The bias is one number and has an ordinary optimiser.
         rest = [parameter for parameter in head.parameters() if parameter is not head.weight]
         self._optimizer = (
