@@ -213,3 +213,20 @@ def test_want_of_memory_is_said_in_a_sentence_and_a_bug_is_not(
     monkeypatch.setattr("sphereface2.cli.app", lambda **_: torch.empty(2).view(3))
     with pytest.raises(RuntimeError, match="shape"):
         main()
+
+
+def test_ctrl_c_while_it_loads_is_quiet() -> None:
+    code = """
+import sys
+
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "sphereface2.cli":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupted())
+from sphereface2.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "sphereface2: stopped\n")
