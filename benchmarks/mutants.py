@@ -374,7 +374,7 @@ def _processor_seconds() -> float:
 class Recorder:
     """A pytest plugin that notes the functions of the package that each test calls."""
 
-    def __init__(self, package: Path, *, patience: float = 50_000) -> None:
+    def __init__(self, package: Path, *, patience: float = 1_000_000) -> None:
         self.package = f"{package}/"
         self.patience = patience
         self.calls: Calls = {}

@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from sphereface2.evaluation.calibration import (
     Calibration,
+    _newton,
     calibrate,
     fit_probability,
     invert_adjustment,
@@ -204,3 +205,8 @@ def test_people_are_optional() -> None:
     assert found.people is None
     assert found.thresholds[0].interval is not None
     assert math.isfinite(found.calibration_error)
+
+
+def test_scores_that_are_all_the_same_say_nothing_but_the_share() -> None:
+    slope, intercept = _newton(np.full(8, 0.5), np.array([1.0, 0, 0, 0] * 2))
+    assert slope * 0.5 + intercept == pytest.approx(math.log(1 / 3), abs=1e-6)

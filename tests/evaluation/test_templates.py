@@ -2,7 +2,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sphereface2.evaluation.templates import ImageNorm, Templates, pair_scores, pool_templates
+from sphereface2.evaluation.templates import (
+    ImageNorm,
+    Templates,
+    _codes,
+    pair_scores,
+    pool_templates,
+)
 from sphereface2.models.unit_rows import Mirror
 
 
@@ -153,3 +159,10 @@ def test_scores_are_the_same_however_few_of_them_fit_a_block(
     np.testing.assert_allclose(found, whole, rtol=1e-6)
     assert len(told) == len(np.unique(left))
     assert told[-1] == (60, 60)
+
+
+@pytest.mark.parametrize("count", [3, 1 << 16, (1 << 16) + 1])
+def test_codes_hold_as_many_templates_as_there_are(count: int) -> None:
+    rows = np.arange(count, dtype=np.int32)[::-1]
+    distinct, codes = _codes(rows, count)
+    np.testing.assert_array_equal(distinct[codes], rows)
