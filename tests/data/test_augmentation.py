@@ -279,7 +279,7 @@ def test_adaface_is_as_its_authors_train() -> None:
         ("light", {"scale": [1.2, 0.9]}, "the first number must not be above the second"),
         ("light", {"scale": [0, 1]}, "augmentation.scale: must be at least 0.25, got 0"),
         ("light", {"scale": 1.2}, "augmentation.scale: must be a list, got 1.2"),
-        ("light", {"move": math.nan}, "augmentation.move: must be at most 1.0, got nan"),
+        ("light", {"move": math.nan}, "augmentation.move: must be a finite number, got nan"),
         ("light", {"jpeg": True}, "augmentation.jpeg: must be a number, got true"),
         ("strong", {"jpeg_quality": 0}, "augmentation.jpeg_quality: must be at least 1, got 0"),
         ("strong", {"resampling": "all"}, "augmentation.resampling: must be 'smooth' or 'any'"),
