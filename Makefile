@@ -53,6 +53,7 @@ mutants: install
 
 # What must never be lost, tried on purpose: hours, resumable; a short selection: make faults FAULTS=--quick
 faults: install
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[faults]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m faults $(FAULTS)
 
 # Licences, the lock file, an SBOM (dist/sbom.cdx.json), known vulnerabilities if they can be looked up.

@@ -7,7 +7,10 @@ import sys
 
 from faults.outcomes import Outcomes, arguments, table
 
-PROGRAMS = ["system_calls", "surroundings", "numbers", "heads", "kills", "elastic", "growth"]
+PROGRAMS = [
+    "system_calls", "surroundings", "numbers", "heads", "kills", "elastic", "growth", "fuzz",
+]  # fmt: skip
+FUZZ = {True: 20_000, False: 1_000_000}  # inputs, if it is to be quick and if not
 
 
 def main() -> None:
@@ -21,11 +24,14 @@ def main() -> None:
     failed = []
     for number, name in enumerate(names, 1):
         print(f"[{number}/{len(names)}] python -m faults.{name}", flush=True)
-        words = ["--work", str(given.work), "--seed", str(given.seed)]
-        words += ["--quick"] if given.quick else []
+        words = ["--seed", str(given.seed)]
+        if name == "fuzz":  # which keeps a folder for each parser, and prints a table of its own
+            words += ["--work", str(given.work / name), "--inputs", str(FUZZ[given.quick])]
+        else:
+            words += ["--work", str(given.work), *(["--quick"] if given.quick else [])]
         if subprocess.run([sys.executable, "-m", f"faults.{name}", *words]).returncode:
             failed.append(name)
-    found = [Outcomes(given.work / f"{name}.json") for name in names]
+    found = [Outcomes(given.work / f"{name}.json") for name in names if name != "fuzz"]
     print(table([row for each in found for row in each.rows()]))
     for line in [line for each in found for line in each.losses()]:
         print(line)
