@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import struct
 import zipfile
 import zlib
@@ -87,7 +88,8 @@ def _lists(folder: Path) -> list[list[bytes]]:
 def _read_list(folder: Path, parts: Sequence[bytes]) -> None:
     ending = part(parts, 0).decode("ascii", "replace")
     path = folder / ("a" + (ending if ending in (".txt", ".lst", ".csv", ".tsv") else ".txt"))
-    path.write_bytes(part(parts, 1))
+    # A list may name files anywhere, which the watch would take for theft.
+    path.write_bytes(re.sub(rb"(?m)^(\W*)/", rb"\1", part(parts, 1)))
     (folder / "a.png").write_bytes(_PICTURE)
     _use(ImageList(path=str(path), on_bad_image="skip"))
 

@@ -209,7 +209,7 @@ class ParquetImages(EncodedImages):
         _, number, within = self._groups[group].tolist()
         try:
             table = self._open(number).read_row_group(within, columns=["image"], use_threads=False)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, require_pyarrow().ArrowException) as error:
             raise ValueError(
                 f"{printable(self._files[number])}: row group {within} is damaged ({error}); copy "
                 "the file again"
@@ -233,7 +233,7 @@ class ParquetImages(EncodedImages):
             file = self._files[number]
             try:
                 opened[number] = require_pyarrow().parquet.ParquetFile(file, memory_map=True)
-            except require_pyarrow().ArrowInvalid:
+            except require_pyarrow().ArrowException:  # also what it has not implemented
                 raise ValueError(
                     f"{printable(file)} is not a Parquet file, or cut short; copy it again"
                 ) from None
