@@ -16,14 +16,16 @@ export class SettingsView {
   }
 
   async enter() {
+    // The field of the key stays where it is: one that is put in anew loses the focus of who types.
     const key = this.key();
-    put(this.parts, key);
+    const rest = el("div", { class: "rest" });
+    put(this.parts, key, rest);
     try {
       const [calibration, { models: [model] }, { version }, limits] = await Promise.all([this.facts.calibration(), api.models(), api.health(), api.settings()]);
       const people = limits.gallery ? (await api.countPeople()).people : null;
+      if (!limits.keys) key.replaceWith(el("p", { class: "small" }, say("settings.keyNotNeeded")));
       put(
-        this.parts,
-        limits.keys ? key : el("p", { class: "small" }, say("settings.keyNotNeeded")),
+        rest,
         limits.gallery ? this.collection() : el("p", { class: "notice" }, icon("open"), say("settings.noGallery")),
         this.pairs(calibration),
         limits.gallery ? this.searches(calibration, people) : null,
@@ -31,7 +33,7 @@ export class SettingsView {
       );
     } catch (error) {
       // That there is no key yet is said at the top of the page.
-      put(this.parts, key, error.status === 401 ? null : problem(error, () => this.enter()));
+      put(rest, error.status === 401 ? null : problem(error, () => this.enter()));
     }
   }
 
