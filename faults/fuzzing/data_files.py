@@ -88,10 +88,14 @@ def _lists(folder: Path) -> list[list[bytes]]:
 def _read_list(folder: Path, parts: Sequence[bytes]) -> None:
     ending = part(parts, 0).decode("ascii", "replace")
     path = folder / ("a" + (ending if ending in (".txt", ".lst", ".csv", ".tsv") else ".txt"))
-    # A list may name files anywhere, which the watch would take for theft.
-    path.write_bytes(re.sub(rb"(?m)^(\W*)/", rb"\1", part(parts, 1)))
+    path.write_bytes(_without_roots(part(parts, 1)))
     (folder / "a.png").write_bytes(_PICTURE)
     _use(ImageList(path=str(path), on_bad_image="skip"))
+
+
+def _without_roots(lines: bytes) -> bytes:
+    """Only names beside it: a list may name files anywhere, which the watch takes for theft."""
+    return re.sub(rb"(?m)(^|[\s,;\"'])/+", rb"\1", lines)
 
 
 _PICTURE = picture()
@@ -201,7 +205,7 @@ def _pair_lists(folder: Path) -> list[list[bytes]]:
 
 def _read_pairs(folder: Path, parts: Sequence[bytes]) -> None:
     path = folder / "pairs.txt"
-    path.write_bytes(part(parts, 0))
+    path.write_bytes(_without_roots(part(parts, 0)))
     format_of(path)
     named_pairs(path)
     (found,) = sets_of_word(str(path), root=str(folder), missing="skip")
