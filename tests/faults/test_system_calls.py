@@ -27,10 +27,10 @@ def calls(*texts: str) -> list[Call]:
     return [Call(1, text.partition("(")[0], 1, text, True) for text in texts]
 
 
-WRITTEN = 'write(3</work/.a.part>, "x", 1) = 1'
-SYNCED = "fsync(3</work/.a.part>) = 0"
+WRITTEN = 'write(3</data/.a.part>, "x", 1) = 1'
+SYNCED = "fsync(3</data/.a.part>) = 0"
 RENAMED = 'rename(".a.part", "a") = 0'
-NAMED = "fsync(4</work>) = 0"
+NAMED = "fsync(4</data>) = 0"
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_the_order_of_fsync_and_rename(order: list[str], found: list[str]) -> No
 
 
 def test_a_folder_is_on_the_disk_with_all_that_is_in_it() -> None:
-    inside = 'write(3</work/made/deep/file>, "x", 1) = 1'
-    rename = 'rename("made", "/work/place") = 0'
+    inside = 'write(3</data/made/deep/file>, "x", 1) = 1'
+    rename = 'rename("made", "/data/place") = 0'
     lost = ["place/deep/file is renamed before it is on the disk"]
     assert check_order(calls(inside, rename, NAMED), FOLDER) == (1, lost)
     assert check_order(calls(inside, "sync() = 0", rename, NAMED), FOLDER) == (1, [])
@@ -59,11 +59,11 @@ def test_a_folder_is_on_the_disk_with_all_that_is_in_it() -> None:
 def test_calls_are_counted_in_each_thread(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
-        '7 openat(AT_FDCWD</work>, "a", O_RDONLY <unfinished ...>\n'
-        '8 openat(AT_FDCWD</work>, "b", O_RDONLY) = -1 ENOENT (No such file or directory)\n'
-        "7 <... openat resumed>) = 3</work/a>\n"
+        '7 openat(AT_FDCWD</data>, "a", O_RDONLY <unfinished ...>\n'
+        '8 openat(AT_FDCWD</data>, "b", O_RDONLY) = -1 ENOENT (No such file or directory)\n'
+        "7 <... openat resumed>) = 3</data/a>\n"
         "7 +++ exited with 0 +++\n"
-        '8 openat(AT_FDCWD</work>, "c", O_RDONLY) = 4</work/c>\n'
+        '8 openat(AT_FDCWD</data>, "c", O_RDONLY) = 4</data/c>\n'
     )
     found = [(each.thread, each.number, each.worked) for each in read_calls(log)]
     assert found == [(7, 1, True), (8, 1, False), (8, 2, True)]
