@@ -10,7 +10,7 @@ import pytest
 from faults.system_calls import Call, check_order, read_calls
 from faults.tasks import TASKS, Result, call, lay_out, write_noise
 
-FOLDER = Path("/work")
+FOLDER = Path("/data")
 
 
 def _cannot_trace() -> str:
