@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sphereface2.data.sources.synthetic import FOLDER_VARIABLE, SyntheticFaces
+from tests import loaded
 
 # Some virtual machines announce AMX and then refuse it: half precision would end in "could not
 # create a primitive" or an illegal instruction. Read by oneDNN when it is first used.
@@ -24,6 +25,13 @@ def _rendered_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER_VARIABLE, str(shared / "rendered"))
+        yield
+
+
+@pytest.fixture
+def quick_processes() -> Iterator[None]:
+    """What the test starts as `python -m MODULE` has everything loaded."""
+    with loaded.quick_processes():
         yield
 
 

@@ -301,6 +301,7 @@ def test_embeddings_of_another_model_are_refused(place: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_two_ranks_share_the_work_and_ctrl_c_keeps_it(place: Path) -> None:
     words = ["evaluate", "run", "--protocol", "ijb-c", "--root", "ijb", "--part", "1:1",
              "--device", "cpu", "--batch-size", "4"]  # fmt: skip

@@ -287,6 +287,7 @@ def test_an_onnx_model_groups_alike(
     assert tables[0] == tables[1]
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_killed_run_resumes_to_the_same_result(
     tmp_path: Path, models: Path, rendered: list[NDArray[np.uint8]]
 ) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from sphereface2.heads import build_head
 from sphereface2.heads.sharding import class_range, class_shards
 from tests.distributed.sharding_worker import CASES, VARIANTS, results
+from tests.loaded import quick_processes
 
 TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
 
@@ -23,18 +24,15 @@ TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shards")
     for world in (2, 3):
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                *(f"--nproc-per-node={world}", "-m", "tests.distributed.sharding_worker"),
-                str(folder),
-            ],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            cwd=Path(__file__).parent.parent.parent,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *(f"--nproc-per-node={world}", "-m", "tests.distributed.sharding_worker"),
+            str(folder),
+        ]
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        root = Path(__file__).parent.parent.parent
+        with quick_processes():
+            done = subprocess.run(words, env=env, cwd=root, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
     return folder
 

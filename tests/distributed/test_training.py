@@ -31,6 +31,7 @@ from sphereface2.training.distributed import (
     saved_shapes,
 )
 from tests.distributed.training_worker import CASES, PHASES, STOP_AT, WORLDS
+from tests.loaded import quick_processes
 from tests.runs.test_runs import NO_SETS, SMALL
 
 ROOT = Path(__file__).parent.parent.parent
@@ -40,7 +41,7 @@ RESUMED = [name for name, case in CASES.items() if case.resumes]
 
 LONGER = [
     *SMALL,
-    "training.steps=80",
+    "training.steps=48",
     "training.epochs=null",
     "training.batch_size=12",
     "training.log_every=1",
@@ -75,21 +76,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _train_all(folder: Path) -> None:
     ports = _free_ports(len(PHASES))
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.distributed.training_worker", str(folder), *ports],
-            env={
-                **ENVIRONMENT,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "MASTER_ADDR": "127.0.0.1",
-            },
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(max(WORLDS))
-    ]
+    with quick_processes():
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.distributed.training_worker", str(folder), *ports],
+                env={
+                    **ENVIRONMENT,
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                    "MASTER_ADDR": "127.0.0.1",
+                },
+                cwd=ROOT,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(max(WORLDS))
+        ]
     try:
         for process in processes:
             _, errors = process.communicate(timeout=TIME_LIMIT)
@@ -235,12 +237,12 @@ def kill_one(ranks: int, run: Path, *, after: int) -> tuple[int, str]:
             assert process.poll() is None, process.communicate()[1][-3000:]
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        victim = process.pid if ranks == 1 else _child(process.pid, rank=ranks - 1)
+        victim = process.pid if ranks == 1 else _last_child(process.pid)
         os.kill(victim, signal.SIGKILL)
         _, errors = process.communicate(timeout=TIME_LIMIT)
     finally:
         process.kill()
-    assert len(_lines(run)) < 80, "the run was over before it could be killed"
+    assert len(_lines(run)) < 48, "the run was over before it could be killed"
     return process.returncode, errors
 
 
@@ -255,18 +257,17 @@ def _training_records(run: Path) -> list[dict[str, Any]]:
     return [record for record in records if record["kind"] == "train"]
 
 
-def _child(parent: int, *, rank: int) -> int:
-    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-        if f"\0RANK={rank}\0" in Path(f"/proc/{child}/environ").read_text():
-            return int(child)
-    raise AssertionError(f"no process of rank {rank}")
+def _last_child(parent: int) -> int:
+    """The one that was started last: the last rank."""
+    return int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[-1])
 
 
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds ranks by /proc")
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds ranks by /proc")
+@pytest.mark.usefixtures("quick_processes")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_run_ends_and_goes_on_to_the_same_bits(tmp_path: Path, ranks: int) -> None:
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    code, errors = kill_one(ranks, killed, after=20)
+    code, errors = kill_one(ranks, killed, after=12)
     assert code != 0
     if ranks > 1:
         assert errors.count("sphereface2: rank 0 lost another rank, which has ended") == 1
@@ -285,6 +286,7 @@ def test_a_killed_run_ends_and_goes_on_to_the_same_bits(tmp_path: Path, ranks: i
     assert losses[0] == losses[1]
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_mistake_under_torchrun_is_one_sentence(tmp_path: Path) -> None:
     arguments = ["train", "quickstart", *LONGER, "training.batch_size=15"]
     done = finish(2, *arguments, "--output", str(tmp_path / "run"))
@@ -296,6 +298,7 @@ def test_a_mistake_under_torchrun_is_one_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_folder_in_which_another_trains_is_refused_by_all_ranks(tmp_path: Path) -> None:
     with run_lock(tmp_path / "run"):
         done = finish(2, "train", "quickstart", *LONGER, "--output", str(tmp_path / "run"))

@@ -480,7 +480,7 @@ def train_elsewhere(
     """A training in a process of its own, at a terminal if one is given."""
     words = ["-m", "sphereface2", "train", "quickstart", *SMALL, *NO_SETS, *overrides]
 
-    def begin() -> None:
+    def begin() -> None:  # as `quick_processes` begins
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have ignored it
         if terminal is not None:
             fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
@@ -530,6 +530,7 @@ def test_a_torchrun_that_restarts_resumes_the_run_of_the_same_config(
     assert same_model(restarted, straight)
 
 
+@pytest.mark.usefixtures("quick_processes")
 class TestSignals:
     """A real process in a session of its own, and the exit code that a shell would see."""
 
@@ -563,6 +564,7 @@ class TestSignals:
         assert has_checkpoint(tmp_path / "run" / "checkpoints" / "last")
 
 
+@pytest.mark.usefixtures("quick_processes")
 class TestLock:
     LONG = ("training.epochs=30", "training.checkpoint_every_steps=1")
 

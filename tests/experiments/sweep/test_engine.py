@@ -120,6 +120,7 @@ def wait_for(condition: Callable[[], bool], *, seconds: float = 300) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_run_goes_on_after_all_that_can_happen_to_it(tmp_path: Path, workers: list[int]) -> None:
     recipe, runs = write_recipe(tmp_path), tmp_path / "runs"
     own, bad = f"training.steps={STEPS}", "optimizer.learning_rate=1e30"

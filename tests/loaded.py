@@ -1,0 +1,208 @@
+"""Python processes that start with everything loaded: forks of one that has imported it.
+
+A process of the command line spends three seconds on imports before it does anything. With
+`quick_processes`, what `subprocess` starts as `python -m MODULE` is a fork of a process that waits
+with torch and the package loaded: a child of the caller as before, with its own id, streams,
+environment, session and exit code. Ctrl-C is not ignored there and a terminal is its own, so that
+no `preexec_fn` is called. Other programs are started as ever; so is everything where coverage is
+measured, and where processes cannot be handed over (Linux can).
+"""
+
+import array
+import atexit
+import ctypes
+import fcntl
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.checkpoint.state_dict_saver",
+    "torch.distributed.checkpoint.state_dict_loader",
+    "torch._dynamo",
+    "filelock",
+    "sphereface2.cli",
+    "sphereface2.runs.train",
+    "sphereface2.runs.evaluate",
+    "sphereface2.datatools.group",
+    "sphereface2.training.progress",
+)
+LAUNCHER = "torch.distributed.run"  # starts processes itself
+_SET_CHILD_SUBREAPER = 36  # of prctl(2)
+_LONGEST = 1 << 18  # bytes of a request
+_start_process = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+
+@contextmanager
+def quick_processes() -> Iterator[None]:
+    """Within this, `python -m MODULE` starts in a moment."""
+    if sys.platform != "linux" or "COVERAGE_PROCESS_CONFIG" in os.environ:
+        yield
+        return
+    _hand_over_to(_waiting())
+    try:
+        yield
+    finally:
+        subprocess.Popen._execute_child = _start_process  # type: ignore[attr-defined]
+
+
+@cache
+def _waiting() -> socket.socket:
+    """The socket of the process that waits; it ends with this one."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    words = [sys.executable, "-m", "tests.loaded", str(its.fileno())]
+    root = Path(__file__).parent.parent
+    process = subprocess.Popen(words, pass_fds=[its.fileno()], cwd=root, stdin=subprocess.DEVNULL)
+    its.close()
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+def _hand_over_to(waiting: socket.socket) -> None:
+    """Let `subprocess` ask the waiting process for what it can start."""
+    lock = threading.Lock()
+    names = _start_process.__code__.co_varnames[1 : _start_process.__code__.co_argcount]
+
+    def start(self: "subprocess.Popen[Any]", *arguments: Any) -> None:
+        given = dict(zip(names, arguments, strict=True))
+        words = _module_and_words(given["args"])
+        if words is None or given["pass_fds"] or given["shell"]:
+            _start_process(self, *arguments)
+            return
+        request = {
+            "words": words,
+            "folder": os.fspath(given["cwd"] or Path.cwd()),
+            "environment": dict(os.environ if given["env"] is None else given["env"]),
+            "session": given["start_new_session"],
+        }
+        ends = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        streams = [number if end == -1 else end for number, end in enumerate(ends)]
+        with lock:
+            # The process that waits starts it, and leaves it to us.
+            _prctl(_SET_CHILD_SUBREAPER, 1)
+            try:
+                rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))
+                waiting.sendmsg([json.dumps(request).encode()], [rights])
+                self.pid = int(waiting.recv(32))
+            finally:
+                _prctl(_SET_CHILD_SUBREAPER, 0)
+        self._child_created = True  # type: ignore[attr-defined]
+        self._close_pipe_fds(  # type: ignore[attr-defined]
+            *(given[f"p2c{way}"] for way in ("read", "write")),
+            *(given[f"c2p{way}"] for way in ("read", "write")),
+            *(given[f"err{way}"] for way in ("read", "write")),
+        )
+
+    subprocess.Popen._execute_child = start  # type: ignore[attr-defined]
+
+
+def _module_and_words(arguments: Any) -> list[str] | None:
+    """What stands after `python -m`, if that is what the arguments are."""
+    if isinstance(arguments, str | bytes | os.PathLike):
+        return None
+    words = [os.fspath(word) for word in arguments]
+    if words[0] != sys.executable:
+        return None
+    words = [word for word in words[1:3] if word != "-u"] + words[3:]
+    return words[1:] if words[:1] == ["-m"] else None
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def _next_request(asked: socket.socket) -> tuple[dict[str, Any], Sequence[int]]:
+    """Wait for requests; returns in a fork for each one, and never in the process that waits."""
+    while True:
+        message, rights, _, _ = asked.recvmsg(_LONGEST, socket.CMSG_SPACE(3 * 4))
+        if not message:  # whoever asks has ended
+            os._exit(0)
+        streams = array.array("i")
+        streams.frombytes(rights[0][2])
+        tells, number = os.pipe()
+        may_begin, begin = os.pipe()
+        between = os.fork()
+        if between == 0:
+            own = os.fork()
+            if own != 0:
+                os.write(number, b"%d" % own)
+                os._exit(0)
+            for each in (tells, number, begin):
+                os.close(each)
+            os.read(may_begin, 1)
+            os.close(may_begin)
+            asked.close()
+            return json.loads(message), streams
+        os.waitpid(between, 0)  # from now on it is a child of the one that asks
+        asked.send(os.read(tells, 32))
+        for each in (tells, number, may_begin, begin, *streams):
+            os.close(each)  # and it begins
+
+
+def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
+    """Do in this fork what a new process does before its program begins."""
+    if request["session"]:
+        os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    for stream in streams:
+        os.close(stream)
+    if request["session"] and os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    sys.path[0] = request["folder"]
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        # As Python itself opens them: a terminal and stderr by lines.
+        opened = os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)
+        opened.reconfigure(line_buffering=number == 2 or os.isatty(number))
+        setattr(sys, name, opened)
+        setattr(sys, f"__{name}__", opened)
+
+
+def main(number: str) -> None:
+    """Load everything, wait, and be what is asked for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in MODULES:
+        importlib.import_module(name)
+    gc.freeze()
+    request, streams = _next_request(socket.socket(fileno=int(number)))
+    _become(request, streams)
+    if request["words"][0] == LAUNCHER:
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:  # one more that waits, before the launcher has threads
+            ours.close()
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            request, streams = _next_request(its)
+            _become(request, streams)
+        else:
+            its.close()
+            _hand_over_to(ours)
+    sys.argv = request["words"]
+    runpy.run_module(request["words"][0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
