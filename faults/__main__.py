@@ -14,13 +14,8 @@ FUZZ = {True: 20_000, False: 1_000_000}  # inputs, if it is to be quick and if n
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("programs", nargs="*", metavar="NAME", help=", ".join(PROGRAMS))
-    given = parser.parse_args()
-    unknown = set(given.programs) - set(PROGRAMS)
-    if unknown:
-        parser.error(f"unknown program {min(unknown)} (known: {', '.join(PROGRAMS)})")
-    names = given.programs or PROGRAMS
+    given = arguments(__doc__, PROGRAMS, metavar="NAME").parse_args()
+    names = given.names or PROGRAMS
     failed = []
     for number, name in enumerate(names, 1):
         print(f"[{number}/{len(names)}] python -m faults.{name}", flush=True)

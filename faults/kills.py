@@ -437,16 +437,11 @@ def try_enrolments(outcomes: Outcomes, work: Path, *, kills: int, seed: int = 0)
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("scenes", nargs="*", metavar="TASK", help=", ".join(SCENES))
-    given = parser.parse_args()
-    for name in given.scenes:
-        if name not in SCENES:
-            parser.error(f"unknown task {name} (known: {', '.join(SCENES)})")
+    given = arguments(__doc__, SCENES, metavar="TASK").parse_args()
     outcomes = Outcomes(given.work / "kills.json")
-    if not given.scenes:
+    if not given.names:
         try_enrolments(outcomes, given.work, kills=4 if given.quick else 40, seed=given.seed)
-    for name in given.scenes or SCENES:
+    for name in given.names or SCENES:
         try_scene(SCENES[name], outcomes, given.work, seed=given.seed, quick=given.quick)
     finish(outcomes)
 

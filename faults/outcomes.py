@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -85,9 +88,20 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def arguments(description: str | None) -> argparse.ArgumentParser:
-    """The options that every program takes."""
+def arguments(
+    description: str | None, names: Iterable[str] = (), *, metavar: str = "CASE"
+) -> argparse.ArgumentParser:
+    """The options that every program takes, and the names of its parts, of which some may do.
+
+    A program that is told to end leaves none of its processes behind.
+    """
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    known = list(names)
+    if known:
+        parser.add_argument(
+            "names", nargs="*", choices=known, metavar=metavar, help=", ".join(known)
+        )
     parser.add_argument("--work", type=Path, default=WORK, help="folder of outcomes and scratch")
     parser.add_argument("--quick", action="store_true", help="a short selection")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn at random")

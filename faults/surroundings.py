@@ -462,15 +462,10 @@ CASES = {
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
-    given = parser.parse_args()
-    for name in given.cases:
-        if name not in CASES:
-            parser.error(f"unknown case {name} (known: {', '.join(CASES)})")
+    given = arguments(__doc__, CASES).parse_args()
     outcomes = Outcomes(given.work / "surroundings.json")
     bench = Bench(given.work.resolve(), outcomes, given.seed, given.quick)
-    for name in given.cases or CASES:
+    for name in given.names or CASES:
         try:
             CASES[name](bench)
         except CannotTryError as error:

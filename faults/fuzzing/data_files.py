@@ -9,7 +9,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import cv2
@@ -24,7 +24,17 @@ from sphereface2.data.sources.image_file import decode_photo, ending_of, look
 from sphereface2.data.sources.image_list import ImageList
 from sphereface2.data.sources.parquet import ParquetImages, ParquetWriter
 from sphereface2.data.sources.recordio import RecordIO, names_of_people
-from sphereface2.data.sources.recordio_writer import RecordWriter, to_frames
+from sphereface2.data.sources.recordio_writer import (
+    FIRST,
+    LAST,
+    LENGTH_BITS,
+    MAGIC,
+    MAX_LENGTH,
+    MIDDLE,
+    WHOLE,
+    RecordWriter,
+    to_frames,
+)
 from sphereface2.evaluation.embedding_files import HEADER, read_embeddings
 from sphereface2.evaluation.protocols.groups import Groups
 from sphereface2.evaluation.protocols.ijb import IjbC
@@ -35,6 +45,7 @@ from sphereface2.evaluation.protocols.tinyface import LISTS, TinyFace
 
 _LOOKED_AT = 4  # images of a source that are decoded
 _MEASURED = 64  # images of a benchmark up to which it is measured
+_MAGIC = struct.pack("<I", MAGIC)
 
 
 def picture(ending: str = ".png", side: int = 12, seed: int = 0) -> bytes:
@@ -55,15 +66,61 @@ def _records(folder: Path) -> list[list[bytes]]:
     writer.close()
     rec, idx = path.read_bytes(), path.with_suffix(".idx").read_bytes()
     header = struct.pack("<IfQQ", 0, 3.0, 1, 0)
-    split = to_frames(header + b"ab\0\0" + struct.pack("<I", 0xCED7230A) + picture())
-    return [[rec, idx, b"Ada\nBen\n"], [rec], [split], [to_frames(header + picture())]]
+    split = to_frames(header + b"ab\0\0" + _MAGIC + picture())
+    whole = to_frames(header + picture())
+    # Lengths beyond the end of the file, which the .idx, a split record or nobody guards.
+    last = split.rindex(_MAGIC) + 4
+    beyond = [_longer(whole, 4), _longer(split, last)]
+    return [
+        [rec, idx, b"Ada\nBen\n"], [rec], [split], [whole],
+        *([each, b"0\t0\n"] for each in beyond), *([each] for each in beyond),
+    ]  # fmt: skip
+
+
+def _longer(frames: bytes, place: int) -> bytes:
+    """Frames, of which the one whose length stands at `place` announces all that it can."""
+    (word,) = struct.unpack_from("<I", frames, place)
+    return frames[:place] + struct.pack("<I", word | MAX_LENGTH - 3) + frames[place + 4 :]
 
 
 def _read_records(folder: Path, parts: Sequence[bytes]) -> None:
     write_parts(folder, ["a.rec", "a.idx", "a.people.txt"], parts)
-    images = RecordIO(path=str(folder / "a.rec"), on_bad_image="skip")
-    _use(images)
-    names_of_people(images)
+    try:
+        images = RecordIO(path=str(folder / "a.rec"), on_bad_image="skip")
+        whole = set(_bodies(part(parts, 0)))
+        for number in range(min(len(images), _MEASURED)):
+            assert bytes(images.encoded(number)) in whole, "an image that its frame does not hold"
+        _use(images)
+        names_of_people(images)
+    finally:
+        _resume_writing(folder / "b.rec", part(parts, 0))
+
+
+def _bodies(rec: bytes) -> Iterator[bytes]:
+    """The image of every whole record, wherever it stands: the format as a plain loop."""
+    for start in range(0, len(rec) - 7, 4):
+        frames: list[bytes] = []
+        place = start
+        while rec[place : place + 4] == _MAGIC:
+            word = int.from_bytes(rec[place + 4 : place + 8], "little")
+            kind, end = word >> LENGTH_BITS, place + 8 + (word & MAX_LENGTH)
+            if kind not in ((MIDDLE, LAST) if frames else (WHOLE, FIRST)) or end > len(rec):
+                break
+            frames.append(rec[place + 8 : end])
+            if kind in (WHOLE, LAST):
+                payload = _MAGIC.join(frames)
+                yield payload[24 + 4 * int.from_bytes(payload[:4], "little") :]
+                break
+            place = end + -end % 4
+
+
+def _resume_writing(path: Path, written: bytes) -> None:
+    """What a killed conversion has left is cut where it is not whole, and never filled up."""
+    left = path.with_name(f"{path.name}.part")
+    left.write_bytes(written)
+    writer = RecordWriter(path, resume=True)
+    writer.close()
+    assert not writer.written or left.stat().st_size <= len(written), "filled up"
 
 
 def _use(images: EncodedImages) -> None:

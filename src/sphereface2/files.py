@@ -269,8 +269,14 @@ def put_in_place(made: Path, place: Path, *, durable: bool = True) -> None:
             raise
     if durable:
         _sync(place.parent)
-    if place.is_dir():
-        remove(old)
+    remove_replaced(place)
+
+
+def remove_replaced(place: Path) -> None:
+    """Remove the folder that stood aside for the one at `place`: a kill can leave it there."""
+    with suppress(OSError):  # the new one is in place: the work is done
+        if place.is_dir():
+            remove(_old(place))
 
 
 def whole_folder(place: Path) -> Path:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from sphereface2.data.sources.image_file import look
 from sphereface2.data.sources.recordio import RecordIO
-from sphereface2.data.sources.recordio_writer import to_frames
+from sphereface2.data.sources.recordio_writer import RecordWriter, to_frames
 from sphereface2.datatools.group.people import Journal
 from sphereface2.datatools.group.store import FaceStore
 from sphereface2.evaluation.embedding_files import read_embeddings
@@ -25,7 +26,8 @@ from sphereface2.evaluation.protocols.megaface import read_megaface
 from sphereface2.experiments.sweep.plan import seeds_of_text
 from sphereface2.galleries.gallery import NewPhoto
 from sphereface2.galleries.opening import open_gallery
-from sphereface2.runs.folder import read_history
+from sphereface2.models.folder import faults_of_tensors
+from sphereface2.runs.folder import read_history, run_lock
 from sphereface2.training.checkpoint import load_checkpoint
 
 DEEP = b"[" * 100_000
@@ -260,3 +262,33 @@ def test_lists_of_megaface_are_read_as_before(tmp_path: Path) -> None:
     for name, content in lists.items():
         (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
     assert read_megaface(tmp_path, size=1).distractor_names == ["c"]
+
+
+def test_a_begun_rec_with_a_record_that_is_not_whole_is_cut_there(tmp_path: Path) -> None:
+    sound = to_frames(struct.pack("<IfQQff", 2, 0, 0, 0, 0, 0)) + to_frames(
+        struct.pack("<IfQQ", 0, 1, 1, 0) + b"image"
+    )
+    part = tmp_path / "a.rec.part"
+    for damaged in (b"short", struct.pack("<IfQQ", 0, float("inf"), 2, 0) + b"image"):
+        part.write_bytes(sound + to_frames(damaged))
+        writer = RecordWriter(tmp_path / "a.rec", resume=True)
+        writer.close()
+        assert writer.written == 1
+        assert part.read_bytes() == sound
+
+
+def test_who_opens_a_run_removes_what_a_killed_export_left_aside(tmp_path: Path) -> None:
+    for place in ("model", ".model.replaced", "checkpoints/.last.replaced"):
+        (tmp_path / place).mkdir(parents=True)
+    with run_lock(tmp_path):
+        pass
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    # The checkpoint that stands aside is the only one, so that it stays.
+    assert left == {"model", "checkpoints", "checkpoints/.last.replaced"}
+
+
+def test_weights_that_cannot_be_opened_again_are_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    refused = pytest.raises(OSError, match=r"a.safetensors cannot be read \(unable to open")
+    with refused, faults_of_tensors(path):
+        torch.UntypedStorage.from_file(str(path), False, 8)

@@ -610,5 +610,7 @@ def _create(folder: Path, name: str, model: str, dim: int) -> None:
                 )
                 state = "INSERT INTO state VALUES (?, ?, ?, 0, 0, 0)"
                 db.execute(state, (identity, model, dim))
+                # To close it would do the same, and be silent if it fails.
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
                 db.close()

@@ -117,7 +117,8 @@ class PartsFile:
             if not count:
                 return np.empty((0, self.unit // 4), dtype=np.float32)
             shape = (self.units(), self.unit // 4)
-            mapped = np.memmap(self.path, np.float32, "r", HEADER, shape).view(np.ndarray)
+            with naming(self.path):
+                mapped = np.memmap(self.path, np.float32, "r", HEADER, shape).view(np.ndarray)
             self._mapped = mapped
         return mapped[:count]
 

@@ -21,7 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.preprocessing import Preprocessing
-from sphereface2.files import is_locked, parse_json, read_note, replacing, write_atomically
+from sphereface2.files import (
+    is_locked,
+    naming,
+    parse_json,
+    read_note,
+    replacing,
+    write_atomically,
+)
 from sphereface2.models.embedder import BatchEmbedder, MissingImageError, NetworkEmbedder
 from sphereface2.models.runtimes import (
     GRAPHS,
@@ -375,7 +382,7 @@ def _load_weights(folder: Path, config: dict[str, Any]) -> TorchModel:
             f"{folder} is a model for torch, which is not installed: pip install torch, or bring "
             "it as ONNX from where torch is (sphereface2 export MODEL OUT --to onnx)"
         ) from None
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
     from safetensors.torch import load_file
 
     from sphereface2.backbones import backbone_options, build_backbone
@@ -387,15 +394,13 @@ def _load_weights(folder: Path, config: dict[str, Any]) -> TorchModel:
         preprocessing, flip = _preprocessing(config["preprocessing"]), _flip(config)
     # On meta nothing is allocated, so the file's shapes are checked before any memory is taken.
     weights = folder / WEIGHTS
-    try:
+    with faults_of_tensors(weights):
         with safe_open(weights, framework="pt") as file:
             found = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
         wrong = differences(found, expected)
         if wrong:
             raise ValueError(f"{weights} does not fit the backbone {name} of {CONFIG}: {wrong[0]}")
         state = load_file(weights)
-    except SafetensorError as error:
-        raise ValueError(f"{weights} is damaged or cut short: {error}") from None
     with torch.device("meta"):
         backbone = build_backbone(name, **options)
     backbone.to_empty(device="cpu")
@@ -404,6 +409,20 @@ def _load_weights(folder: Path, config: dict[str, Any]) -> TorchModel:
     with _faults_of(folder / CONFIG):
         _check_input_size(preprocessing, backbone)
     return TorchModel(name, preprocessing, config, flip, backbone, options)
+
+
+@contextmanager
+def faults_of_tensors(path: Path) -> Iterator[None]:
+    """What is wrong with a file of safetensors, with its path."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged or cut short: {error}") from None
+    except RuntimeError as error:  # torch opens the file once more, by itself
+        reason = str(error).splitlines()[0]
+        raise OSError(f"{path} cannot be read ({reason}); run the same command again") from None
 
 
 @contextmanager
@@ -431,17 +450,20 @@ def weights_digest(folder: Path | str) -> str:
     model.
     """
     path = network_file(folder)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
+    digest = _file_digest(path)
     if path.name == WEIGHTS:
         return digest.hexdigest()
     if path.name == OPENVINO:
-        with (path.parent / OPENVINO_WEIGHTS).open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(_file_digest(path.parent / OPENVINO_WEIGHTS).digest())
     config = _read_config(Path(folder) / CONFIG)
     told = [config.get("preprocessing"), config.get("graph")]
     digest.update(json.dumps(told, sort_keys=True).encode())
     return digest.hexdigest()
+
+
+def _file_digest(path: Path) -> hashlib._Hash:
+    with naming(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256")
 
 
 def store_calibration(folder: Path | str, calibration: Mapping[str, Any]) -> None:
@@ -481,7 +503,8 @@ def stored_calibration(folder: Path | str) -> dict[str, Any] | None:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        config = parse_json(path.read_text(encoding="utf-8"))
+        with naming(path):
+            config = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(config, dict) or config.get("format") != FORMAT:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -25,7 +24,7 @@ from sphereface2.backbones.backbone import halved
 from sphereface2.backbones.iresnet import IResNet
 from sphereface2.backbones.mobilefacenet import MobileFaceNet
 from sphereface2.data.preprocessing import PerChannel, Preprocessing
-from sphereface2.models.folder import differences, save_model
+from sphereface2.models.folder import differences, faults_of_tensors, save_model
 from sphereface2.models.foreign_names import LAYOUTS, Layout, neutral
 from sphereface2.registry import look_up
 
@@ -139,10 +138,8 @@ def read_tensors(path: Path) -> Tensors:
     with path.open("rb") as file:
         start = file.read(16)
     if start[8:9] == b"{":
-        try:
+        with faults_of_tensors(path):
             return load_file(path)
-        except SafetensorError as error:
-            raise ValueError(f"{path} is damaged or cut short: {error}") from None
     if start[:4] != b"PK\x03\x04" and start[:1] != b"\x80":
         raise ValueError(
             f"{path} is not a file of weights that can be read: it is neither what torch.save nor "

@@ -13,7 +13,15 @@ from sphereface2.config.schema import RunConfig, dump_config, load_config
 from sphereface2.data.mixing import NoisyLabels
 from sphereface2.data.sources.source import BadImage
 from sphereface2.evaluation.pair_scores import SCORES
-from sphereface2.files import Lock, LockedError, file_lock, parse_json, read_note, write_atomically
+from sphereface2.files import (
+    Lock,
+    LockedError,
+    file_lock,
+    parse_json,
+    read_note,
+    remove_replaced,
+    write_atomically,
+)
 from sphereface2.models.folder import CONFIG as MODEL_CONFIG
 from sphereface2.models.folder import IN_RUN, RUN_CONFIG, RUN_LOCK, WEIGHTS
 from sphereface2.training.checkpoint import Change
@@ -70,6 +78,8 @@ def run_lock(folder: Path, *, patience: float = 1.0) -> Iterator[Lock]:
                 f"process {pid} on {host} is training here: {folder} is its own until it ends; "
                 f"wait for it, or stop it there with 'kill {pid}', which keeps a checkpoint"
             ) from None
+        for place in (MODEL, f"{CHECKPOINTS}/last", f"{CHECKPOINTS}/best"):
+            remove_replaced(folder / place)  # left by an owner that was killed
         yield lock
 
 

@@ -174,7 +174,8 @@ def _read_facts(folder: Path) -> tuple[Checkpoint, dict[str, tuple[int, str]]]:
     if not place.exists():
         raise FileNotFoundError(f"there is no checkpoint {folder}; start the training again")
     try:
-        values = parse_json((place / _FACTS).read_text(encoding="utf-8"))
+        with naming(place / _FACTS):
+            values = parse_json((place / _FACTS).read_text(encoding="utf-8"))
         # Earlier ones have none; and if a flipped bit hides its name, that name is not known.
         digest = values.pop("digest", None)
         if digest and values["format"] == _FORMAT and digest != _facts_digest(values):
@@ -184,7 +185,7 @@ def _read_facts(folder: Path) -> tuple[Checkpoint, dict[str, tuple[int, str]]]:
         entries = (
             {name: (size, digest) for name, (size, digest) in files.items()} if checkpoint else {}
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
         raise _damaged(place, " or no checkpoint") from None
     if checkpoint is None:
         raise ValueError(
@@ -212,7 +213,10 @@ def load_tensors(
     with team.together():
         _check_digests(folder, share=(team.rank, team.world))
         try:
-            saved = {k: v for k, v in saved_shapes(place).items() if k.startswith(part)}
+            with naming(place):
+                saved = {k: v for k, v in saved_shapes(place).items() if k.startswith(part)}
+        except OSError:
+            raise
         except Exception:  # a broken pickle raises any kind of error
             raise _damaged(place, ": its index cannot be read") from None
         for name in sorted({*saved, *tensors}):

@@ -326,10 +326,12 @@ class Team:
         state = {
             name: self._whole(tensor.detach(), rows.get(name)) for name, tensor in tensors.items()
         }
+        with self.together():
+            reader = _reader(folder)
         with _file_errors(
             f"{folder} is damaged; restore it or start the training again", ValueError
         ):
-            load(state, storage_reader=_reader(folder), no_dist=self.is_alone)
+            load(state, storage_reader=reader, no_dist=self.is_alone)
 
     def _whole(self, tensor: Tensor, rows: int | None) -> Tensor:
         """A rank's rows as part of a tensor over all ranks, which checkpoints can cut again."""
@@ -371,10 +373,12 @@ def _reader(folder: Path) -> FileSystemReader:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
+    # The original unpickles whatever stands in the file. Read here, once: if that fails later, on
+    # one rank, torch prints a traceback and lets that rank continue without the others.
+    metadata: Metadata = load_metadata(folder / ".metadata")
+
     class Reader(FileSystemReader):
         def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-            # The original unpickles whatever stands in the file.
-            metadata: Metadata = load_metadata(folder / ".metadata")
             metadata.storage_meta = StorageMeta(load_id=self.load_id)
             return metadata
 

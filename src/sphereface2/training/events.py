@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from sphereface2.files import write_atomically
+from sphereface2.files import naming, write_atomically
 from sphereface2.workers import install_command
 
 if TYPE_CHECKING:
@@ -136,8 +136,9 @@ class JsonLines(Events):
 
     def _write(self, kind: str, record: TrainingRecord | EvaluationRecord | Notice) -> None:
         assert self._file is not None
-        self._file.write(json.dumps(_plain({"kind": kind, **asdict(record)})) + "\n")
-        self._file.flush()
+        with naming(self.path):
+            self._file.write(json.dumps(_plain({"kind": kind, **asdict(record)})) + "\n")
+            self._file.flush()
 
 
 class TensorBoard(Events):

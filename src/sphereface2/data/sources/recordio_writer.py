@@ -114,8 +114,10 @@ class RecordWriter(ImageWriter):
             starts, end = record_starts(view)
             for key, start in enumerate(starts):
                 payload = from_frames(view, start)
+                if len(payload) < HEADER.size:
+                    return start  # as a power cut leaves it
                 flag, label, _, _ = HEADER.unpack_from(payload)
-                if flag and key:
+                if key and (flag or not label.is_integer()):
                     return start  # identities: the last attempt had come this far
                 if key:
                     self._note(int(label), key, payload[HEADER.size :])
