@@ -1,20 +1,28 @@
 """Which step of a training is exported, how it was chosen, and where that is said."""
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from sphereface2.cli import app
 from sphereface2.config.schema import RunConfig, load_config
 from sphereface2.data.pairs.drawn import SET_ASIDE
+from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.evaluation.results import EvaluationResult
-from sphereface2.models.folder import load_model
+from sphereface2.models.discriminant import discriminant_axes
+from sphereface2.models.folder import find_model, load_model, weights_digest
+from sphereface2.models.unit_rows import unit_rows
 from sphereface2.runs import folder as run_folder
 from sphereface2.runs import train as runs
+from sphereface2.runs.calibrate import learned_bias
 from sphereface2.runs.evaluate import evaluate
+from sphereface2.runs.folder import read_history
 from sphereface2.training.result import ModelStep, Which
 from tests.evaluation.test_protocols import faces
 from tests.runs.test_runs import NO_SETS, SMALL, stop_at
@@ -187,6 +195,67 @@ class TestRuns:
         for checkpoint in whole:
             reported = evaluate(tmp_path / "run", checkpoint=checkpoint).result.rows[0]
             assert reported.accuracy == logged(tmp_path / "run")[-1]["metrics"]["reported"]
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+class TestDiscriminant:
+    def test_the_axes_of_the_exported_network_are_weighed(
+        self, last: Path, crops: Path, tmp_path: Path
+    ) -> None:
+        """A finished run exports again, from the same weights, and back."""
+        run = shutil.copytree(last, tmp_path / "run")
+        before, kept = load_model(run), bytes_of(run / "checkpoints")
+        assert runs.resume(run, overrides=["training.discriminant=true"]).steps == 9
+        after = load_model(run)
+        learnt = ImageFolder(path=crops / "learnt")
+        images = [learnt[number][0] for number in range(len(learnt))]
+        raw = before.embedder().embed(images)
+        wanted = unit_rows(raw @ discriminant_axes(raw, learnt.labels), source="")
+        assert np.allclose(after.embed(images), wanted, atol=1e-5)
+        assert not np.allclose(after.embed(images), before.embed(images), atol=0.1)
+        assert bytes_of(run / "checkpoints") == kept
+        assert after.config["extra"]["discriminant"] is True
+        assert learned_bias(before.config["extra"], read_history(run)) is not None
+        assert learned_bias(after.config["extra"], read_history(run)) is None
+        with pytest.raises(ValueError, match=r"weighed the axes .*start_classes=means"):
+            runs.train(
+                load_config(last, [f"training.start_from={run}", "training.start_classes=same"]),
+                tmp_path / "new",
+            )
+        digest = weights_digest(find_model(run))
+        assert runs.resume(run).was_finished
+        assert weights_digest(find_model(run)) == digest
+        runs.resume(run, overrides=["training.discriminant=false"])
+        assert weights_digest(find_model(run)) == weights_digest(find_model(last))
+
+    def test_a_training_that_is_given_it_ends_with_such_axes(
+        self, last: Path, tmp_path: Path
+    ) -> None:
+        runs.train(load_config(last, ["training.discriminant=true"]), tmp_path / "new")
+        run = shutil.copytree(last, tmp_path / "run")
+        runs.resume(run, overrides=["training.discriminant=true"])
+        one, other = (weights_digest(find_model(each)) for each in (tmp_path / "new", run))
+        assert one == other
+
+    def test_of_many_images_whole_people_are_taken(
+        self, last: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[tuple[int, ...]] = []
+
+        def axes(embeddings: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+            seen.append((len(embeddings), *np.bincount(labels)[np.unique(labels)]))
+            return np.eye(embeddings.shape[1])
+
+        monkeypatch.setattr(runs, "_AXES_IMAGES", 15)
+        monkeypatch.setattr(runs, "discriminant_axes", axes)
+        runs.resume(
+            shutil.copytree(last, tmp_path / "run"), overrides=["training.discriminant=true"]
+        )
+        assert seen == [(12, 4, 4, 4)]
 
 
 class TestSetAside:

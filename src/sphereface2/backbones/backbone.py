@@ -42,6 +42,12 @@ class Backbone(nn.Module):
         """The embeddings of images that have the right shape."""
         raise NotImplementedError  # every backbone defines its own
 
+    def last_layers(self) -> tuple[nn.Linear, nn.BatchNorm1d | None]:
+        """The layers that end the network: its projection and the norm of the embedding, if any."""
+        *_, linear = (module for module in self.modules() if isinstance(module, nn.Linear))
+        *_, last = self.children()
+        return linear, last if isinstance(last, nn.BatchNorm1d) else None
+
 
 def summed_embeddings(backbone: nn.Module, inputs: Tensor, *, flip: bool) -> Tensor:
     """The (B, D) embeddings of inputs; with `flip`, each plus that of its mirror image.

@@ -197,6 +197,11 @@ class TrainingConfig(_Section):
     average: AverageConfig | None = Field(
         default=None, description="average the network's weights; null: take the last ones"
     )
+    discriminant: Switch = Field(
+        default=False,
+        description="weigh the embedding's axes in the exported model by how well they tell the "
+        "training people apart (linear discriminant analysis)",
+    )
     compile: Switch = Field(
         default=False,
         description="compile the network and the head's maps, which takes a compiler and minutes "

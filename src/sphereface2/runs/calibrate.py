@@ -60,8 +60,9 @@ def learned_bias(
     """(b, r, t) of the SphereFace2 head that a model was trained with, or None.
 
     b is `head_bias` of the model folder, or else the last one logged up to the step of the model.
+    A model whose axes were weighed (`training.discriminant`) has other cosines than the head saw.
     """
-    head = extra.get("head")
+    head = None if extra.get("discriminant") else extra.get("head")
     if not isinstance(head, Mapping) or not str(head.get("name", "")).startswith("sphereface2"):
         return None
     bias = extra.get("head_bias")

@@ -163,11 +163,12 @@ def read_changes(folder: Path) -> list[dict[str, Any]]:
     return _read_lines(folder / CHANGES)
 
 
-def is_exported(folder: Path, *, steps: int) -> bool:
-    """Whether the model of a training of so many steps is there, whole."""
+def is_exported(folder: Path, *, steps: int, discriminant: bool) -> bool:
+    """Whether the model of a training of so many steps is there, whole and with such axes."""
     try:
-        config = parse_json((folder / MODEL / MODEL_CONFIG).read_bytes())
-        return (folder / MODEL / WEIGHTS).is_file() and config["extra"]["steps"] == steps
+        extra = parse_json((folder / MODEL / MODEL_CONFIG).read_bytes())["extra"]
+        is_such = extra["steps"] == steps and extra.get("discriminant", False) == discriminant
+        return is_such and (folder / MODEL / WEIGHTS).is_file()
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

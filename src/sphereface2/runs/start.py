@@ -189,7 +189,14 @@ def _load_classes(
                 f"training.start_classes=same needs a run with class weights; {run} is not one: "
                 "training.start_classes=means makes them from the images"
             ) from None
-        which = (load_model(run).config.get("extra") or {}).get("model_step", {}).get("which")
+        extra = load_model(run).config.get("extra") or {}
+        if extra.get("discriminant"):
+            raise ValueError(
+                f"training.start_classes=same needs the network that the class weights of {run} "
+                "were trained with, and training.discriminant has weighed the axes of its model "
+                "since: training.start_classes=means makes them from the images"
+            )
+        which = extra.get("model_step", {}).get("which")
         place = run / CHECKPOINTS / ("best" if which == "best" else "last")
         require_same_people(load_checkpoint(place), settings, run)
         is_same_head = run_config(run).head.name == config.head.name

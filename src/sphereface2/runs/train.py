@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from sphereface2.backbones import Backbone, backbone_options, build_backbone
@@ -31,7 +32,7 @@ from sphereface2.data.pairs.drawn import SET_ASIDE
 from sphereface2.data.pairs.verification_set import VerificationSet
 from sphereface2.data.preprocessing import Preprocessing, preprocessing_of
 from sphereface2.data.sources import SOURCES
-from sphereface2.data.sources.source import bad_images, notes_on
+from sphereface2.data.sources.source import Faces, bad_images, notes_on
 from sphereface2.evaluation.results import (
     installed_versions,
 )
@@ -40,9 +41,10 @@ from sphereface2.evaluation.verification import measure_all
 from sphereface2.files import Lock, require_writable, write_atomically
 from sphereface2.heads import Head, build_head, head_options
 from sphereface2.heads.sharding import class_shards
+from sphereface2.models.discriminant import apply_axes, discriminant_axes
 from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.folder import save_model
-from sphereface2.progress import Watch, unwatched
+from sphereface2.progress import Progress, Watch, unwatched
 from sphereface2.registry import look_up, resolve_options
 from sphereface2.reporting.pages.verification import CHANGED
 from sphereface2.runs.folder import (
@@ -83,6 +85,8 @@ from sphereface2.training.distributed import current_team, is_restarted
 from sphereface2.training.events import Events, Notice
 from sphereface2.training.result import ModelStep, TrainingResult
 from sphereface2.training.trainer import Trainer
+
+_AXES_IMAGES = 50_000  # tell the worth of a few hundred axes well, in a minute or so
 
 
 def train(
@@ -129,7 +133,7 @@ def train(
                 # First, so that whatever has our config is known as a run of ours.
                 (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
                 write_atomically(folder / CONFIG, dump_config(config))
-        return _run(trainer, config, folder, resume=False)
+        return _run(trainer, config, folder, resume=False, watch=watch)
 
 
 def _began_with(config: RunConfig, folder: Path) -> bool:
@@ -170,7 +174,7 @@ def resume(
             changes = changed_settings(
                 before, config_settings(config), run=folder, overrides=overrides
             )
-        is_over = checkpoint is not None and _is_over(folder, checkpoint, changes)
+        is_over = checkpoint is not None and _is_over(folder, config, checkpoint, changes)
         if checkpoint is not None and is_over:
             _refuse_idle_changes(folder, config, checkpoint, changes)
             # No checkpoint follows that has what was changed since: the run's own list has.
@@ -196,14 +200,20 @@ def resume(
         if checkpoint is None and read_history(folder):
             text = f"there is no checkpoint in {folder / CHECKPOINTS}: the run starts again"
             notices.append(Notice("restart", text))
-        return _run(trainer, config, folder, resume=checkpoint is not None, notices=notices)
+        is_begun = checkpoint is not None
+        return _run(trainer, config, folder, resume=is_begun, watch=watch, notices=notices)
 
 
-def _is_over(folder: Path, checkpoint: Checkpoint, changes: Sequence[Change]) -> bool:
+def _is_over(
+    folder: Path, config: RunConfig, checkpoint: Checkpoint, changes: Sequence[Change]
+) -> bool:
     """Whether nothing is left to do: trained, evaluated, exported, and not to be longer."""
     is_longer = any(change.changes_length for change in changes)
     is_done = checkpoint.finished and not is_longer
-    return current_team().from_first(lambda: is_done and is_exported(folder, steps=checkpoint.step))
+    wanted, steps = config.training.discriminant, checkpoint.step
+    return current_team().from_first(
+        lambda: is_done and is_exported(folder, steps=steps, discriminant=wanted)
+    )
 
 
 def _refuse_idle_changes(
@@ -453,6 +463,7 @@ def _run(
     folder: Path,
     *,
     resume: bool,
+    watch: Watch,
     notices: Sequence[Notice] = (),
 ) -> TrainingResult:
     """Train, and keep beside the run what was done to its images."""
@@ -473,7 +484,7 @@ def _run(
     if not result.interrupted:
         with team.together():
             if team.is_first:
-                _export(trainer, config, folder, result)
+                _export(trainer, config, folder, result, watch)
     return result
 
 
@@ -514,11 +525,16 @@ def _notices(trainer: Trainer, noisy: NoisyLabels | None, folder: Path) -> list[
     return found
 
 
-def _export(trainer: Trainer, config: RunConfig, folder: Path, result: TrainingResult) -> None:
+def _export(
+    trainer: Trainer, config: RunConfig, folder: Path, result: TrainingResult, watch: Watch
+) -> None:
     remove_judgements(folder)
-    backbone = trainer.backbone
+    backbone, training = trainer.backbone, config.training
     load_network(backbone, result.checkpoint, config)
-    average = config.training.average
+    if training.discriminant:
+        with watch("embedding training images to weigh the axes") as progress:
+            apply_axes(backbone, _axes(trainer, config, progress))
+    average = training.average
     save_model(
         folder / MODEL,
         backbone,
@@ -528,14 +544,32 @@ def _export(trainer: Trainer, config: RunConfig, folder: Path, result: TrainingR
         flip=config.evaluation.flip,
         extra={
             "head": config.head.model_dump(mode="json"),
-            "head_bias": _head_bias(trainer, result),
+            # It belongs to cosines before their axes were weighed.
+            "head_bias": None if training.discriminant else _head_bias(trainer, result),
             "people": trainer.head.num_classes,
             "steps": result.steps,
             "model_step": asdict(result.model_step),
             **({} if average is None else {"average": average.model_dump(exclude_none=True)}),
+            **({"discriminant": True} if training.discriminant else {}),
             **({} if trainer.state.start is None else {"start_from": trainer.state.start}),
         },
     )
+
+
+def _axes(trainer: Trainer, config: RunConfig, progress: Progress | None) -> NDArray[np.float64]:
+    """What the training images say of the embedding's axes: whole people, up to a number."""
+    labels = trainer.source.labels
+    chosen = np.flatnonzero(labels >= 0)
+    if len(chosen) > _AXES_IMAGES:
+        people = np.random.default_rng(config.seed).permutation(trainer.source.num_classes)
+        counts = np.bincount(labels[chosen], minlength=len(people))[people].cumsum()
+        some = people[: max(2, int(np.searchsorted(counts, _AXES_IMAGES)))]
+        chosen = np.flatnonzero(np.isin(labels, some))
+    embedder = embedder_of(config, trainer.backbone, trainer.update.preprocessing)
+    faces = Faces(trainer.source, chosen)
+    embeddings = embedder.embed(faces, missing="skip", progress=progress)
+    is_read = np.isfinite(embeddings).all(axis=1)
+    return discriminant_axes(embeddings[is_read], labels[chosen][is_read])
 
 
 def _head_bias(trainer: Trainer, result: TrainingResult) -> float | None:

@@ -48,6 +48,7 @@ _FREE = (
     "open_set.data.root",
     "training.accumulate",
     "training.checkpoint_every",
+    "training.discriminant",
     "training.evaluate_every",
     "training.log_every",
     "training.tensorboard",
