@@ -211,7 +211,7 @@ class TestDiscriminant:
         before, kept = load_model(run), bytes_of(run / "checkpoints")
         assert runs.resume(run, overrides=["training.discriminant=true"]).steps == 9
         after = load_model(run)
-        learnt = ImageFolder(path=crops / "learnt")
+        learnt = ImageFolder(path=str(crops / "learnt"))
         images = [learnt[number][0] for number in range(len(learnt))]
         raw = before.embedder().embed(images)
         wanted = unit_rows(raw @ discriminant_axes(raw, learnt.labels), source="")
