@@ -1,8 +1,10 @@
 """What all tests share: a folder of rendered pictures; the same people are rendered once."""
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,10 @@ from tests import loaded
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 # Under nohup a closed terminal is ignored, as the commands rightly do too: tests send it.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# Checkpoints are forced to the disk some ten thousand times, and in memory that takes no time.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,7 +36,7 @@ def _rendered_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def quick_processes() -> Iterator[None]:
-    """What the test starts as `python -m MODULE` has everything loaded."""
+    """The Python processes that the test starts have everything loaded."""
     with loaded.quick_processes():
         yield
 

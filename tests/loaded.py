@@ -1,11 +1,11 @@
 """Python processes that start with everything loaded: forks of one that has imported it.
 
 A process of the command line spends three seconds on imports before it does anything. With
-`quick_processes`, what `subprocess` starts as `python -m MODULE` is a fork of a process that waits
-with torch and the package loaded: a child of the caller as before, with its own id, streams,
-environment, session and exit code. Ctrl-C is not ignored there and a terminal is its own, so that
-no `preexec_fn` is called. Other programs are started as ever; so is everything where coverage is
-measured, and where processes cannot be handed over (Linux can).
+`quick_processes`, what `subprocess` starts as `python -m MODULE` or `python -c CODE` is a fork of a
+process that waits with torch and the package loaded: a child of the caller as before, with its own
+id, streams, environment, session and exit code. Ctrl-C is not ignored there and a terminal is its
+own, so that no `preexec_fn` is called. Other programs are started as ever; so is everything where
+coverage is measured, and where processes cannot be handed over (Linux can).
 """
 
 import array
@@ -49,7 +49,7 @@ _start_process = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
 @contextmanager
 def quick_processes() -> Iterator[None]:
-    """Within this, `python -m MODULE` starts in a moment."""
+    """Within this, `python -m MODULE` and `python -c CODE` start in a moment."""
     if sys.platform != "linux" or "COVERAGE_PROCESS_CONFIG" in os.environ:
         yield
         return
@@ -84,7 +84,7 @@ def _hand_over_to(waiting: socket.socket) -> None:
 
     def start(self: "subprocess.Popen[Any]", *arguments: Any) -> None:
         given = dict(zip(names, arguments, strict=True))
-        words = _module_and_words(given["args"])
+        words = _program(given["args"])
         if words is None or given["pass_fds"] or given["shell"]:
             _start_process(self, *arguments)
             return
@@ -115,15 +115,15 @@ def _hand_over_to(waiting: socket.socket) -> None:
     subprocess.Popen._execute_child = start  # type: ignore[attr-defined]
 
 
-def _module_and_words(arguments: Any) -> list[str] | None:
-    """What stands after `python -m`, if that is what the arguments are."""
+def _program(arguments: Any) -> list[str] | None:
+    """What stands after `python`, if that is -m or -c."""
     if isinstance(arguments, str | bytes | os.PathLike):
         return None
     words = [os.fspath(word) for word in arguments]
     if words[0] != sys.executable:
         return None
     words = [word for word in words[1:3] if word != "-u"] + words[3:]
-    return words[1:] if words[:1] == ["-m"] else None
+    return words if words[0] in ("-m", "-c") else None
 
 
 def _prctl(option: int, value: int) -> None:
@@ -190,7 +190,7 @@ def main(number: str) -> None:
     gc.freeze()
     request, streams = _next_request(socket.socket(fileno=int(number)))
     _become(request, streams)
-    if request["words"][0] == LAUNCHER:
+    if request["words"][1] == LAUNCHER:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:  # one more that waits, before the launcher has threads
             ours.close()
@@ -200,8 +200,13 @@ def main(number: str) -> None:
         else:
             its.close()
             _hand_over_to(ours)
-    sys.argv = request["words"]
-    runpy.run_module(request["words"][0], run_name="__main__", alter_sys=True)
+    way, program, *words = request["words"]
+    if way == "-c":
+        sys.argv = ["-c", *words]
+        exec(program, {"__name__": "__main__"})
+    else:
+        sys.argv = [program, *words]
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -698,6 +698,7 @@ def test_what_evaluate_cannot_judge_is_named(words: list[str], part: str, place:
     assert "weights_only" not in said
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_full_disk_is_named_with_its_file(place: Path) -> None:
     """A limit on the size of files stands for a disk without room: the writing fails alike."""
     script = (

@@ -37,6 +37,7 @@ from sphereface2.datatools.convert.conversion import (
 )
 from tests.datatools import convert_killer
 from tests.datatools.convert_killer import tree
+from tests.loaded import quick_processes
 
 FORMS = {
     "folder": "out",
@@ -217,14 +218,10 @@ def killed(
         f"{paths[source]}|{name}|{step}|{old if 'over' in name else ''}"
         for source, name, step in KILLED
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.datatools.{script.stem}", folder / "scratch", *cases],
-        cwd=script.parents[2],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    module, scratch = f"tests.datatools.{script.stem}", str(folder / "scratch")
+    words = [sys.executable, "-m", module, scratch, *cases]
+    with quick_processes():
+        done = subprocess.run(words, cwd=script.parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     names = [f"{source} {name}" for source, name, _ in KILLED]
     return dict(zip(names, json.loads(done.stdout), strict=True))

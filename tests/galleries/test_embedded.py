@@ -361,6 +361,7 @@ def row_of(name: str) -> Embeddings:
     return row
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_readers_go_on_while_two_processes_write(
     folder: Path, gallery: EmbeddedGallery, rng: np.random.Generator
 ) -> None:

@@ -95,6 +95,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_second_process_is_refused(address: str, rng: np.random.Generator) -> None:
     gallery = opened(address)
     gallery.add("Ann", [photo(rng)])

@@ -106,8 +106,9 @@ def test_a_state_dict_of_our_own_is_found_under_any_name(tmp_path: Path, name: s
     model = import_weights(tmp_path / "a.pt")
     assert (model.name, model.part) == (name, "state_dict.module.net.")
     assert model.options["input_size"] == 48
+    found = model.backbone.state_dict()
     for key, value in backbone.state_dict().items():
-        assert torch.equal(model.backbone.state_dict()[key], value)
+        assert torch.equal(found[key], value)
 
 
 def test_the_layouts_name_every_tensor_of_ours_once() -> None:
@@ -169,7 +170,8 @@ def test_the_network_is_found_in_what_a_training_saves(
     torch.save(wrapped(tape.state), path)
     model = import_weights(path)
     assert model.ignored == ignored
-    assert all(torch.equal(model.backbone.state_dict()[key], expected[key]) for key in expected)
+    found = model.backbone.state_dict()
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
 def test_the_old_format_of_torch_half_precision_and_safetensors_are_read(tmp_path: Path) -> None:

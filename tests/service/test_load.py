@@ -220,7 +220,7 @@ def test_sigterm_loses_nothing_that_was_acknowledged(
             jobs = [pool.submit(enrol, number) for number in range(4)]
             wait_until(lambda: len(acknowledged) >= 12)
             process.send_signal(signal.SIGTERM)
-            process.wait(timeout=300)
+            process.communicate(timeout=300)  # a full pipe of logs would hold it up
             stop.set()
             for job in jobs:
                 job.result()
@@ -256,6 +256,7 @@ def test_workers_share_a_gallery_and_add_up_their_metrics(
         )
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_logs_are_json_without_names(place: Path, pictures: Pictures, tmp_path: Path) -> None:
     with served(place / "model", "--port", 0, "--gallery", tmp_path / "people") as (
         process,
@@ -305,6 +306,7 @@ def refused(*words: object, environment: dict[str, str] | None = None) -> str:
     return done.stderr
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_service_that_cannot_start_says_why(place: Path, client: httpx.Client) -> None:
     assert "needs API keys" in refused(place / "model", "--host", "0.0.0.0", "--port", 0)
     taken = client.base_url.port
