@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from faults.tasks import PRINTED, environment
 
-SECONDS = 120.0
+SECONDS = 300.0
 """After which a command is called hung."""
 
 

@@ -28,7 +28,8 @@ from faults.enrolments import run as enrol_with_kills
 from faults.forks import SECONDS, Ended, Fork, load_modules
 from faults.outcomes import Outcomes, arguments, finish
 from faults.processes import is_running, left_running, shared_memory
-from faults.tasks import PRINTED, TASKS, Result, Task, lay_out, make_materials
+from faults.tasks import TASKS, Result, Task, lay_out, make_materials
+from faults.trials import accompany, compare, wait_for_address
 from sphereface2.training.distributed import TIMEOUT_VARIABLE
 
 TAG = "SPHEREFACE2_FAULTS_TRIAL"
@@ -78,7 +79,7 @@ class Bench:
         self.work.mkdir(parents=True, exist_ok=True)
         lay_out(self.materials, self.folder)
         forks = self.start("", modules=modules)
-        for ended in self.finish(forks):
+        for ended in self.finish(forks, seconds=10 * SECONDS):  # on a busy machine
             if ended.code != 0:
                 raise RuntimeError(f"{self.task.name} fails undisturbed: {ended}")
         self.seconds = forks[0].seconds
@@ -111,14 +112,9 @@ class Bench:
             )  # fmt: skip
         return forks
 
-    def finish(self, forks: list[Fork]) -> list[Ended]:
+    def finish(self, forks: list[Fork], *, seconds: float = SECONDS) -> list[Ended]:
         """Wait for the end; a service is asked what its client asks, and then told to end."""
-        if self.task.talk is not None:
-            address = wait_for_address(forks[0])
-            if address:
-                self.task.talk(address, self.folder)
-            forks[0].signal(signal.SIGTERM)
-        return [fork.wait() for fork in forks]
+        return [accompany(self.task, fork, seconds=seconds) for fork in forks]
 
     def trial(
         self, number: int, moment: Callable[[], float], victim: str
@@ -185,13 +181,7 @@ class Bench:
         failed = [end for end in ends if end.code != 0 and not done.search(end.sentence)]
         if failed:
             return [f"does not resume: {end.fault() or end.sentence}" for end in failed]
-        try:
-            found = self.task.result(self.folder)
-        except Exception as error:
-            return [f"the result cannot be read: {type(error).__name__}: {error}"]
-        names = {*found, *self.expected}
-        other = sorted(name for name in names if found.get(name) != self.expected.get(name))
-        lost = [f"another result: {', '.join(other)}"] if other else []
+        lost = [compare(self.task, self.folder, self.expected)]
         return lost + [f"left behind: {each}" for each in sorted(self._files() - self.files)]
 
     def _files(self) -> set[str]:
@@ -205,18 +195,6 @@ def wait_until(fork: Fork, seconds: float) -> None:
     """
     while fork.poll() is None and fork.used() - fork.start < seconds:
         time.sleep(0.001)
-
-
-def wait_for_address(fork: Fork) -> str:
-    """What a service says first; "" if it ends before."""
-    printed = fork.folder / PRINTED
-    while fork.poll() is None:
-        with suppress(FileNotFoundError):
-            text = printed.read_text()
-            if text.endswith("\n"):
-                return text.strip()
-        time.sleep(0.01)
-    return ""
 
 
 def _ours(names: Iterable[str]) -> list[str]:
@@ -365,7 +343,7 @@ class Scene:
 SCENES = {
     scene.name: scene
     for scene in (
-        Scene("train", TRAINING, 50, 10, quick=3),
+        Scene("train", TRAINING, 50, 10, quick=2),
         Scene("checkpoint", TASKS["checkpoint"], 40, 8),
         Scene("convert", TASKS["convert"], 30, 6, quick=3),
         Scene("align", TASKS["align"], 20, 6),

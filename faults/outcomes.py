@@ -99,9 +99,13 @@ def arguments(
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     known = list(names)
     if known:
-        parser.add_argument(
-            "names", nargs="*", choices=known, metavar=metavar, help=", ".join(known)
-        )
+
+        def one(name: str) -> str:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"unknown: {name} (known: {', '.join(known)})")
+            return name
+
+        parser.add_argument("names", nargs="*", type=one, metavar=metavar, help=", ".join(known))
     parser.add_argument("--work", type=Path, default=WORK, help="folder of outcomes and scratch")
     parser.add_argument("--quick", action="store_true", help="a short selection")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn at random")

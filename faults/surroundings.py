@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,7 +25,17 @@ from pathlib import Path
 
 from faults.forks import Fork
 from faults.outcomes import Outcomes, arguments, finish
-from faults.tasks import TASKS, Result, Task, call, environment, lay_out, make_materials, of_run
+from faults.tasks import (
+    TASKS,
+    Result,
+    Task,
+    call,
+    environment,
+    lay_out,
+    make_materials,
+    of_run,
+    run,
+)
 from faults.trials import accompany, compare, rehearse, resumed, start
 
 WRITING = ("convert", "align", "extract", "enrol", "checkpoint", "train")
@@ -62,9 +73,19 @@ class Bench:
         self.outcomes.add(fault, case, *wrong[:1], command=command, all_lost=wrong, seen=seen)
         print(f"{fault}, {case}: {f'LOST {wrong}' if wrong else seen or 'recovered'}", flush=True)
 
-    def after(self, fault: str, case: object, task: Task, fork: Fork, expected: Result) -> None:
-        """What came of a disturbed command, and of the one that resumes it."""
+    def after(
+        self,
+        fault: str,
+        case: object,
+        task: Task,
+        fork: Fork,
+        expected: Result,
+        *,
+        restore: Callable[[], object] = lambda: None,
+    ) -> None:
+        """What came of a disturbed command, and after `restore` of the one that resumes it."""
         ended = accompany(task, fork)
+        restore()
         killed = ended.code == -signal.SIGKILL  # by the kernel, for want of memory
         wrong = "" if killed else ended.fault()
         seen = "killed, resumed" if killed else ended.sentence
@@ -113,13 +134,8 @@ def full_disk(bench: Bench) -> None:
                 lay_out(bench.materials, folder)
                 with (disk / "filler").open("wb") as filler:
                     os.posix_fallocate(filler.fileno(), 0, shutil.disk_usage(disk).free - room)
-                fork = start(task.command, folder, logs)
-                ended = accompany(task, fork)
-                (disk / "filler").unlink()
-                wrong = resumed(task, folder, logs, expected) if ended.code else ""
-                if ended.code == 0:
-                    wrong = compare(task, folder, expected)
-                bench.tell(f"full_disk: {name}", room, ended.fault(), wrong, seen=ended.sentence)
+                fork, full = start(task.command, folder, logs), disk / "filler"
+                bench.after(f"full_disk: {name}", room, task, fork, expected, restore=full.unlink)
 
 
 def read_only(bench: Bench) -> None:
@@ -175,10 +191,11 @@ def limited_memory() -> Iterator[Callable[[int, int], None]]:
 
 def out_of_memory(bench: Bench) -> None:
     """The kernel kills what takes more than it may have, or refuses it more."""
-    limits = [1 << power for power in range(21, 27)]  # 2 MB to 64 MB beyond what is loaded
     with limited_memory() as put:
-        for name in WRITING[:1] if bench.quick else WRITING:
+        for name in WRITING[:1] if bench.quick else (*WRITING, "serve", "sweep"):
             task = TASKS[name]
+            # 2 MB to 64 MB beyond what is loaded; a sweep's worker loads it again: to 1 GB.
+            limits = [1 << power for power in range(21, 31 if name == "sweep" else 27)]
             logs = bench.place("out_of_memory", task)
             folder = logs / "trial"
             expected = rehearse(task, folder, logs, bench.materials)
@@ -211,7 +228,7 @@ def find_faketime() -> Path:
 def clock(bench: Bench) -> None:
     """The clock jumps by forty days, ahead and back, five times a second."""
     library = find_faketime()
-    for name in ("convert",) if bench.quick else (*WRITING, "search", "sweep"):
+    for name in ("convert",) if bench.quick else (*WRITING, "search", "serve", "sweep"):
         task = TASKS[name]
         if bench.outcomes.has("clock", name):
             continue
@@ -219,32 +236,38 @@ def clock(bench: Bench) -> None:
         folder, stamp = logs / "trial", logs / "stamp"
         expected = rehearse(task, folder, logs, bench.materials)
         lay_out(bench.materials, folder)
-        stamp.write_text("+0")
-        said = logs / "said.txt"
-        with said.open("w") as log, (logs / "printed.txt").open("w") as printed:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "sphereface2", *task.command],
-                cwd=folder,
-                env={
-                    **environment(),
-                    "LD_PRELOAD": str(library),
-                    "FAKETIME_TIMESTAMP_FILE": str(stamp),
-                    "FAKETIME_NO_CACHE": "1",
-                    "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=log,
-            )
-        jumps = 0
-        while process.poll() is None:
-            stamp.write_text(("+40d", "-40d")[jumps % 2])
-            jumps += 1
-            time.sleep(0.2)
-        shutil.copy(logs / "printed.txt", folder / "printed.txt")
-        wrong = f"exit code {process.returncode}: {said.read_text()[-300:]}"
-        wrong = wrong if process.returncode else compare(task, folder, expected)
-        bench.tell("clock", name, wrong, seen=f"{jumps} jumps")
+        variables = {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(stamp),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        with jumping(stamp) as jumps:
+            done = run(task, folder, variables=variables)
+        wrong = f"exit code {done.returncode}: {done.stderr[-300:]}"
+        wrong = wrong if done.returncode else compare(task, folder, expected)
+        bench.tell("clock", name, wrong, seen=f"{len(jumps)} jumps")
+
+
+@contextmanager
+def jumping(stamp: Path) -> Iterator[list[str]]:
+    """The clock in a file of libfaketime jumps for as long as this lasts; gives the jumps."""
+    stamp.write_text("+0")
+    jumps: list[str] = []
+    is_over = threading.Event()
+
+    def jump() -> None:
+        while not is_over.wait(0.2):
+            jumps.append(("+40d", "-40d")[len(jumps) % 2])
+            stamp.write_text(jumps[-1])
+
+    thread = threading.Thread(target=jump)
+    thread.start()
+    try:
+        yield jumps
+    finally:
+        is_over.set()
+        thread.join()
 
 
 # -- the data --------------------------------------------------------------------------------------
@@ -299,13 +322,12 @@ def data(bench: Bench) -> None:
                 paths = [folder / "noise.rec"] if source == "rec" else _pictures(folder)
                 _spoil(paths, how)
                 os.kill(fork.pid, signal.SIGCONT)
-                ended = accompany(task, fork)
-                for path in paths:
-                    shutil.copy(materials / path.relative_to(folder), path)
-                wrong = resumed(task, folder, logs, expected) if ended.code else ""
-                if ended.code == 0:
-                    wrong = compare(task, folder, expected)
-                bench.tell(fault, case, ended.fault(), wrong, seen=ended.sentence)
+
+                def restore(folder: Path = folder, materials: Path = materials) -> None:
+                    shutil.copytree(materials / "noise", folder / "noise", dirs_exist_ok=True)
+                    shutil.copy(materials / "noise.rec", folder / "noise.rec")
+
+                bench.after(fault, case, task, fork, expected, restore=restore)
 
 
 def _with_records(bench: Bench, logs: Path) -> Path:
@@ -335,7 +357,7 @@ def standstill(bench: Bench) -> None:
     """SIGSTOP for longer than a lock, a reader or a request is waited for; then it continues."""
     seconds = 2.0 if bench.quick else 6.0
     draw = random.Random(bench.seed)
-    for name in ("train",) if bench.quick else (*WRITING, "serve"):
+    for name in ("train",) if bench.quick else (*WRITING, "serve", "sweep"):
         task = TASKS[name]
         logs = bench.place("standstill", task)
         folder = logs / "trial"

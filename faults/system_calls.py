@@ -102,7 +102,8 @@ class Call:
         return str(folder) in text or re.match(r'\w+\("[^/"]', text) is not None
 
 
-_LINE = re.compile(r"(\d+) +(?:<\.\.\. )?(\w+)(\(| resumed>)(.*)")
+# Where only one thread is traced, strace leaves its number out.
+_LINE = re.compile(r"(?:(\d+) +)?(?:<\.\.\. )?(\w+)(\(| resumed>)(.*)")
 
 
 def read_calls(log: Path) -> list[Call]:
@@ -114,7 +115,7 @@ def read_calls(log: Path) -> list[Call]:
         match = _LINE.match(line)
         if match is None:
             continue
-        thread, name, kind, rest = int(match[1]), match[2], match[3], match[4]
+        thread, name, kind, rest = int(match[1] or 0), match[2], match[3], match[4]
         failed = re.search(r" = -1 E", rest) is not None
         if kind != "(":
             index = waiting.pop(thread, None)

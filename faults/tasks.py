@@ -176,7 +176,12 @@ def environment() -> dict[str, str]:
 
 
 def call(
-    words: Sequence[str], folder: Path, *, before: Sequence[str] = (), seconds: float = 300
+    words: Sequence[str],
+    folder: Path,
+    *,
+    before: Sequence[str] = (),
+    seconds: float = 300,
+    variables: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run `sphereface2 WORDS` in a folder to its end; what it prints is also in PRINTED.
 
@@ -186,7 +191,7 @@ def call(
         done = subprocess.run(
             [*before, sys.executable, "-m", "sphereface2", *words],
             cwd=folder,
-            env=environment(),
+            env={**environment(), **(variables or {})},
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.PIPE,
@@ -199,13 +204,15 @@ def call(
     return done
 
 
-def start_service(task: Task, folder: Path) -> tuple[subprocess.Popen[str], str]:
+def start_service(
+    task: Task, folder: Path, variables: Mapping[str, str] | None = None
+) -> tuple[subprocess.Popen[str], str]:
     """The process of a service that has said its address, and that address; "" if it ended."""
     with (folder / "log.txt").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "sphereface2", *task.command],
             cwd=folder,
-            env=environment(),
+            env={**environment(), **(variables or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -215,11 +222,13 @@ def start_service(task: Task, folder: Path) -> tuple[subprocess.Popen[str], str]
     return process, process.stdout.readline().strip()
 
 
-def run(task: Task, folder: Path, *, resume: bool = False) -> subprocess.CompletedProcess[str]:
-    """Do a task, or the rest of it, undisturbed."""
+def run(
+    task: Task, folder: Path, *, variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Do a task in a process of its own, with more variables in its environment."""
     if task.talk is None:
-        return call(task.resume(folder) if resume else task.command, folder)
-    process, address = start_service(task, folder)
+        return call(task.command, folder, variables=variables)
+    process, address = start_service(task, folder, variables)
     try:
         if address:
             task.talk(address, folder)

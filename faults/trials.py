@@ -27,20 +27,30 @@ def start(
     return Fork(words, folder, modules=modules, said=said, printed=printed, waits=waits)
 
 
-def converse(talk: Callable[[str, Path], None], fork: Fork) -> Ended:
-    """Ask a service; after an error again, for a fault must not outlast its request."""
-    printed = fork.printed
+def wait_for_address(fork: Fork) -> str:
+    """What a service says first; "" if it ends before, or says nothing."""
     deadline = time.monotonic() + SECONDS
-    while not printed.exists() or not printed.read_text().endswith("\n"):
-        if fork.poll() is not None:
-            return fork.wait()
-        if time.monotonic() > deadline:
-            break
+    while fork.poll() is None and time.monotonic() < deadline:
+        with suppress(FileNotFoundError):
+            text = fork.printed.read_text()
+            if text.endswith("\n"):
+                return text.strip()
         time.sleep(0.01)
+    return ""
+
+
+def converse(talk: Callable[[str, Path], None], fork: Fork) -> Ended:
+    """Ask a service; after an error again, for a fault must not outlast its request.
+
+    Several times: a fault may come once in each of its threads.
+    """
+    address = wait_for_address(fork)
+    if not address:
+        return fork.wait(seconds=0)
     trouble = ""
-    for _ in range(2):
+    for _ in range(4):
         try:
-            talk(printed.read_text().strip(), fork.folder)
+            talk(address, fork.folder)
             trouble = ""
             break
         except Exception as error:

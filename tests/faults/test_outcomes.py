@@ -1,10 +1,11 @@
 """Outcomes survive the program that tried them; a loss shows in the table and the exit code."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
-from faults.outcomes import Outcomes, Row, finish, table
+from faults.outcomes import Outcomes, Row, arguments, finish, table
 
 
 def test_outcomes_are_kept_and_losses_end_with_exit_code_1(
@@ -28,3 +29,18 @@ def test_outcomes_are_kept_and_losses_end_with_exit_code_1(
     with pytest.raises(SystemExit) as ended:
         finish(Outcomes(tmp_path / "none.json"))
     assert ended.value.code == 0
+
+
+def test_a_program_takes_all_its_parts_or_some_and_names_those_that_it_knows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        parser = arguments("Tries.", ["one", "two"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert parser.parse_args([]).names == []
+    assert parser.parse_args(["two", "--quick"]).names == ["two"]
+    with pytest.raises(SystemExit):
+        parser.parse_args(["three"])
+    assert "unknown: three (known: one, two)" in capsys.readouterr().err

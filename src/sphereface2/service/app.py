@@ -57,12 +57,18 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 def build_app(
     settings: Settings, keys: tuple[Key, ...] = (), *, recognizer: Recognizer | None = None
 ) -> ASGIApp:
-    """The application of a service; its model is loaded when the server starts, unless given."""
+    """The application of a service; its model is loaded when the server starts, unless given.
+
+    With a model the service starts here, so that what is wrong is an error of this call.
+    """
     service = Service(settings, keys)
+    if recognizer is not None:
+        service.start(recognizer)
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        await asyncio.to_thread(service.start, recognizer)
+        if recognizer is None:
+            await asyncio.to_thread(service.start)
         yield
         await asyncio.to_thread(service.stop)
 

@@ -66,6 +66,7 @@ def serve(settings: Settings, *, announce: Callable[[str], None] = _announce) ->
 
 
 def _ended(number: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one that comes while Python ends is too late
     raise SystemExit(0)
 
 
