@@ -5,9 +5,9 @@ place, traced once for every shape, and compiled by torch's inductor: to C++ on 
 kernel on a GPU. What a head's `other_logit` says goes into the kernel as it stands.
 """
 
-import copy
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from sphereface2.heads.contract import ProxyMaps, Rows
 from sphereface2.heads.engine import Cosines, Evaluation, Span, Sums, inverse
+from sphereface2.heads.native import NativeEvaluation, NativeMaps, Unsupported, covers, with_state
 
 _NO_LOGIT = -1e4  # of a target among the other classes: exp gives 0
 _LOWEST = -1e30  # the same in a softmax, whose logits have no bound; see the engine
@@ -39,29 +40,42 @@ BlockMap = Callable[..., tuple[Tensor, ...]]
 class Kernels:
     """The compiled maps of one head, made when a shape comes for the first time."""
 
-    def __init__(self, head: torch.nn.Module) -> None:
+    def __init__(self, head: Any) -> None:
         self._head = head
         self._made: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._native: NativeMaps | None = None
+        self._tried_native = False
         self._compiling = Lock()  # of the threads that share the blocks, one compiles
 
     def __len__(self) -> int:
         return len(self._made)
 
-    def state(self, like: Tensor) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """What moves between steps and would be a constant of the kernel otherwise, as tensors."""
         found = {name: value for name, value in self._head._buffers.items() if value is not None}
         margin = getattr(self._head, "margin", None)
         if margin is not None:
-            found["margin"] = torch.full((), margin, dtype=like.dtype, device=like.device)
+            found["margin"] = self._head.weight.new_full((), margin)
         return found
 
     def evaluation(self, *arguments: Any) -> Evaluation:
         """A batch on its way through the blocks, with compiled maps where they can be."""
-        made = CompiledEvaluation(self, *arguments)
+        classes, needs = arguments[2], arguments[6]
         # The nearest of several centres is found by plain operations; so is a loss by itself.
-        if made.classes.centres > 1 or not made.needs_gradient:
+        if classes.centres > 1 or not any(needs):
             return Evaluation(*arguments)
-        return made
+        native = self._native_maps() if covers(arguments[1], classes, arguments[5]) else None
+        if native is not None:
+            return NativeEvaluation(native, self.state, *arguments)
+        return CompiledEvaluation(self, *arguments)
+
+    def _native_maps(self) -> NativeMaps | None:
+        """The passes in C++, made when they are needed; None: the map has no such form."""
+        if not self._tried_native:
+            self._tried_native = True
+            with suppress(Unsupported):
+                self._native = NativeMaps(self._head, self.state())
+        return self._native
 
     def __call__(
         self, block_map: BlockMap, state: Block, block: Block, **constants: Any
@@ -83,11 +97,7 @@ class Kernels:
     ) -> Callable[..., Any]:
         def flat(*inputs: Tensor) -> tuple[Tensor, ...]:
             given = dict(zip((*block, *state), inputs, strict=True))
-            # The head, with what moves taken from the inputs.
-            maps = copy.copy(self._head)
-            maps._buffers = {**maps._buffers, **{n: given[n] for n in state if n != "margin"}}
-            if "margin" in state:
-                vars(maps)["margin"] = given["margin"]
+            maps = with_state(self._head, {name: given[name] for name in state})
             return block_map(maps, {name: given[name] for name in block}, **constants)
 
         inputs: list[Any] = [*block.values(), *state.values()]
@@ -106,7 +116,7 @@ class CompiledEvaluation(Evaluation):
     def __init__(self, kernels: Kernels, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._kernels = kernels
-        self._state = kernels.state(self.norm)
+        self._state = kernels.state()
         # The place of each row's target in each block, -1 for a row without.
         self._marks = [torch.where(s.is_here, s.place, -1).float() for s in self.spans]
 
