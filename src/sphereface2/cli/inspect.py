@@ -179,7 +179,7 @@ def _show_augmented(
     from sphereface2.data.sources import open_images
     from sphereface2.datatools.inspect.augmented import augmented_examples
     from sphereface2.evaluation.results import installed_versions
-    from sphereface2.reporting.pages.augmentation import augmentation_page
+    from sphereface2.reporting.pages.inspection import augmentation_page
 
     given = named(parse_yaml(augment, origin="--augment"))
     if not isinstance(given, dict):

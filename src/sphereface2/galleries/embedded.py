@@ -41,8 +41,6 @@ from sphereface2.galleries.gallery import (
     Embeddings,
     Hit,
     NewPhoto,
-    check_model,
-    check_new,
     check_queries,
     no_collection,
     now,
@@ -111,9 +109,9 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
 
     _MARK = "?"
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, url: str, name: str) -> None:
         self.name = name
-        self._folder = folder / name
+        self._folder = _folder(url) / name
         _check_database(self._folder / DATABASE)
         self._connections: deque[sqlite3.Connection] = deque()
         self._index: _Index | None = None
@@ -142,40 +140,52 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
         if unfinished and os.access(self._folder, os.W_OK):
             self._finish_removals()
 
-    # How the table of engines opens, lists and drops collections.
+    # What the table of engines asks.
 
     @classmethod
-    def open(
-        cls, url: str, collection: str, *, model: str | None, dim: int | None, create: bool
-    ) -> EmbeddedGallery:
-        folder = Path(url).expanduser()
-        if not (folder / collection / DATABASE).is_file():
-            if not create:
-                if folder.is_file():
-                    raise ValueError(f"{printable(folder)} is a file; a gallery is a folder")
-                raise _no_collection(folder, collection)
-            _create(folder, collection, *check_new(printable(folder / collection), model, dim))
-        gallery = cls(folder, collection)
-        try:
-            where = printable(folder / collection)
-            check_model(where, (gallery.model, gallery.dim), model=model, dim=dim)
-        except ValueError:
-            gallery.close()
-            raise
-        return gallery
+    def where(cls, url: str, collection: str) -> str:
+        return printable(_folder(url) / collection)
 
     @classmethod
     def collections(cls, url: str) -> list[str]:
-        return sorted(each.parent.name for each in Path(url).expanduser().glob(f"[!.]*/{DATABASE}"))
+        return sorted(each.parent.name for each in _folder(url).glob(f"[!.]*/{DATABASE}"))
+
+    @classmethod
+    def missing(cls, url: str, collection: str) -> Exception:
+        folder, known = _folder(url), cls.collections(url)
+        if folder.is_file():
+            return ValueError(f"{printable(folder)} is a file; a gallery is a folder")
+        if known:
+            return no_collection(printable(folder), collection, known)
+        beside = folder.absolute().parent
+        galleries = {each.parent.parent.name for each in beside.glob(f"[!.]*/[!.]*/{DATABASE}")}
+        likely = near(folder.absolute().name, galleries)
+        meant = did_you_mean([printable(folder.with_name(each)) for each in likely])
+        return FileNotFoundError(
+            f"{printable(folder)} is not a gallery{meant}; enrolling makes one"
+        )
+
+    @classmethod
+    def create(cls, url: str, collection: str, model: str, dim: int) -> None:
+        folder = _folder(url)
+        require_writable(folder)
+        with file_lock(folder / ".lock"):
+            if (folder / collection / DATABASE).exists():
+                return  # another process was faster
+            others = [each.name for each in folder.iterdir() if not each.name.startswith(".")]
+            if others and not cls.collections(url):
+                raise ValueError(
+                    f"{printable(folder)} is not a gallery and holds other files, such as "
+                    f"{printable(min(others))}; give a new folder"
+                )
+            _write_collection(folder / collection, model, dim)
 
     @classmethod
     def drop(cls, url: str, collection: str) -> None:
         """Overwrite and remove all files of a collection."""
-        folder = Path(url).expanduser()
-        if not (folder / collection / DATABASE).is_file():
-            raise _no_collection(folder, collection)
+        folder = _folder(url)
         aside = folder / f".{collection}.dropped"
-        gallery = cls(folder, collection)
+        gallery = cls(url, collection)
         try:
             with gallery._transaction(write=True):  # nobody adds to what goes
                 if aside.exists():
@@ -573,44 +583,22 @@ def _check_database(path: Path) -> None:
         )
 
 
-def _no_collection(folder: Path, collection: str) -> FileNotFoundError:
-    """The error for a collection that is not there, or for a folder that is none of a gallery."""
-    known = EmbeddedGallery.collections(str(folder))
-    if known:
-        return no_collection(printable(folder), collection, known)
-    beside = folder.absolute().parent
-    galleries = {each.parent.parent.name for each in beside.glob(f"[!.]*/[!.]*/{DATABASE}")}
-    meant = [printable(folder.with_name(each)) for each in near(folder.absolute().name, galleries)]
-    return FileNotFoundError(
-        f"{printable(folder)} is not a gallery{did_you_mean(meant)}; enrolling makes one"
-    )
+def _folder(url: str) -> Path:
+    return Path(url).expanduser()
 
 
-def _create(folder: Path, name: str, model: str, dim: int) -> None:
-    require_writable(folder)
-    with file_lock(folder / ".lock"):
-        if (folder / name / DATABASE).exists():
-            return  # another process was faster
-        others = [each.name for each in folder.iterdir() if not each.name.startswith(".")]
-        if others and not EmbeddedGallery.collections(str(folder)):
-            raise ValueError(
-                f"{printable(folder)} is not a gallery and holds other files, such as "
-                f"{printable(min(others))}; give a new folder"
+def _write_collection(folder: Path, model: str, dim: int) -> None:
+    identity = secrets.token_bytes(16)
+    with _sentences(folder / DATABASE), replacing(folder) as made:
+        made.mkdir()
+        PartsFile.create(made / ROWS, unit=4 * dim, identity=identity)
+        PartsFile.create(made / CROPS, unit=1, identity=identity)
+        db = sqlite3.connect(made / DATABASE, isolation_level=None)
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            db.executescript(
+                f"PRAGMA application_id={_APPLICATION}; PRAGMA user_version={_FORMAT};{_TABLES}"
             )
-        identity = secrets.token_bytes(16)
-        with _sentences(folder / name / DATABASE), replacing(folder / name) as made:
-            made.mkdir()
-            PartsFile.create(made / ROWS, unit=4 * dim, identity=identity)
-            PartsFile.create(made / CROPS, unit=1, identity=identity)
-            db = sqlite3.connect(made / DATABASE, isolation_level=None)
-            try:
-                db.execute("PRAGMA journal_mode=WAL")
-                db.executescript(
-                    f"PRAGMA application_id={_APPLICATION}; PRAGMA user_version={_FORMAT};{_TABLES}"
-                )
-                state = "INSERT INTO state VALUES (?, ?, ?, 0, 0, 0)"
-                db.execute(state, (identity, model, dim))
-                # To close it would do the same, and be silent if it fails.
-                db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            finally:
-                db.close()
+            db.execute("INSERT INTO state VALUES (?, ?, ?, 0, 0, 0)", (identity, model, dim))
+        finally:
+            db.close()

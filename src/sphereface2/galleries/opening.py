@@ -6,20 +6,26 @@ import re
 from typing import Protocol
 
 from sphereface2.galleries.embedded import EmbeddedGallery
-from sphereface2.galleries.gallery import Gallery, check_collection
+from sphereface2.galleries.gallery import Gallery, check_collection, check_model, check_new
 from sphereface2.galleries.postgresql import PostgreSQLGallery
 from sphereface2.galleries.qdrant import QdrantGallery
 from sphereface2.registry import look_up
 
 
 class Engine(Protocol):
-    """What keeps galleries: a class of theirs that opens, lists and drops collections."""
+    """What keeps galleries: a class of theirs; called, it opens a collection that is there."""
 
-    def open(
-        self, url: str, collection: str, *, model: str | None, dim: int | None, create: bool
-    ) -> Gallery: ...
+    def __call__(self, url: str, name: str) -> Gallery: ...
+
+    def where(self, url: str, collection: str) -> str:
+        """What a collection is called in a sentence."""
 
     def collections(self, url: str) -> list[str]: ...
+
+    def missing(self, url: str, collection: str) -> Exception:
+        """The error for a collection that is not there."""
+
+    def create(self, url: str, collection: str, model: str, dim: int) -> None: ...
 
     def drop(self, url: str, collection: str) -> None: ...
 
@@ -47,8 +53,19 @@ def open_gallery(
     model: the digest of the model whose embeddings are searched and added; another is refused
     dim: how many values an embedding has
     """
-    check_collection(collection)
-    return _engine(url).open(url, collection, model=model, dim=dim, create=create)
+    engine = _engine(url)
+    where = engine.where(url, collection)
+    if check_collection(collection) not in engine.collections(url):
+        if not create:
+            raise engine.missing(url, collection)
+        engine.create(url, collection, *check_new(where, model, dim))
+    gallery = engine(url, collection)
+    try:
+        check_model(where, (gallery.model, gallery.dim), model=model, dim=dim)
+    except ValueError:
+        gallery.close()
+        raise
+    return gallery
 
 
 def list_collections(url: str) -> list[str]:
@@ -58,7 +75,10 @@ def list_collections(url: str) -> list[str]:
 
 def drop_collection(url: str, name: str) -> None:
     """Remove a collection with everybody in it."""
-    _engine(url).drop(url, check_collection(name))
+    engine = _engine(url)
+    if check_collection(name) not in engine.collections(url):
+        raise engine.missing(url, name)
+    engine.drop(url, name)
 
 
 def _engine(url: str) -> Engine:

@@ -22,8 +22,6 @@ from sphereface2.galleries.gallery import (
     Embeddings,
     Hit,
     NewPhoto,
-    check_model,
-    check_new,
     check_queries,
     no_collection,
     now,
@@ -122,25 +120,19 @@ class PostgreSQLGallery(SqlGallery["Database"]):
             self.close()
             raise
 
-    # How the table of engines opens, lists and drops collections.
+    # What the table of engines asks.
 
     @classmethod
-    def open(
-        cls, url: str, collection: str, *, model: str | None, dim: int | None, create: bool
-    ) -> PostgreSQLGallery:
-        known = cls.collections(url)
-        where = f"collection '{collection}' of {shown_address(url)}"
-        if collection not in known:
-            if not create:
-                raise no_collection(shown_address(url), collection, known)
-            _create(url, _PREFIX + collection, *check_new(where, model, dim))
-        gallery = cls(url, collection)
-        try:
-            check_model(where, (gallery.model, gallery.dim), model=model, dim=dim)
-        except ValueError:
-            gallery.close()
-            raise
-        return gallery
+    def where(cls, url: str, collection: str) -> str:
+        return f"collection '{collection}' of {shown_address(url)}"
+
+    @classmethod
+    def missing(cls, url: str, collection: str) -> Exception:
+        return no_collection(shown_address(url), collection, cls.collections(url))
+
+    @classmethod
+    def create(cls, url: str, collection: str, model: str, dim: int) -> None:
+        _create(url, _PREFIX + collection, model, dim)
 
     @classmethod
     def collections(cls, url: str) -> list[str]:
@@ -156,9 +148,6 @@ class PostgreSQLGallery(SqlGallery["Database"]):
     def drop(cls, url: str, collection: str) -> None:
         from psycopg.sql import SQL, Identifier
 
-        known = cls.collections(url)
-        if collection not in known:
-            raise no_collection(shown_address(url), collection, known)
         with _connected(url) as db:
             schema = Identifier(_PREFIX + collection)
             db.execute(SQL("DROP SCHEMA {} CASCADE").format(schema))

@@ -27,9 +27,7 @@ from sphereface2.galleries.gallery import (
     Person,
     check_addition,
     check_embedding,
-    check_model,
     check_name,
-    check_new,
     check_queries,
     no_collection,
     now,
@@ -63,9 +61,9 @@ _NEAR = 5_000
 class QdrantGallery:
     """A collection of Qdrant; any number of threads may use it at once."""
 
-    def __init__(self, place: Place, name: str) -> None:
+    def __init__(self, url: str, name: str) -> None:
         self.name = name
-        self._place = place
+        self._place = place = Place.of(url)
         self._stack = ExitStack()
         self._closed = False
         with _sentences(place):
@@ -87,26 +85,19 @@ class QdrantGallery:
         self.dim: int = state["dim"]
         self._identity = uuid.UUID(state["identity"])
 
-    # How the table of engines opens, lists and drops collections.
+    # What the table of engines asks.
 
     @classmethod
-    def open(
-        cls, url: str, collection: str, *, model: str | None, dim: int | None, create: bool
-    ) -> QdrantGallery:
-        place = Place.of(url)
-        known = cls.collections(url)
-        where = f"collection '{collection}' of {place.shown}"
-        if collection not in known:
-            if not create:
-                raise no_collection(place.shown, collection, known)
-            _create(place, collection, *check_new(where, model, dim))
-        gallery = cls(place, collection)
-        try:
-            check_model(where, (gallery.model, gallery.dim), model=model, dim=dim)
-        except ValueError:
-            gallery.close()
-            raise
-        return gallery
+    def where(cls, url: str, collection: str) -> str:
+        return f"collection '{collection}' of {Place.of(url).shown}"
+
+    @classmethod
+    def missing(cls, url: str, collection: str) -> Exception:
+        return no_collection(Place.of(url).shown, collection, cls.collections(url))
+
+    @classmethod
+    def create(cls, url: str, collection: str, model: str, dim: int) -> None:
+        _create(Place.of(url), collection, model, dim)
 
     @classmethod
     def collections(cls, url: str) -> list[str]:
@@ -129,9 +120,6 @@ class QdrantGallery:
     @classmethod
     def drop(cls, url: str, collection: str) -> None:
         place = Place.of(url)
-        known = cls.collections(url)
-        if collection not in known:
-            raise no_collection(place.shown, collection, known)
         with _sentences(place):
             if place.scheme == "qdrant+edge":
                 assert place.folder is not None

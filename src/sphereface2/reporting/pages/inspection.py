@@ -1,6 +1,6 @@
-"""The report of an inspection: tables for the terminal and one HTML page that loads nothing."""
+"""The reports of an inspection: tables for the terminal, and HTML pages that load nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sphereface2.datatools.inspect import Inspected, Inspection
+from sphereface2.datatools.inspect.augmented import EPOCHS, AugmentedImage
 from sphereface2.datatools.inspect.faces import MAX_DISPLACEMENT, MIN_AGREEMENT
 from sphereface2.datatools.inspect.findings import ERROR, GOOD, NOTE, SUSPICION, Finding, findings
 from sphereface2.evaluation.mislabelled import BELONGS, MislabelledResult, Suspect
@@ -377,3 +378,53 @@ def _suspects_table(suspects: tuple[Suspect, ...]) -> Table:
 
 def _svg(figure: Figure, name: str) -> Markup:
     return to_svg(figure, name=name, description=name)
+
+
+# What --augment shows.
+
+
+def augmentation_page(
+    images: Sequence[AugmentedImage],
+    *,
+    title: str,
+    name: str,
+    options: Mapping[str, Any],
+    versions: Mapping[str, str],
+) -> Page:
+    """What the network will see of some images with the augmentation called `name`."""
+    block = blocks()
+    size = len(images[0].original) if images else 0
+    settings = "\n".join(f"  {key}: {_option(value)}" for key, value in options.items())
+    rows = [
+        {
+            "name": image.name,
+            "notes": (),
+            "mark": "",
+            # PNG: the JPEG of a page would add to that of the augmentation.
+            "parts": [
+                ("as it is", [png_data_uri(image.original)]),
+                (f"in epochs 1 to {EPOCHS}", [png_data_uri(each) for each in image.seen]),
+            ],
+        }
+        for image in images
+    ]
+    lead = (
+        f"{size} × {size} pixels, as the network gets them with seed 0, mirrored half of the time "
+        "(training.flip). Evaluation sees every image as it is."
+    )
+    return Page(
+        kind="inspection",
+        kicker="What the network will see",
+        title=f"{title}, augmentation {name}",
+        accent=BLUE,
+        head=[block.note(lead)],
+        sections=[
+            Section("examples", "Examples", [block.rows(rows)]),
+            Section("settings", "Settings", [block.text(f"augmentation:\n{settings}")]),
+        ],
+        versions=versions,
+    )
+
+
+def _option(value: Any) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value)
