@@ -161,7 +161,8 @@ def _become_command(
         for stream, number in (("stdout", 1), ("stderr", 2)):
             setattr(sys, stream, os.fdopen(number, "w", encoding="utf-8", closefd=False))
         sys.argv = ["sphereface2", *words]
-        from sphereface2.cli import main
+        import_module("sphereface2.cli")  # which the command loads first
+        from sphereface2.__main__ import main
 
         ready, sets_up = pipes
         os.write(sets_up, b"\n")

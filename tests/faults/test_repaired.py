@@ -4,11 +4,15 @@ import io
 import json
 import sqlite3
 import struct
+import subprocess
+import sys
 import tracemalloc
 import zipfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -292,3 +296,39 @@ def test_weights_that_cannot_be_opened_again_are_one_sentence(tmp_path: Path) ->
     refused = pytest.raises(OSError, match=r"a.safetensors cannot be read \(unable to open")
     with refused, faults_of_tensors(path):
         torch.UntypedStorage.from_file(str(path), False, 8)
+
+
+def test_ctrl_c_is_too_late_once_a_command_has_ended() -> None:
+    ended = """
+import signal, sys
+from sphereface2.__main__ import main
+sys.argv = ["sphereface2", "--version"]
+try:
+    main()
+finally:
+    signal.raise_signal(signal.SIGINT)
+"""
+    done = subprocess.run([sys.executable, "-c", ended], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+class CannotMoveItsJournal(sqlite3.Connection):
+    """As on a disk that fails when the journal is to be moved into the file of the database."""
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        if sql.startswith("PRAGMA wal_checkpoint"):
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(sql, *values)
+
+
+def test_a_gallery_that_is_only_in_its_journal_does_not_get_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = str(tmp_path / "gallery")
+    with monkeypatch.context() as patch:
+        failing = partial(sqlite3.connect, factory=CannotMoveItsJournal)
+        patch.setattr(sqlite3, "connect", failing)
+        with pytest.raises(ValueError, match=r"people\.sqlite .*disk I/O error"):
+            open_gallery(url, model="a" * 64, dim=4, create=True)
+    assert not list(tmp_path.rglob("people.sqlite*"))
+    open_gallery(url, model="a" * 64, dim=4, create=True).close()
