@@ -149,3 +149,16 @@ def test_a_margin_that_moves_needs_no_new_kernel(monkeypatch: pytest.MonkeyPatch
         assert len(made) == 1
     assert losses[True] == pytest.approx(losses[False], rel=1e-6)
     assert len(set(losses[True])) == 3
+
+
+def test_the_memory_of_a_step_is_what_it_holds() -> None:
+    head: Any = build_head("cosface", 32, 5000)
+    head.fused_sgd(lr=0.1)
+    head.compile_maps()
+    x, labels = torch.randn(64, 32, requires_grad=True), torch.arange(64)
+    head(x, labels)
+    held = sum(tensor.nbytes for tensor in head.kernels.native._memory.values())
+    planned = native.working_bytes(64, 32, 5000, is_softmax=True)
+    blocks = 4 * torch.get_num_threads() * 2048 * (64 + 2)  # of each thread, within the library
+    assert held <= planned <= held + blocks
+    assert native.working_bytes(64, 32, 0, is_softmax=True) == 0

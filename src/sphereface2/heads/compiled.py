@@ -43,7 +43,7 @@ class Kernels:
     def __init__(self, head: Any) -> None:
         self._head = head
         self._made: dict[tuple[Any, ...], Callable[..., Any]] = {}
-        self._native: NativeMaps | None = None
+        self.native: NativeMaps | None = None
         self._tried_native = False
         self._compiling = Lock()  # of the threads that share the blocks, one compiles
 
@@ -74,8 +74,8 @@ class Kernels:
         if not self._tried_native:
             self._tried_native = True
             with suppress(Unsupported):
-                self._native = NativeMaps(self._head, self.state())
-        return self._native
+                self.native = NativeMaps(self._head, self.state())
+        return self.native
 
     def __call__(
         self, block_map: BlockMap, state: Block, block: Block, **constants: Any

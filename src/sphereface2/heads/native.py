@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from sphereface2.heads import engine
 from sphereface2.heads.class_rows import ClassRows
 from sphereface2.heads.contract import Binary, Rows
 from sphereface2.heads.engine import Cosines, Evaluation, Result, Span, Sums
@@ -193,6 +194,19 @@ class NativeMaps:
         if found is None or found.shape != shape:
             found = self._memory[name] = torch.zeros(shape)
         return found
+
+
+def working_bytes(rows: int, dim: int, classes: int, *, is_softmax: bool) -> int:
+    """What a step holds besides weights and gradients (compare `engine.working_bytes`)."""
+    if not classes:
+        return 0
+    block, cuts = cut(rows, dim, classes)
+    parts = len(cuts) - 1
+    padded = -(-rows // _WIDEST_TILE) * _WIDEST_TILE
+    at_once = min(parts, torch.get_num_threads()) * block * (padded + 2)
+    of_rows = parts * rows * dim + (padded + rows) * dim
+    kept = min(engine.KEPT_BYTES, 4 * padded * classes) if is_softmax else 0
+    return 4 * (at_once + of_rows) + kept
 
 
 def covers(embeddings: Tensor, classes: ClassRows, product_dtype: torch.dtype) -> bool:

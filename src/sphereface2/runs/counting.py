@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from sphereface2.backbones import build_backbone
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.config.schema import RunConfig
-from sphereface2.heads import Head, build_head
+from sphereface2.heads import Head, build_head, native
 from sphereface2.heads.contract import Softmax
 from sphereface2.heads.engine import working_bytes
 from sphereface2.heads.proxy import ProxyHead
@@ -89,6 +89,7 @@ def head_cost(
     people: int,
     batch_size: int,
     device: torch.device,
+    is_compiled: bool = False,
 ) -> HeadCost:
     """Counted on two small heads: all that a head holds grows with its classes or not at all."""
     small = [_small_head(name, options, dim=dim, people=count) for count in (4, 5)]
@@ -100,7 +101,10 @@ def head_cost(
     block_bytes = 0
     if isinstance(small[0], ProxyHead):
         is_softmax = isinstance(small[0].reduction(), Softmax)
-        block_bytes = working_bytes(batch_size, dim, people, device, is_softmax=is_softmax)
+        if is_compiled and device.type == "cpu":
+            block_bytes = native.working_bytes(batch_size, dim, people, is_softmax=is_softmax)
+        else:
+            block_bytes = working_bytes(batch_size, dim, people, device, is_softmax=is_softmax)
     return HeadCost(
         parameters=grown(lambda head: sum(p.numel() for p in head.parameters())),
         trained_bytes=grown(_trained_bytes),

@@ -116,6 +116,7 @@ def estimate(
         people=people,
         batch_size=training.batch_size,
         device=device,
+        is_compiled=training.compile,
     )
     is_half = choose_precision(config.precision, device) is not None
     memory = memory_of(config, network, head, is_half=is_half)
