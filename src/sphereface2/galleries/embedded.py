@@ -600,5 +600,7 @@ def _write_collection(folder: Path, model: str, dim: int) -> None:
                 f"PRAGMA application_id={_APPLICATION}; PRAGMA user_version={_FORMAT};{_TABLES}"
             )
             db.execute("INSERT INTO state VALUES (?, ?, ?, 0, 0, 0)", (identity, model, dim))
+            # To close it would do the same, and be silent if it fails.
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
             db.close()
