@@ -13,8 +13,9 @@ from sphereface2.backbones import build_backbone
 from sphereface2.config.schema import RunConfig, load_config
 from sphereface2.data.loader.loader import Batch
 from sphereface2.heads import HEADS, build_head
+from sphereface2.heads.proxy import ProxyHead
 from sphereface2.runs import probing
-from sphereface2.runs.counting import backbone_cost, head_cost
+from sphereface2.runs.counting import _PeakBytes, backbone_cost, head_cost
 from sphereface2.runs.estimate import ASSUMED_PEOPLE, estimate, plan_run
 from sphereface2.runs.probing import Speed, probe
 from sphereface2.training.distributed import current_team
@@ -71,6 +72,36 @@ def test_what_adamw_and_an_average_keep(average: str) -> None:
     # A count of updates for each parameter is not worth counting.
     assert said.checkpoint_bytes == pytest.approx(kept, rel=0.01)
     assert said.memory.total > said.memory.weights + said.memory.momentum + said.memory.average
+
+
+@pytest.mark.parametrize("name", ["sphereface2-c", "cosface", "curricularface", "unitsface"])
+def test_the_step_of_a_head_on_a_gpu_is_counted_on_shapes(name: str) -> None:
+    """What is counted without a value lived in a real step of as many classes."""
+    head = build_head(name, 8, 37)
+    assert isinstance(head, ProxyHead)
+    embeddings = torch.randn(4, 8, requires_grad=True)
+    labels = torch.tensor([3, 1, 3, 36])
+    with _PeakBytes([embeddings, labels, *head.state_dict().values()]) as real:
+        head(embeddings, labels).backward()
+    gradients = sum(p.grad.nbytes for p in head.parameters() if p.grad is not None)
+    gpu = torch.device("cuda")
+    cost = head_cost(name, {}, dim=8, people=37, batch_size=4, device=gpu)
+    # Numbers of a few bytes are made in other places; a K×B matrix has 592.
+    assert cost.block_bytes == pytest.approx(real.bytes - gradients, abs=200)
+    whole = head_cost(name, {}, dim=8, people=1_000_000, batch_size=4, device=gpu)
+    assert whole.block_bytes > 4 * 4 * 1_000_000
+
+
+def test_the_peak_is_what_lives_at_a_time() -> None:
+    given = torch.zeros(1000)
+    with _PeakBytes([given]) as peak:
+        for _ in range(3):
+            given.add_(1)
+            one = given + 1
+            two = one.view(10, 100) * 2
+            del one
+            two.sum()
+    assert peak.bytes == pytest.approx(3 * 4000, abs=4)  # the last round's second one, too
 
 
 @pytest.mark.parametrize("name", list(HEADS))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from sphereface2.backbones import build_backbone
@@ -101,10 +105,12 @@ def head_cost(
     block_bytes = 0
     if isinstance(small[0], ProxyHead):
         is_softmax = isinstance(small[0].reduction(), Softmax)
-        if is_compiled and device.type == "cpu":
+        block_bytes = working_bytes(batch_size, dim, people, device, is_softmax=is_softmax)
+        if device.type != "cpu":
+            counted = _step_bytes(small[0], people=people, batch_size=batch_size)
+            block_bytes = block_bytes if counted is None else counted
+        elif is_compiled:
             block_bytes = native.working_bytes(batch_size, dim, people, is_softmax=is_softmax)
-        else:
-            block_bytes = working_bytes(batch_size, dim, people, device, is_softmax=is_softmax)
     return HeadCost(
         parameters=grown(lambda head: sum(p.numel() for p in head.parameters())),
         trained_bytes=grown(_trained_bytes),
@@ -180,6 +186,58 @@ def _storage(tensor: Tensor) -> int:
 def _small_head(name: str, options: Mapping[str, Any], *, dim: int, people: int) -> Head:
     with torch.random.fork_rng(devices=[]):
         return build_head(name, dim, people, **options)
+
+
+def _step_bytes(head: ProxyHead, *, people: int, batch_size: int) -> int | None:
+    """What forward and backward pass hold at their peak besides weights and gradients.
+
+    Counted operation by operation on shapes alone, in blocks as large as on a GPU; None for a head
+    that looks at a value on its way.
+    """
+    planned = copy.deepcopy(head).to("meta")
+    planned.num_classes = people
+    for name in planned.per_class:
+        place, _, own = name.rpartition(".")
+        part = planned.get_submodule(place)
+        old = getattr(part, own)
+        grown = torch.empty(people, *old.shape[1:], dtype=old.dtype, device="meta")
+        setattr(part, own, nn.Parameter(grown) if isinstance(old, nn.Parameter) else grown)
+    embeddings = torch.empty(batch_size, head.dim, device="meta", requires_grad=True)
+    labels = torch.empty(batch_size, dtype=torch.long, device="meta")
+    peak = _PeakBytes([embeddings, labels, *planned.state_dict().values()])
+    with peak:
+        try:
+            planned(embeddings, labels).backward()
+        except RuntimeError:  # what torch raises for a value of a shape
+            return None
+    gradients = sum(p.grad.nbytes for p in planned.parameters() if p.grad is not None)
+    return max(0, peak.bytes - gradients)
+
+
+class _PeakBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+    """Counts what operations allocate and release; `bytes` is the most that lived at a time."""
+
+    def __init__(self, known: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # nor here
+        self.bytes = self._living = 0
+        self._known = {_storage(tensor) for tensor in known}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor) and _storage(tensor) not in self._known:
+                storage = tensor.untyped_storage()
+                self._known.add(_storage(tensor))
+                self._living += storage.nbytes()
+                self.bytes = max(self.bytes, self._living)
+                weakref.finalize(storage, self._release, _storage(tensor), storage.nbytes())
+        return made
+
+    def _release(self, storage: int, size: int) -> None:
+        self._known.discard(storage)
+        self._living -= size
 
 
 def _trained_bytes(module: nn.Module) -> int:
