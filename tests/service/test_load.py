@@ -1,5 +1,6 @@
 """Many at once: batches, a bounded line, deadlines, and an end that loses nothing."""
 
+import asyncio
 import json
 import logging
 import os
@@ -18,11 +19,16 @@ import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 from sphereface2 import Recognizer
 from sphereface2.service.errors import BusyError, DeadlineError
+from sphereface2.service.guard import Guard
 from sphereface2.service.logs import JsonLines
+from sphereface2.service.metrics import Metrics
 from sphereface2.service.micro_batches import Crops, MicroBatches
+from sphereface2.service.settings import Settings
 from tests.service.conftest import Start, code
 
 Pictures = dict[str, bytes]
@@ -234,6 +240,39 @@ def test_sigterm_loses_nothing_that_was_acknowledged(
     gallery.close()
     assert set(acknowledged) <= set(kept)
     assert len(kept) == len(set(kept))
+
+
+def test_an_ending_service_closes_each_connection_with_its_next_answer() -> None:
+    """A connection that uvicorn takes on as it ends would be served on and cut off at last."""
+    heard: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await PlainTextResponse("here")(scope, receive, send)
+
+    async def closing(guard: Guard) -> bool:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(guard), base_url="http://localhost"
+        ) as http:
+            return bool((await http.get("/")).headers.get("connection") == "close")
+
+    async def live() -> tuple[bool, bool]:
+        guard = Guard(
+            app, settings=Settings(model=Path("model")), metrics=Metrics(), with_keys=False
+        )
+        await guard({"type": "lifespan"}, None, None)  # type: ignore[arg-type]  # not called here
+        before = await closing(guard)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return before, await closing(guard)
+
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+        assert asyncio.run(live()) == (False, True)
+        assert heard == [signal.SIGTERM]
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def test_workers_share_a_gallery_and_add_up_their_metrics(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
+import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -56,9 +58,11 @@ class Guard:
     ) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics
         self._with_keys = with_keys
+        self._is_ending = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            self._listen_for_the_end()
             await self._app(scope, receive, send)
             return
         start = time.monotonic()
@@ -87,6 +91,24 @@ class Guard:
         finally:
             self._report(scope, request_id, answer, body, time.monotonic() - start)
 
+    def _listen_for_the_end(self) -> None:
+        """Hear of SIGTERM when the server does, and close each connection with its next answer.
+
+        uvicorn asks the connections that it knows to close. One that it takes on at that moment it
+        would serve on, until its patience ends in the midst of a request.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return  # a server in a thread is not ended by signals
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before = signal.getsignal(number)
+            if callable(before):
+
+                def ending(number: int, frame: Any, before: Any = before) -> None:
+                    self._is_ending = True
+                    before(number, frame)
+
+                signal.signal(number, ending)
+
     def _check(self, scope: Scope, headers: Headers, origin: str | None) -> None:
         """Refuse what a web page of another host may have made a browser send."""
         host = headers.get("host", "")
@@ -103,6 +125,8 @@ class Guard:
 
     def _always(self, request_id: str, path: str, origin: str | None) -> dict[str, str]:
         headers = {**_ALWAYS, "X-Request-ID": request_id}
+        if self._is_ending:
+            headers["Connection"] = "close"
         if path.startswith("/v1/") or path == "/metrics":
             headers["Cache-Control"] = "no-store"
         if origin is not None and origin in self._settings.origins:
