@@ -24,6 +24,13 @@ from faults.tasks import PRINTED, environment
 SECONDS = 300.0
 """After which a command is called hung."""
 
+# A Ctrl-C that meets a destructor is printed by Python and forgotten; the command then goes on, and
+# is judged by its end.
+_IGNORED = re.compile(
+    r"^Exception ignored in.*\nTraceback .*\n(?:  .*\n)*KeyboardInterrupt.*$",
+    re.MULTILINE,
+)
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -48,8 +55,8 @@ class Ended:
         """What is wrong with this end; empty if it is a success or one sentence."""
         if self.code is None:
             return f"hung for {seconds:.0f} seconds"
-        if "Traceback (most recent call last)" in self.said:
-            return f"traceback: {self.said.strip().splitlines()[-1]}"
+        if "Traceback (most recent call last)" in _IGNORED.sub("", self.said):
+            return f"traceback: {self.said.strip()[-600:]}"
         if self.code == 0:
             return ""
         if self.code != 2 and not (self.code == 1 and "the same command" in self.sentence):
