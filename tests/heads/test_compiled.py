@@ -1,5 +1,7 @@
 """Compiled maps give what the plain form gives, to rounding."""
 
+import copy
+import pickle
 import shutil
 from typing import Any
 
@@ -108,6 +110,35 @@ class Curved(CosFace):
 
     def other_logit(self, cosine_cb: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
         return self.scale * cosine_cb.sin(), self.scale * cosine_cb.cos()
+
+
+def test_batches_that_are_parts_of_others_and_two_before_a_backward_pass() -> None:
+    plain = build_head("sphereface2-c", 32, 40)
+    compiled = copy.deepcopy(plain)
+    assert isinstance(compiled, ProxyHead)
+    compiled.compile_maps()
+    everything, labels = torch.randn(12, 32), torch.arange(12) * 3
+    found = []
+    for head in (plain, compiled):
+        whole = everything.clone().requires_grad_()
+        (head(whole[::2], labels[::2]) + head(whole[1::2], labels[1::2])).backward()
+        assert whole.grad is not None
+        assert head.weight.grad is not None
+        found.append((whole.grad, head.weight.grad))
+    for wanted, mine in zip(*found, strict=True):
+        assert torch.allclose(mine, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
+
+
+def test_a_compiled_head_can_be_copied_and_pickled() -> None:
+    head = build_head("sphereface2-c", 32, 40)
+    assert isinstance(head, ProxyHead)
+    head.compile_maps()
+    batch = torch.randn(4, 32, requires_grad=True), torch.arange(4)
+    loss = head(*batch)
+    for other in (copy.deepcopy(head), pickle.loads(pickle.dumps(head))):
+        assert torch.equal(other(*batch), loss)
+        assert other.kernels is not None
+        assert other.kernels._head is other
 
 
 def test_what_has_no_form_in_cpp_has_kernels_of_torch() -> None:

@@ -47,6 +47,13 @@ class Kernels:
         self._tried_native = False
         self._compiling = Lock()  # of the threads that share the blocks, one compiles
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A head that is copied or pickled makes its kernels again: libraries cannot be."""
+        return {"head": self._head}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        Kernels.__init__(self, state["head"])
+
     def __len__(self) -> int:
         return len(self._made)
 

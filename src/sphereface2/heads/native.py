@@ -236,6 +236,7 @@ class NativeEvaluation(Evaluation):
         library, x = native.library, self.rows_x.contiguous()
         tile = library.tile_columns()
         self._columns = -(-rows // tile) * tile
+        self._labels = self.labels.contiguous()  # C++ goes through them one after the other
         self._x_rows = native.memory("x_rows", self._columns * dim)
         self._x_numbers = native.memory("x_numbers", rows * dim)
         library.pack(x.data_ptr(), dim, rows, 1, dim, self._x_rows.data_ptr())
@@ -307,7 +308,7 @@ class NativeEvaluation(Evaluation):
             weight=classes.weight.data_ptr(),
             x_rows=self._x_rows.data_ptr(),
             x_numbers=self._x_numbers.data_ptr(),
-            label=self.labels.data_ptr(),
+            label=self._labels.data_ptr(),
             row_values=ctypes.addressof(row_values),
             scalars=ctypes.addressof(scalars),
             numbers=numbers.data_ptr(),

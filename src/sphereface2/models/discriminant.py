@@ -60,8 +60,8 @@ def apply_axes(backbone: Backbone, axes: NDArray[np.float64]) -> None:
     linear, norm = backbone.last_layers()
     turn = torch.from_numpy(axes.T).to(linear.weight.device)
     with torch.no_grad():
-        weight, bias = linear.weight.double(), torch.zeros(len(turn), dtype=torch.float64)
-        bias = bias.to(weight) if linear.bias is None else linear.bias.double()
+        weight = linear.weight.double()
+        bias = torch.zeros_like(weight[:, 0]) if linear.bias is None else linear.bias.double()
         if norm is not None:
             assert norm.running_mean is not None
             assert norm.running_var is not None
