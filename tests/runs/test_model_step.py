@@ -241,6 +241,15 @@ class TestDiscriminant:
         one, other = (weights_digest(find_model(each)) for each in (tmp_path / "new", run))
         assert one == other
 
+    def test_people_with_one_image_each_are_refused_before_the_training(
+        self, last: Path, tmp_path: Path
+    ) -> None:
+        faces(tmp_path / "single", 4, 1, seed=9)
+        words = ["training.discriminant=true", f"data.path={tmp_path / 'single'}"]
+        with pytest.raises(ValueError, match="discriminant=false does without"):
+            runs.train(load_config(last, words), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
     def test_of_many_images_whole_people_are_taken(
         self, last: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

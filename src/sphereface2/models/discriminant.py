@@ -17,6 +17,16 @@ _TO_SPHERE = 0.7  # so much of the scatter is taken as equal in all directions: 
 _DOUBT = 2.0
 
 
+def require_pairs(labels: NDArray[np.integer]) -> None:
+    """A ValueError if no two images are of one person, or all of them are."""
+    counts = np.unique(labels[labels >= 0], return_counts=True)[1]
+    if len(counts) < 2 or counts.max() < 2:
+        raise ValueError(
+            "training.discriminant compares images of a person with each other: it needs two "
+            "people, and one of them with two images; training.discriminant=false does without"
+        )
+
+
 def discriminant_axes(
     embeddings: NDArray[np.floating], labels: NDArray[np.integer]
 ) -> NDArray[np.float64]:
@@ -26,15 +36,11 @@ def discriminant_axes(
     are the generalised eigenvectors of (B, W). One with eigenvalue w has s = max(0, w - 2/n) of
     signal for 1 of noise, n images a person, and is weighed by √(s / (s + 1)): once on either side
     of a cosine, that is the factor with which a noisy value is best believed (Wiener). Embeddings
-    keep their mean length. A ValueError if no person has two images.
+    keep their mean length.
     """
+    require_pairs(labels)
     unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True).clip(1e-12)
     people, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    if len(people) < 2 or len(unit) == len(people):
-        raise ValueError(
-            "training.discriminant compares images of a person with each other: it needs two "
-            "people, and one of them with two images"
-        )
     means = np.zeros((len(people), unit.shape[1]))
     np.add.at(means, place, unit.astype(np.float64))
     means /= counts[:, None]

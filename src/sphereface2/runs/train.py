@@ -41,7 +41,7 @@ from sphereface2.evaluation.verification import measure_all
 from sphereface2.files import Lock, require_writable, write_atomically
 from sphereface2.heads import Head, build_head, head_options
 from sphereface2.heads.sharding import class_shards
-from sphereface2.models.discriminant import apply_axes, discriminant_axes
+from sphereface2.models.discriminant import apply_axes, discriminant_axes, require_pairs
 from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.folder import save_model
 from sphereface2.progress import Progress, Watch, unwatched
@@ -375,6 +375,8 @@ def _build_trainer(
     checkpoint: the last one, where the training is to continue from it
     """
     source = build_training_source(config)
+    if config.training.discriminant:
+        require_pairs(source.labels)  # now, and not when all the training is done
     backbone = build_backbone(config.backbone.name, seed=config.seed, **config.backbone.options)
     head = _build_head(config, dim=backbone.embedding_dim, num_classes=source.num_classes)
     evaluation, preprocessing = config.evaluation, preprocessing_of(config, backbone.input_size)
