@@ -54,6 +54,7 @@ def enrol(url: str, start: int, stop: int) -> None:
         photo = NewPhoto(embedding(number), f"crop {number};".encode() * 99, f"{number}.jpg")
         gallery.add(f"person {number // _PER_PERSON}", [photo], key=f"request {number}")
         print(number, flush=True)
+        sys.stdin.readline()  # else it could be done before anybody comes to kill it
     gallery.close()
 
 
@@ -71,16 +72,21 @@ def run(url: str, *, enrolments: int, kills: int, seed: int = 0) -> Outcome:
             str(done),
             str(enrolments),
         ]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as worker:
-            assert worker.stdout is not None
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as worker:
+            assert worker.stdout is not None and worker.stdin is not None
             for line in worker.stdout:
                 done = int(line) + 1
-                if killed < kills and done >= moments[killed]:
-                    if killed % 2:  # amid the next one, not between two
-                        time.sleep(random.Random(seed + killed).random() * 0.02)
+                is_last = killed < kills and done >= moments[killed]
+                if not is_last or killed % 2:  # amid the next one, not between two
+                    worker.stdin.write("\n")
+                    worker.stdin.flush()
+                if is_last:
+                    time.sleep(random.Random(seed + killed).random() * 0.02)
                     worker.kill()
                     killed += 1
-                    for last in worker.stdout:  # answers that were on their way
+                    for last in worker.stdout:  # an answer that was on its way
                         done = int(last) + 1
                     break
             code = worker.wait()

@@ -394,6 +394,12 @@ class WorkFolder:
             f"{printable(self.path)} is in the way and holds no interrupted work; move it"
         )
 
+    def tidy(self) -> None:
+        """Remove what a run leaves that is killed when all is in place: a folder without a note."""
+        if self.path.is_dir():
+            with suppress(ValueError, OSError), self.locked():
+                pass
+
     def empty(self) -> None:
         """Remove all but the note."""
         for entry in self.path.iterdir():

@@ -125,7 +125,10 @@ def test_a_folder_that_stays_behind_does_not_undo_what_is_done(
         patch.setattr("sphereface2.models.extraction.remove", fail)
         job.finish()
     np.testing.assert_array_equal(np.load(tmp_path / "faces.npy"), net.embed(images.images))
-    assert extraction(tmp_path, 6).start(overwrite=True) == 0  # it begins again, in that folder
+    assert job.path.exists()
+    with pytest.raises(ValueError, match="exists already"):
+        extraction(tmp_path, 6).start()
+    assert [each.name for each in tmp_path.iterdir()] == ["faces.npy"]
 
 
 def test_what_was_cut_off_while_it_was_laid_out_begins_anew(tmp_path: Path) -> None:

@@ -301,6 +301,8 @@ class Extraction(WorkFolder):
     def start(self, *, overwrite: bool = False) -> int:
         """Lay out the files, or find those of an interrupted extraction; the images done so far."""
         if self.target.exists() and not overwrite:
+            if not (self.path / _EMBEDDINGS).exists() and self.noted() is not None:
+                remove(self.path)  # its last process was killed when all was in place
             raise ValueError(f"{self.target} exists already; choose another name or --overwrite")
         if self.noted() is not None and all((self.path / name).is_file() for name in self.OWN):
             self._require_same()

@@ -279,6 +279,7 @@ class Conversion(WorkFolder):
                         "new folder"
                     )
             if os.path.lexists(place) and not self.overwrite:
+                self.tidy()
                 raise ValueError(
                     f"{printable(place)} already exists; give --overwrite to replace it"
                 )
