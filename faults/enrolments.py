@@ -75,7 +75,8 @@ def run(url: str, *, enrolments: int, kills: int, seed: int = 0) -> Outcome:
         with subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as worker:
-            assert worker.stdout is not None and worker.stdin is not None
+            assert worker.stdout is not None
+            assert worker.stdin is not None
             for line in worker.stdout:
                 done = int(line) + 1
                 is_last = killed < kills and done >= moments[killed]

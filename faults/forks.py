@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from faults.processes import family, seconds_used
 from faults.tasks import PRINTED, environment
 
 SECONDS = 300.0
@@ -107,8 +108,8 @@ class Fork:
         os.close(self._go)
 
     def used(self) -> float:
-        """Seconds of the processor that it has used so far."""
-        return time.clock_gettime(~self.pid << 3 | 2)  # as clock_getcpuclockid(3) numbers it
+        """Seconds of the processor that it and those that it started have used so far."""
+        return sum(map(seconds_used, family(self.pid)))
 
     def poll(self) -> int | None:
         """The exit code, once it has ended; that of a signal is negative."""
@@ -180,6 +181,11 @@ def _become_command(
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0
+    except KeyboardInterrupt as stop:
+        code = 128 + signal.SIGINT
+        last = list(traceback.walk_tb(stop.__traceback__))[-1][0]
+        if last.f_code is not _become_command.__code__:  # else it came before the command
+            traceback.print_exc()
     except BaseException:
         traceback.print_exc()
     finally:

@@ -7,12 +7,12 @@ import sys
 def main() -> None:
     """Load the command line and run it; Ctrl-C is quiet from the first moment to the last."""
     try:
-        try:
-            from sphereface2.cli import main as run
-        except KeyboardInterrupt:
-            print("sphereface2: stopped", file=sys.stderr)
-            sys.exit(130)
+        from sphereface2.cli import main as run
+
         run()
+    except KeyboardInterrupt:  # while it is loaded, or in its last moment
+        print("sphereface2: stopped", file=sys.stderr)
+        sys.exit(130)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # too late: the command has ended
 

@@ -14,7 +14,7 @@ from faults.tasks import write_noise
 
 # Two tasks that resume; then one that cannot, and a file that is not there undisturbed.
 KILLS = """
-import signal, sys
+import random, signal, sys
 from dataclasses import replace
 from pathlib import Path
 from faults.kills import SCENES, Bench, try_scene
@@ -28,11 +28,11 @@ for name in ("convert", "train"):
 stubborn = replace(TASKS["convert"], again=lambda folder: ("convert", "nowhere", "noise.rec"))
 bench = Bench(stubborn, work / "left", work / "materials")
 bench.rehearse()
-met, lost = bench.trial(signal.SIGKILL, lambda: 0.0, "the process")
+met, lost = bench.meet(signal.SIGKILL, random.Random(0))
 assert met and lost[0].startswith("does not resume: "), lost
 bench.task = TASKS["convert"]
 bench.files.remove("noise.idx")
-met, lost = bench.trial(signal.SIGKILL, lambda: 0.0, "the process")
+met, lost = bench.meet(signal.SIGKILL, random.Random(0))
 assert met and lost == ["left behind: noise.idx"], lost
 """
 

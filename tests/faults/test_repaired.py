@@ -312,6 +312,18 @@ finally:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_ctrl_c_in_the_last_moment_of_a_command_is_quiet() -> None:
+    ending = """
+import signal
+import sphereface2.cli
+from sphereface2.__main__ import main
+sphereface2.cli.main = lambda: signal.raise_signal(signal.SIGINT)
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", ending], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "sphereface2: stopped\n")
+
+
 class CannotMoveItsJournal(sqlite3.Connection):
     """As on a disk that fails when the journal is to be moved into the file of the database."""
 
