@@ -25,13 +25,6 @@ from faults.tasks import PRINTED, environment
 SECONDS = 300.0
 """After which a command is called hung."""
 
-# A Ctrl-C that meets a destructor is printed by Python and forgotten; the command then goes on, and
-# is judged by its end.
-_IGNORED = re.compile(
-    r"^Exception ignored in.*\nTraceback .*\n(?:  .*\n)*KeyboardInterrupt.*$",
-    re.MULTILINE,
-)
-
 
 @dataclass(frozen=True)
 class Ended:
@@ -56,7 +49,7 @@ class Ended:
         """What is wrong with this end; empty if it is a success or one sentence."""
         if self.code is None:
             return f"hung for {seconds:.0f} seconds"
-        if "Traceback (most recent call last)" in _IGNORED.sub("", self.said):
+        if "Traceback (most recent call last)" in self.said:
             return f"traceback: {self.said.strip()[-600:]}"
         if self.code == 0:
             return ""

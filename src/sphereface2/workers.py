@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import multiprocessing
 import os
 import shlex
 import signal
+import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, requires
@@ -16,6 +19,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _AHEAD = 2  # tasks that a worker has, so that it need not wait for the next one
+_MOMENT = 0.05  # seconds for a destructor to end
 _FAREWELL = 10.0  # seconds for a worker to finish what it is at
 
 
@@ -161,6 +165,22 @@ def _interrupts_held_back() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def keep_interrupts() -> None:
+    """Let a Ctrl-C that meets a destructor come again: Python itself would print and forget it."""
+
+    def come_again() -> None:
+        time.sleep(_MOMENT)
+        _thread.interrupt_main()
+
+    def hook(found: sys.UnraisableHookArgs) -> None:
+        if issubclass(found.exc_type, KeyboardInterrupt):
+            _thread.start_new_thread(come_again, ())  # not here, where it would be forgotten, too
+        else:
+            sys.__unraisablehook__(found)
+
+    sys.unraisablehook = hook
 
 
 def usable_cores() -> int:

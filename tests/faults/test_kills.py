@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from faults.forks import Ended
 from faults.outcomes import Outcomes
 from faults.tasks import write_noise
 
@@ -48,10 +47,3 @@ def test_what_is_killed_resumes_to_the_same_bits_and_what_is_lost_is_noticed(
     outcomes = Outcomes(tmp_path / "kills.json")
     assert outcomes.losses() == []
     assert [row.tried for row in outcomes.rows()] == [3, 1, 1, 2, 1, 1]
-
-
-def test_a_ctrl_c_in_a_destructor_is_not_the_end_of_a_command() -> None:
-    frames = 'Traceback (most recent call last):\n  File "a.py", line 1, in __del__\n'
-    ignored = f"Exception ignored in: <function A.__del__>\n{frames}KeyboardInterrupt: \nwriting\n"
-    assert Ended(0, ignored).fault() == ""
-    assert Ended(1, f"{frames}KeyboardInterrupt\n").fault().startswith("traceback: ")

@@ -312,15 +312,29 @@ finally:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_ctrl_c_in_the_last_moment_of_a_command_is_quiet() -> None:
-    ending = """
-import signal
+@pytest.mark.parametrize(
+    "moment", ["last()", "Destroyed(); time.sleep(9)"], ids=["at the end", "in a destructor"]
+)
+def test_ctrl_c_is_quiet_and_not_forgotten(moment: str) -> None:
+    command = f"""
+import signal, time
 import sphereface2.cli
 from sphereface2.__main__ import main
-sphereface2.cli.main = lambda: signal.raise_signal(signal.SIGINT)
+
+def last():
+    signal.raise_signal(signal.SIGINT)
+
+class Destroyed:
+    def __del__(self):
+        last()
+
+def command():
+    {moment}
+
+sphereface2.cli.main = command
 main()
 """
-    done = subprocess.run([sys.executable, "-c", ending], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "sphereface2: stopped\n")
 
 
