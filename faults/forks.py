@@ -19,11 +19,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-from faults.processes import family, seconds_used
+from faults.processes import family, seconds_used, wants_processor
 from faults.tasks import PRINTED, environment
 
 SECONDS = 300.0
 """After which a command is called hung."""
+_LOOK = 0.5  # seconds between two looks at whether it hangs
 
 
 @dataclass(frozen=True)
@@ -118,12 +119,18 @@ class Fork:
             os.kill(self.pid, number)
 
     def wait(self, seconds: float = SECONDS) -> Ended:
-        """How it ended; it is killed where it does not."""
-        deadline = time.monotonic() + seconds
-        hangs = False
+        """How it ended; it is killed where it does not.
+
+        Time in which it waits for a busy processor does not count.
+        """
+        looked, rested, hangs = time.monotonic(), 0.0, False
         while self.poll() is None and not hangs:
             time.sleep(0.005)
-            hangs = time.monotonic() > deadline
+            since = time.monotonic() - looked
+            if since >= _LOOK:
+                looked += since
+                rested += 0.0 if any(map(wants_processor, family(self.pid))) else since
+                hangs = max(rested, self.used() - self.start) > seconds
         if self.code is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)

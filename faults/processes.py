@@ -50,6 +50,15 @@ def seconds_used(process: int) -> float:
     return own + sum(map(int, fields[13:15])) / os.sysconf("SC_CLK_TCK")  # cutime, cstime
 
 
+def wants_processor(process: int) -> bool:
+    """Whether one of its threads runs, or would if it were its turn."""
+    with suppress(OSError):  # it may end at any time
+        for task in Path(f"/proc/{process}/task").iterdir():
+            if (task / "stat").read_text().rpartition(")")[2].split()[0] == "R":
+                return True
+    return False
+
+
 def descriptors(process: int) -> int:
     """How many files, sockets and pipes it has open."""
     try:
