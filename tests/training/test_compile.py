@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from sphereface2.backbones import build_backbone
 from sphereface2.training import devices
 from sphereface2.training.checkpoint import Change, changed_settings
 from sphereface2.training.devices import can_compile
+from sphereface2.training.step import gains_by_fusion
 from sphereface2.training.trainer import Trainer
 from tests.training.conftest import make_config
 from tests.training.test_trainer import lines, make_trainer, parameters, stopped_trainer
@@ -36,11 +38,29 @@ def test_a_compiled_run_is_the_plain_one_to_rounding_and_resumes_with_the_same_b
     plain = losses(make_trainer(tmp_path / "plain", make_config(log_every=1)), tmp_path / "plain")
     assert compiled == pytest.approx(plain, rel=1e-4)
     assert whole.update.is_compiled
+    assert whole.update.network is not whole.update.backbone
     stopped_trainer(tmp_path / "parts", 3, config=config).run()
     resumed = make_trainer(tmp_path / "parts", config)
     resumed.run(resume=True)
     expected = parameters(whole)
     assert all(torch.equal(value, expected[name]) for name, value in parameters(resumed).items())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "gains"),
+    [
+        ("sfnet4", {}, False),
+        ("sfnet4", {"batch_norm": True}, True),
+        ("iresnet18", {}, True),
+        ("mobilefacenet", {}, False),
+    ],
+)
+def test_on_a_cpu_networks_are_compiled_that_gain_by_it(
+    name: str, options: dict[str, bool], gains: bool
+) -> None:
+    network = build_backbone(name, input_size=112, embedding_dim=8, **options)
+    assert gains_by_fusion(network, CPU) == gains
+    assert gains_by_fusion(network, torch.device("meta"))
 
 
 def test_a_resumed_run_says_that_the_steps_to_come_are_others(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Devices and precisions: what is chosen, what is refused."""
 
 import os
+import platform
 import subprocess
 import sys
 
@@ -94,3 +95,26 @@ else:
     bare = {key: value for key, value in os.environ.items() if key != "ONEDNN_MAX_CPU_ISA"}
     done = subprocess.run([sys.executable, "-c", code], env=bare, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+FREED = """
+import resource
+import torch
+from sphereface2.training.devices import keep_freed_memory
+
+def pages() -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(10_000_000)  # 40 MB, some 10,000 pages
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+print(min(pages() for _ in range(5)) > 9_000)
+keep_freed_memory()
+print(min(pages() for _ in range(20)) < 100)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
+def test_memory_that_was_freed_is_not_mapped_again() -> None:
+    words = [sys.executable, "-c", FREED]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]

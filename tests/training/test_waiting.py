@@ -119,7 +119,7 @@ class SlowCrowd(Crowd):
     """Images that come from far away."""
 
     def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
-        time.sleep(0.01)
+        time.sleep(0.02)
         return super().__getitem__(index)
 
 

@@ -28,7 +28,7 @@ from sphereface2.training.checkpoint import (
     run_settings,
     save_checkpoint,
 )
-from sphereface2.training.devices import NO_COMPILER, choose_device
+from sphereface2.training.devices import NO_COMPILER, choose_device, keep_freed_memory
 from sphereface2.training.distributed import current_team
 from sphereface2.training.events import (
     EvaluationRecord,
@@ -176,6 +176,8 @@ class Trainer:
             self.update.average.start()
         self._stop_requested = self._stops = False
         self._began = time.monotonic()
+        if self.device.type == "cpu":
+            keep_freed_memory()
         try:
             with stop_signals(self.stop, only_first=self.team.is_alone) as caught:
                 self.events.started(step=self.step, total_steps=self.total_steps)
