@@ -233,6 +233,21 @@ def test_a_file_that_is_not_the_one_that_was_saved_is_named(tmp_path: Path) -> N
     assert torch.equal(loaded(path)["head.weight"], torch.full((5, 2), 3.0))
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that cannot be read")
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
+def test_a_checkpoint_that_cannot_be_read_for_a_moment_is_not_called_damaged(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "last"
+    save(path)
+    (path / name).unlink()
+    (path / name).symlink_to("/proc/self/mem")  # can be opened; its first byte cannot be read
+    with pytest.raises(OSError, match="Input/output error") as refused:
+        Team().load_tensors(path, make_tensors(), rows={})
+    assert str(path) in str(refused.value)
+    assert "damaged" not in str(refused.value)
+
+
 class Evil:
     """Creates a file when it is unpickled."""
 

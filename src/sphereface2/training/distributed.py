@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
+from sphereface2.files import naming
 from sphereface2.safe_pickle import load_metadata
 
 if TYPE_CHECKING:
@@ -310,7 +311,9 @@ class Team:
             for name, tensor in tensors.items()
             if self.is_first or name in rows
         }
-        with _file_errors(f"the checkpoint {folder} cannot be written", OSError):
+        failed = f"the checkpoint {folder} cannot be written"
+        # Torch's writer only stops, and does not say why.
+        with _file_errors(failed, OSError(f"{failed} (is the disk full?)")):
             save(state, storage_writer=_writer(folder), no_dist=self.is_alone)
 
     def load_tensors(
@@ -328,9 +331,8 @@ class Team:
         }
         with self.together():
             reader = _reader(folder)
-        with _file_errors(
-            f"{folder} is damaged; restore it or start the training again", ValueError
-        ):
+        damaged = ValueError(f"{folder} is damaged; restore it or start the training again")
+        with _file_errors(f"the checkpoint {folder} cannot be read", damaged):
             load(state, storage_reader=reader, no_dist=self.is_alone)
 
     def _whole(self, tensor: Tensor, rows: int | None) -> Tensor:
@@ -375,7 +377,8 @@ def _reader(folder: Path) -> FileSystemReader:
 
     # The original unpickles whatever stands in the file. Read here, once: if that fails later, on
     # one rank, torch prints a traceback and lets that rank continue without the others.
-    metadata: Metadata = load_metadata(folder / ".metadata")
+    with naming(folder / ".metadata"):
+        metadata: Metadata = load_metadata(folder / ".metadata")
 
     class Reader(FileSystemReader):
         def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
@@ -386,8 +389,11 @@ def _reader(folder: Path) -> FileSystemReader:
 
 
 @contextmanager
-def _file_errors(sentence: str, kind: type[Exception]) -> Iterator[None]:
-    """What goes wrong on any rank while it reads or writes, as one sentence on all ranks."""
+def _file_errors(failed: str, otherwise: Exception) -> Iterator[None]:
+    """What goes wrong on any rank while it reads or writes, as one sentence on all ranks.
+
+    failed: the sentence, where the system says why
+    """
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
@@ -398,11 +404,8 @@ def _file_errors(sentence: str, kind: type[Exception]) -> Iterator[None]:
     except CheckpointException as error:  # a BaseException, for reasons of its own
         # What the system says (no space left) helps; what torch says of a broken file does not.
         causes = [cause for cause, _ in error.failures.values() if isinstance(cause, OSError)]
-        unknown = " (is the disk full?)" if kind is OSError else ""  # torch's writer only stops
-        reason = f" ({_first_line(causes[0])})" if causes else unknown
-        raise (kind if current_team().is_first else ReportedElsewhereError)(
-            f"{sentence}{reason}"
-        ) from None
+        known = OSError(f"{failed} ({_first_line(causes[0])})") if causes else otherwise
+        raise (known if current_team().is_first else ReportedElsewhereError(str(known))) from None
 
 
 def _is_lost_contact(error: RuntimeError) -> bool:
