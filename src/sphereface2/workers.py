@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
 import multiprocessing
 import os
 import shlex
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -172,11 +172,13 @@ def keep_interrupts() -> None:
 
     def come_again() -> None:
         time.sleep(_MOMENT)
-        _thread.interrupt_main()
+        # To that thread as a signal, which ends what it waits for.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def hook(found: sys.UnraisableHookArgs) -> None:
         if issubclass(found.exc_type, KeyboardInterrupt):
-            _thread.start_new_thread(come_again, ())  # not here, where it would be forgotten, too
+            # Not here, where it would be forgotten, too.
+            threading.Thread(target=come_again, daemon=True).start()
         else:
             sys.__unraisablehook__(found)
 
