@@ -67,7 +67,7 @@ def build_optimizer(
     if config.name == "adamw":
         built: torch.optim.Optimizer = torch.optim.AdamW(groups, betas=config.betas, eps=config.eps)
     else:
-        # Fused: one pass over the weights, to the same bits; else three that pass by the cache.
+        # Fused: one pass over the weights; else it is three, each from memory.
         built = torch.optim.SGD(
             groups, momentum=config.momentum, nesterov=config.nesterov, fused=True
         )
