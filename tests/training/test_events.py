@@ -112,6 +112,19 @@ def test_going_on_cuts_what_comes_after_the_step_and_a_torn_line(tmp_path: Path)
     assert sink.path.read_text() == ""
 
 
+def test_records_that_cannot_be_read_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, **_: Any) -> str:
+        raise OSError(5, "Input/output error")  # as a read fails, which does not know its file
+
+    lines = JsonLines(tmp_path / "metrics.jsonl")
+    lines.path.touch()
+    monkeypatch.setattr(Path, "read_text", fail)
+    with pytest.raises(OSError, match=r"Input/output error: .*metrics\.jsonl"):
+        lines.started(step=0, total_steps=1)
+
+
 def test_a_group_passes_everything_on() -> None:
     heard: list[str] = []
 

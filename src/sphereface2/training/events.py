@@ -132,7 +132,8 @@ class JsonLines(Events):
             self._file = None
 
     def _lines(self) -> list[str]:
-        return self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        with naming(self.path):
+            return self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
 
     def _write(self, kind: str, record: TrainingRecord | EvaluationRecord | Notice) -> None:
         assert self._file is not None
