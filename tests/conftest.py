@@ -16,8 +16,10 @@ from tests import loaded
 # Some virtual machines announce AMX and then refuse it: half precision would end in "could not
 # create a primitive" or an illegal instruction. Read by oneDNN when it is first used.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
-# Under nohup a closed terminal is ignored, as the commands rightly do too: tests send it.
+# Under nohup a closed terminal is ignored, and in the background Ctrl-C, as the commands rightly do
+# too: tests send both.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Checkpoints are forced to the disk some ten thousand times, and in memory that takes no time.
 MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
