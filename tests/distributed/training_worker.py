@@ -158,7 +158,7 @@ def go_on(root: Path, team: Team) -> None:
         for before in WORLDS if case.resumes else ():
             folder = root / "resumed" / f"{name} {before} {team.world}"
             source = root / "stopped" / f"{name} {before}"
-            team.from_first(lambda a=source, b=folder: str(shutil.copytree(a, b)))  # type: ignore[misc]
+            team.from_first(lambda a=source, b=folder: str(shutil.copytree(a, b)))  # type: ignore[misc]  # no type for a default
             assert build(case, folder, team).run(resume=True).steps == 10
     if not team.is_alone:
         check_mistakes(root, team)
