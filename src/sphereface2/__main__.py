@@ -8,9 +8,9 @@ def main() -> None:
     """Load the command line and run it; Ctrl-C is quiet from the first moment to the last."""
     try:
         from sphereface2.cli import main as run
-        from sphereface2.workers import keep_interrupts
+        from sphereface2.workers import catch_unraisable
 
-        keep_interrupts()
+        catch_unraisable()
         run()
     except KeyboardInterrupt:  # while it is loaded, or in its last moment
         print("sphereface2: stopped", file=sys.stderr)

@@ -167,8 +167,12 @@ def _interrupts_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def keep_interrupts() -> None:
-    """Let a Ctrl-C that meets a destructor come again: Python itself would print and forget it."""
+def catch_unraisable() -> None:
+    """Act on two errors that Python itself would print and forget.
+
+    A Ctrl-C that meets a destructor comes again. A thread that has no memory for its first frame
+    begins again: `Thread.start` would wait for it for ever.
+    """
 
     def come_again() -> None:
         time.sleep(_MOMENT)
@@ -176,9 +180,16 @@ def keep_interrupts() -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def hook(found: sys.UnraisableHookArgs) -> None:
+        thread = getattr(found.object, "__self__", None)
         if issubclass(found.exc_type, KeyboardInterrupt):
             # Not here, where it would be forgotten, too.
             threading.Thread(target=come_again, daemon=True).start()
+        elif (
+            issubclass(found.exc_type, MemoryError)
+            and isinstance(thread, threading.Thread)
+            and not thread.is_alive()
+        ):
+            found.object()  # in this thread, which by now has memory for frames
         else:
             sys.__unraisablehook__(found)
 

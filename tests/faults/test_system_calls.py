@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,35 @@ def test_what_convert_writes_reaches_the_disk_before_it_has_its_name(
     renamed, spoilt = check_order(read_calls(log), folder)
     assert renamed > 5
     assert spoilt == []
+
+
+# A thread whose stack and heap are there, of one that has ended: its first call of mmap is for the
+# frames of Python.
+STARTS_THREAD = """
+import os, subprocess, sys, threading, time
+from sphereface2.workers import catch_unraisable
+
+catch_unraisable()
+first = threading.Thread(target=str)
+first.start()
+first.join()
+words = ["strace", "-f", "-qq", "-o", sys.argv[1], "-e", "inject=mmap:error=ENOMEM:when=1"]
+strace = subprocess.Popen([*words, "-p", str(os.getpid())])
+while "TracerPid:\\t0" in open("/proc/self/status").read():
+    time.sleep(0.01)
+thread = threading.Thread(target=print, args=["it runs"])
+thread.start()
+thread.join()
+os._exit(0)
+"""
+
+
+@traceable
+def test_a_thread_without_memory_for_its_first_frame_begins_all_the_same(tmp_path: Path) -> None:
+    words = [sys.executable, "-u", "-c", STARTS_THREAD, str(tmp_path / "log")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert "(INJECTED)" in (tmp_path / "log").read_text()
+    assert (done.returncode, done.stdout) == (0, "it runs\n"), done.stderr
 
 
 @traceable

@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from sphereface2.workers import keep_interrupts
+from sphereface2.workers import catch_unraisable
 
 # How a worker ends, besides 0: done.
 FAILED = 2
@@ -22,7 +22,7 @@ def main(folder: Path) -> int:
     """Train and measure the run in a folder; the exit code."""
     # A sweep in the background of a script would hand down that Ctrl-C is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    keep_interrupts()
+    catch_unraisable()
     try:
         threading.Thread(target=_stop_when_input_closes, daemon=True).start()
         return _work(folder)
