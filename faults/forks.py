@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from faults.processes import family, seconds_used, wants_processor
 from faults.tasks import PRINTED, environment
+from tests.loaded import MODULES, leave_one_waiting, run_program
 
 SECONDS = 300.0
 """After which a command is called hung."""
@@ -62,7 +63,8 @@ class Ended:
 class Fork:
     """`sphereface2 WORDS` in a fork of this process; with `waits` it begins when told to `go`.
 
-    What it says on stderr goes to a file beside its folder, `said`.
+    What it says on stderr goes to a file beside its folder, `said`. With `forks` the Python
+    processes that it starts are such forks as well.
     """
 
     def __init__(
@@ -75,7 +77,11 @@ class Fork:
         said: str = "said.txt",
         printed: Path | None = None,
         waits: bool = False,
+        forks: bool = False,
     ) -> None:
+        if forks:
+            for name in MODULES:
+                import_module(name)
         self.folder, self.said = folder, folder.parent / said
         self.printed = printed or folder / PRINTED
         if printed is not None:
@@ -88,7 +94,7 @@ class Fork:
         if self.pid == 0:
             os.close(self._go)
             os.close(is_set_up)
-            _become_command(words, self, (ready, sets_up), modules, variables or {})
+            _become_command(words, self, (ready, sets_up), modules, variables or {}, forks)
         os.close(ready)
         os.close(sets_up)
         os.read(is_set_up, 1)  # a signal now would meet this program and not the command
@@ -148,6 +154,7 @@ def _become_command(
     pipes: tuple[int, int],
     modules: Path | None,
     variables: Mapping[str, str],
+    forks: bool,
 ) -> NoReturn:
     """Do in this fork what a new process of the command line would do."""
     code = 1
@@ -173,6 +180,13 @@ def _become_command(
         from sphereface2.__main__ import main
 
         ready, sets_up = pipes
+        program = leave_one_waiting() if forks else []
+        if program:
+            modules = None
+            for number in pipes:
+                os.close(number)
+            run_program(program)
+            raise SystemExit(0)
         os.write(sets_up, b"\n")
         os.close(sets_up)
         os.readv(ready, [bytearray(1)])  # not by a call of a kind that a trial counts

@@ -48,12 +48,18 @@ def _with_reader(task: Task) -> Task:
 
 
 def _started_by(fork: Fork, tag: str) -> list[int]:
-    """The processes that belong to a trial besides the first, by the tag in their environment."""
+    """The processes that belong to a trial besides the first, by the tag in their environment.
+
+    Those that are forks have the environment of this one; they work in the folder of the trial, in
+    a session of their own.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != fork.pid:
             with suppress(OSError):
-                if f"{TAG}={tag}".encode() in (entry / "environ").read_bytes():
+                is_tagged = f"{TAG}={tag}".encode() in (entry / "environ").read_bytes()
+                is_there = (entry / "cwd").readlink() == fork.folder
+                if is_tagged or (is_there and os.getsid(int(entry.name)) != fork.pid):
                     found.append(int(entry.name))
     return found
 
@@ -109,7 +115,7 @@ class Bench:
                 }  # fmt: skip
             forks.append(
                 Fork(words, self.folder, variables=variables, said=f"said-{rank}.txt",
-                     modules=None if rank else modules)
+                     modules=None if rank else modules, forks=self.task.name == "sweep")
             )  # fmt: skip
         return forks
 

@@ -215,9 +215,15 @@ class Bench:
     def folder(self) -> Path:
         return self.work / "trial"
 
+    @property
+    def only_first(self) -> bool:
+        return self.task.name in _ONLY_FIRST
+
     def rehearse(self) -> None:
         """Run it undisturbed, once more with its calls seen."""
-        self.expected = rehearse(self.task, self.folder, self.work, self.materials)
+        self.expected = rehearse(
+            self.task, self.folder, self.work, self.materials, forks=self.only_first
+        )
         lay_out(self.materials, self.folder)
         self._do("-e", f"trace={','.join(dict.fromkeys((*CALLS, *_RENAMES, 'sync')))}")
         wrong = compare(self.task, self.folder, self.expected)
@@ -227,10 +233,11 @@ class Bench:
 
     def _do(self, *options: str) -> Ended:
         """Run it with strace beside it."""
-        fork = start(self.task.command, self.folder, self.work, waits=True)
-        log, follow = self.work / "strace.log", self.task.name not in _ONLY_FIRST
+        forks = self.only_first
+        fork = start(self.task.command, self.folder, self.work, waits=True, forks=forks)
+        log = self.work / "strace.log"
         log.unlink(missing_ok=True)
-        with traced(fork, *options, log=log, follow=follow):
+        with traced(fork, *options, log=log, follow=not self.only_first):
             return accompany(self.task, fork)
 
     def numbers(self, name: str) -> list[int]:
@@ -272,7 +279,8 @@ class Bench:
             other = compare(self.task, self.folder, self.expected)
             lost.append("" if ended.reports else other)
         if ended.code != 0 or other:
-            lost.append(resumed(self.task, self.folder, self.work, self.expected))
+            forks = self.only_first
+            lost.append(resumed(self.task, self.folder, self.work, self.expected, forks=forks))
         return [each for each in lost if each], facts
 
 

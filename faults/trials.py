@@ -20,11 +20,14 @@ def start(
     *,
     modules: Path | None = None,
     waits: bool = False,
+    forks: bool = False,
 ) -> Fork:
     """A fork that says and prints into another folder than that of its trial."""
     printed = logs / PRINTED
     said = str(logs / "said.txt")
-    return Fork(words, folder, modules=modules, said=said, printed=printed, waits=waits)
+    return Fork(
+        words, folder, modules=modules, said=said, printed=printed, waits=waits, forks=forks
+    )
 
 
 def wait_for_address(fork: Fork) -> str:
@@ -70,11 +73,13 @@ def accompany(task: Task, fork: Fork, *, seconds: float = SECONDS) -> Ended:
     return ended
 
 
-def rehearse(task: Task, folder: Path, logs: Path, materials: Path) -> Result:
+def rehearse(
+    task: Task, folder: Path, logs: Path, materials: Path, *, forks: bool = False
+) -> Result:
     """Run a task undisturbed, and load what it imports; its result."""
     modules = logs / "modules.txt"
     lay_out(materials, folder)
-    fork = start(task.command, folder, logs, modules=modules)
+    fork = start(task.command, folder, logs, modules=modules, forks=forks)
     ended = accompany(task, fork, seconds=10 * SECONDS)  # it imports all, on a busy machine
     if ended.code != 0:
         raise RuntimeError(f"{task.name} fails undisturbed: {ended}")
@@ -92,12 +97,12 @@ def compare(task: Task, folder: Path, expected: Result) -> str:
     return f"another result: {', '.join(other)}" if other else ""
 
 
-def resumed(task: Task, folder: Path, logs: Path, expected: Result) -> str:
+def resumed(task: Task, folder: Path, logs: Path, expected: Result, *, forks: bool = False) -> str:
     """What is wrong after the command that resumes a task; empty if its result is the expected.
 
     Where all was done before the fault, the command may also say that the output is there.
     """
-    fork = start(task.resume(folder), folder, logs)
+    fork = start(task.resume(folder), folder, logs, forks=forks)
     ended = accompany(task, fork)
     wrong = compare(task, folder, expected)
     if ended.code != 0 and (wrong or ended.fault()):

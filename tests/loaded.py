@@ -182,6 +182,37 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
         setattr(sys, f"__{name}__", opened)
 
 
+def run_program(program: Sequence[str]) -> None:
+    """Be `python -m MODULE` or `python -c CODE`."""
+    way, what, *words = program
+    if way == "-c":
+        sys.argv = ["-c", *words]
+        exec(what, {"__name__": "__main__"})
+    else:
+        sys.argv = [what, *words]
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+
+
+def leave_one_waiting() -> list[str]:
+    """Fork a process that waits, before this one has threads: what this one starts is quick.
+
+    Returns once more in each process that this one starts, with the program that it is to run.
+    """
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() != 0:
+        its.close()
+        _hand_over_to(ours)
+        return []
+    ours.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        request, streams = _next_request(its)
+    except OSError:  # whoever asked was killed before the answer
+        os._exit(0)
+    _become(request, streams)
+    return list(request["words"])
+
+
 def main(number: str) -> None:
     """Load everything, wait, and be what is asked for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -190,23 +221,10 @@ def main(number: str) -> None:
     gc.freeze()
     request, streams = _next_request(socket.socket(fileno=int(number)))
     _become(request, streams)
-    if request["words"][1] == LAUNCHER:
-        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if os.fork() == 0:  # one more that waits, before the launcher has threads
-            ours.close()
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            request, streams = _next_request(its)
-            _become(request, streams)
-        else:
-            its.close()
-            _hand_over_to(ours)
-    way, program, *words = request["words"]
-    if way == "-c":
-        sys.argv = ["-c", *words]
-        exec(program, {"__name__": "__main__"})
-    else:
-        sys.argv = [program, *words]
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    program = request["words"]
+    if program[1] == LAUNCHER:
+        program = leave_one_waiting() or program
+    run_program(program)
 
 
 if __name__ == "__main__":
