@@ -19,7 +19,7 @@ demo: install
 	$(BIN)/sphereface2 evaluate runs/quickstart
 	@echo "next, any table of the paper: $(BIN)/sphereface2 reproduce --list"
 
-# One thread a worker: two workers of two threads each would stand in each other's way.
+# One thread per worker: two workers of two threads each would stand in each other's way.
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/golden
 

@@ -131,7 +131,7 @@ def _show(results: Sequence[Measured]) -> list[Measured]:
 
 
 def _plot(parts: Mapping[str, Sequence[Measured]], path: Path) -> None:
-    """Images a second over the number of classes, and over ranks."""
+    """Images per second over the number of classes, and over ranks."""
     from matplotlib.figure import Figure
 
     from sphereface2.reporting.style import method_colour

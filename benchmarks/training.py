@@ -41,7 +41,7 @@ TURN = 3  # steps of a contender in a row, of which the first counts for neither
 
 @dataclass(frozen=True)
 class Speed:
-    """Images a second, of the faster quarter's slowest step; `share` is the ratio of the two.
+    """Images per second, of the faster quarter's slowest step; `share` is the ratio of the two.
 
     A machine that others use, too, disturbs most steps and hastens none.
     """

@@ -21,7 +21,7 @@ class Measured:
     """What one contender did.
 
     extra_mb: peak resident memory of its steps beyond weights, momentum and the bare process;
-    resident_mb: peak resident memory of the whole process; barriers, sent_bytes: a step and rank.
+    resident_mb: peak resident memory of the whole process; barriers, sent_bytes: per step and rank.
     """
 
     name: str

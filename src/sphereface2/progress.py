@@ -72,7 +72,7 @@ class Pace:
         return True
 
     def rate(self, done: int) -> float:
-        """How much was done a second since the first call; 0 where that is not known yet."""
+        """How much was done per second since the first call; 0 where that is not known yet."""
         if self._first is None:
             return 0.0
         began, first = self._first

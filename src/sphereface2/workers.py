@@ -55,7 +55,7 @@ class Worker:
         try:
             answer = self.connection.recv()
         except (EOFError, ConnectionError):
-            raise LostWorkerError("a worker process died, perhaps for want of memory") from None
+            raise LostWorkerError("a worker process died, perhaps for lack of memory") from None
         if isinstance(answer, Exception):
             raise answer
         return answer

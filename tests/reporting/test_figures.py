@@ -289,7 +289,7 @@ def test_images_per_second_shows_medians_and_the_ideal() -> None:
     ideal, measured, _ = axes.lines
     assert list(np.asarray(ideal.get_ydata())) == [50, 100]
     assert list(np.asarray(measured.get_ydata())) == [50, 80]
-    assert measured.get_label() == "cosface: 1.60× on 2; 4 exchanges, 2.00 MB a step and rank"
+    assert measured.get_label() == "cosface: 1.60× on 2; 4 exchanges, 2.00 MB per step and rank"
     (steps,) = (each for each in axes.collections if isinstance(each, PathCollection))
     assert np.asarray(steps.get_offsets())[:, 1] == pytest.approx([100, 50, 100 / 9, 100, 80, 25])
     assert ParallelResult.from_json(result.to_json()) == result

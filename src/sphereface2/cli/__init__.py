@@ -24,7 +24,7 @@ from sphereface2.cli import (
     generate,
     group,
     identify,
-    importing,
+    import_,
     inspect,
     listing,
     reproduce,
@@ -48,7 +48,7 @@ app.command("evaluate", cls=evaluate.EvaluateCommand)(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("calibrate")(calibrate.calibrate)
 app.command("extract")(extract.extract)
-app.command("import")(importing.import_)
+app.command("import")(import_.import_)
 app.command("export")(export.export)
 app.command("verify")(verify.verify)
 app.command("enroll")(enroll.enroll)
@@ -96,18 +96,18 @@ def main() -> None:
         print("sphereface2: stopped", file=sys.stderr)
         sys.exit(getattr(stop, "exit_code", 130))  # another signal than Ctrl-C says which
     except BrokenPipeError:
-        # The reader of a pipe went away (`sphereface2 recipes | head`): nothing to tell anyone.
+        # The reader of a pipe went away (`sphereface2 recipes | head`): nothing to report.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except (ValueError, OSError, MemoryError, RuntimeError) as error:
-        is_ours = isinstance(error, ValueError | OSError) or _is_want_of_memory(error)
+        is_ours = isinstance(error, ValueError | OSError) or _is_out_of_memory(error)
         if os.environ.get("SPHEREFACE2_TRACEBACK") or not is_ours:
             raise
         print(f"sphereface2: {_sentence(error)}", file=sys.stderr)
         sys.exit(2)
 
 
-def _is_want_of_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: Exception) -> bool:
     """Whether an error says that there is no memory left; torch has no kind of its own for it."""
     signs = ("allocate memory", "out of memory", "enough memory", "can't start new thread")
     return isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in signs)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sphereface2.progress import Progress
 
-GO_ON = "the same command resumes where it was"
+RESUMES = "the same command resumes where it was"
 
 
 def console() -> "Console":
@@ -76,11 +76,11 @@ class Watch:
 
 
 @contextmanager
-def all_ranks(*, go_on: str | None = None) -> Iterator[AbstractContextManager[None]]:
+def all_ranks(*, after_loss: str | None = None) -> Iterator[AbstractContextManager[None]]:
     """Join the processes that torchrun started, until the end of the block.
 
-    Gives a block in which a mistake that one of them finds ends them all. `go_on` is what to do
-    after one of them was lost, where that is not to resume a training.
+    Gives a block in which a mistake that one of them finds ends them all. `after_loss` is what to
+    do after one of them was lost, where that is not to resume a training.
     """
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield nullcontext()
@@ -95,8 +95,8 @@ def all_ranks(*, go_on: str | None = None) -> Iterator[AbstractContextManager[No
     except ReportedElsewhereError:
         raise typer.Exit(2) from None
     except LostRankError as error:
-        lost, _, resume = str(error).partition("; ")
-        print(f"sphereface2: {lost}; {go_on or resume}", file=sys.stderr)
+        said = f"{error.lost}; {after_loss}" if after_loss else str(error)
+        print(f"sphereface2: {said}", file=sys.stderr)
         raise typer.Exit(1) from None
 
 
@@ -106,5 +106,5 @@ def stoppable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say(console(), f"stopped; {GO_ON}")
+        say(console(), f"stopped; {RESUMES}")
         raise typer.Exit(130) from None

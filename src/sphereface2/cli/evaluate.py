@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 import typer
 from typer.core import TyperCommand
 
-from sphereface2.cli.console import GO_ON, Watch, all_ranks, console, rank, say, stoppable
+from sphereface2.cli.console import RESUMES, Watch, all_ranks, console, rank, say, stoppable
 from sphereface2.cli.options import (
     BatchSize,
     Device,
@@ -115,7 +115,7 @@ def evaluate(
         return
     if embeddings is not None and rank() != 0:
         return  # saved embeddings are for one process
-    with stoppable(), nullcontext() if embeddings is not None else all_ranks(go_on=GO_ON):
+    with stoppable(), nullcontext() if embeddings is not None else all_ranks(after_loss=RESUMES):
         from sphereface2.training.distributed import current_team
 
         judged, sets = _sort_words(given, on or [], embeddings=embeddings)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sphereface2.cli.console import GO_ON, Watch, all_ranks, console, say, stoppable
+from sphereface2.cli.console import RESUMES, Watch, all_ranks, console, say, stoppable
 from sphereface2.cli.options import BatchSize, Device, Flip, ListRoot, Workers, readers
 from sphereface2.files import require_writable
 
@@ -29,7 +29,7 @@ def extract(
 
     Under torchrun the ranks share the work. After an interruption the same command resumes.
     """
-    with stoppable(), all_ranks(go_on=GO_ON):
+    with stoppable(), all_ranks(after_loss=RESUMES):
         from sphereface2.data.sources import open_images
         from sphereface2.data.sources.source import Faces
         from sphereface2.models.extraction import open_embedder

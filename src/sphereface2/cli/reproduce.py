@@ -78,7 +78,7 @@ def reproduce(
         watch=Watch(screen),
     )
     if dry_run:
-        _tell_plans(work, names)
+        _print_plans(work, names)
         return
     require_writable(output)
     failed = []
@@ -133,7 +133,7 @@ def _show(made: "Reproduced") -> None:
         say(screen, str(path))
 
 
-def _tell_plans(work: "Reproduction", names: list[str]) -> None:
+def _print_plans(work: "Reproduction", names: list[str]) -> None:
     """What experiments need: their runs, and what the first run of each recipe needs."""
     from rich.console import Console
 

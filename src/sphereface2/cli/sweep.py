@@ -62,7 +62,7 @@ def sweep(
     )
     _refuse_other_result(folder, wanted)
     if dry_run:
-        tell_plan(wanted, runs, jobs=jobs)
+        print_plan(wanted, runs, jobs=jobs)
         return
     from sphereface2.experiments.sweep.board import SweepDisplay
     from sphereface2.experiments.sweep.engine import SweepStopped, run_sweep
@@ -114,7 +114,7 @@ def _refuse_other_result(folder: Path, wanted: "Sweep") -> None:
         )
 
 
-def tell_plan(wanted: "Sweep", runs: Path, *, jobs: int | None = None) -> None:
+def print_plan(wanted: "Sweep", runs: Path, *, jobs: int | None = None) -> None:
     """How many runs there are, which are done, and what trains each."""
     from sphereface2.experiments.sweep.board import Status
     from sphereface2.experiments.sweep.engine import look_up_runs

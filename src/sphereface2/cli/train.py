@@ -56,7 +56,7 @@ def train(
     if dry_run:
         if rank() == 0:
             _forecast(recipe, data, overrides or [])
-            _tell_place(folder, overwrite=overwrite)
+            _print_place(folder, overwrite=overwrite)
         return
     screen = console()
     with all_ranks() as together:
@@ -72,7 +72,7 @@ def train(
             events=ProgressDisplay(screen),
             watch=Watch(screen),
         )
-    _tell(screen, folder, result)
+    _print_end(screen, folder, result)
 
 
 def resume(run: RunFolder, overrides: Overrides = None) -> None:
@@ -89,7 +89,7 @@ def resume(run: RunFolder, overrides: Overrides = None) -> None:
         result = runs.resume(
             run, overrides=overrides or (), events=ProgressDisplay(screen), watch=Watch(screen)
         )
-    _tell(screen, run, result)
+    _print_end(screen, run, result)
 
 
 def name_of(recipe: str) -> str:
@@ -117,7 +117,7 @@ def _found(recipe: str, data: Path | None) -> tuple[str, ...]:
 
 
 def _forecast(recipe: str, data: Path | None, overrides: list[str]) -> None:
-    """Show what a training would need; data that are missing are no mistake."""
+    """Show what a training would need; missing data are not a mistake."""
     from rich.console import Console
 
     from sphereface2.cli.dry_run import estimate_table
@@ -137,7 +137,7 @@ def _forecast(recipe: str, data: Path | None, overrides: list[str]) -> None:
         say(out, missing)
 
 
-def _tell_place(folder: Path, *, overwrite: bool) -> None:
+def _print_place(folder: Path, *, overwrite: bool) -> None:
     """Where a training would write, and what is in its way there."""
     from sphereface2.runs.folder import refuse_used_folder
 
@@ -150,7 +150,7 @@ def _tell_place(folder: Path, *, overwrite: bool) -> None:
     typer.echo(text)
 
 
-def _tell(screen: "Console", folder: Path, result: "TrainingResult") -> None:
+def _print_end(screen: "Console", folder: Path, result: "TrainingResult") -> None:
     """Say how the training ended and what to do next."""
     from sphereface2.runs.folder import run_config
     from sphereface2.runs.train import longer

@@ -246,7 +246,7 @@ def _rectangle(
 
 @dataclass(frozen=True, kw_only=True)
 class Light(Augmentation):
-    """Small moves for every image, some colour and low resolution: for few images a person."""
+    """Small moves for every image, some colour and low resolution: for few images per person."""
 
     move: Share = 1.0
     low_resolution: Share = 0.12

@@ -72,7 +72,7 @@ class ReliabilityBin:
 def fit_probability(scores: FloatArray, same: BoolArray, *, prior: float = 0.5) -> ProbabilityMap:
     """The logistic map of highest likelihood, its intercept moved to `prior`.
 
-    Where some threshold parts the two kinds without an error, likelihood has no maximum; the
+    Where some threshold separates the two kinds without an error, likelihood has no maximum; the
     answers then count as a little unsure, as Platt proposed: (n+1)/(n+2) instead of 1.
     """
     roc_curve(scores, same)  # refuses lists of one kind and scores that are not finite

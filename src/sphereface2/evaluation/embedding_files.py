@@ -228,7 +228,7 @@ def _read_names(path: Path, *, rows: int) -> tuple[list[str], npt.NDArray[Any] |
     return [parts[0] for parts in lines], people
 
 
-# -- MegaFace: a feature file an image -------------------------------------------------------------
+# -- MegaFace: a feature file per image ------------------------------------------------------------
 
 
 def read_feature(path: Path) -> Float32:

@@ -109,7 +109,7 @@ def plain_rows(vectors: Vectors) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(round(float(value), 6) for value in row) for row in unit)
 
 
-# The result of the parallelisation measurement: images a second of heads over ranks.
+# The result of the parallelisation measurement: images per second of heads over ranks.
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class ParallelRun:
     """One head on one number of ranks.
 
     seconds: of a whole training step of the head, one entry per repeat
-    exchanges, bytes_sent: a step and rank; how often it waits for the others, and what it sends
+    exchanges, bytes_sent: per step and rank; how often it waits for the others, and what it sends
     """
 
     method: str
@@ -165,11 +165,11 @@ class ParallelResult(JsonResult):
         return self.batch / statistics.median(run.seconds)
 
     def every_rate(self, run: ParallelRun) -> list[float]:
-        """Images a second by every step that was timed."""
+        """Images per second by every step that was timed."""
         return [self.batch / seconds for seconds in run.seconds]
 
     def speed_up(self, run: ParallelRun) -> float:
-        """How many times the images a second of the same head on the fewest ranks."""
+        """How many times the images per second of the same head on the fewest ranks."""
         return self.images_per_second(run) / self.images_per_second(self.of(run.method)[0])
 
 

@@ -26,7 +26,7 @@ Attributes = Mapping[str, npt.NDArray[np.str_]]
 
 SCORES = "scores.npz"
 _FORMAT = "sphereface2-scores-1"
-_CHUNK = 16_384  # pairs a chunk: the gathered embeddings stay small however long the list is
+_CHUNK = 16_384  # pairs per chunk: the gathered embeddings stay small however long the list is
 
 
 @dataclass(frozen=True, eq=False)

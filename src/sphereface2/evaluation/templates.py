@@ -26,9 +26,9 @@ Ids = npt.NDArray[np.integer[Any]]
 ImageNorm = Literal["kept", "unit"]
 IMAGE_NORMS: tuple[ImageNorm, ...] = ("kept", "unit")
 
-_BLOCK = 8_192  # images a block, or one template if it has more
+_BLOCK = 8_192  # images per block, or one template if it has more
 _DENSE = 1 << 25  # up to this id a table answers "where"; beyond it a binary search does
-_SCORES = 1 << 23  # scores a block: 32 MB
+_SCORES = 1 << 23  # scores per block: 32 MB
 _SPARSE = 64  # products a pair beyond which a list is too sparse for a matrix product
 
 

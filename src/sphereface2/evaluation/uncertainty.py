@@ -20,7 +20,7 @@ OVER_PAIRS = "bootstrap over pairs"
 WILSON_OVER_PEOPLE = "wilson over people"
 
 REPLICATES = 1000
-_CELLS = 400_000  # weights a chunk: replicates × pairs, so that a chunk stays in the cache
+_CELLS = 400_000  # weights per chunk: replicates × pairs, so that a chunk stays in the cache
 _BUDGET = 300_000_000  # weights in all: a list of millions of pairs gets fewer replicates
 _FEWEST = 100
 

@@ -90,7 +90,7 @@ class Gallery(Protocol):
 
     What `add`, `remove` and the other writers have returned from survives a crash. A repeated
     `key` changes nothing and returns what the first call returned. Readers see the state before a
-    write or after it, never a part of it, and go on while another process writes.
+    write or after it, never a part of it, and continue while another process writes.
     An unknown person or photo is a ValueError that names the nearest right spelling.
     """
 

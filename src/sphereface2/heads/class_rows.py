@@ -12,7 +12,7 @@ class BlockGradient:
     """dL/dW of a block, not yet multiplied out: unit·(G·X - along·W).
 
     G is dL/dcosine over the rows' norms (C×B), X the embeddings (B×D), both in the precision of
-    products; `along` is what G·X has too much along W, None where the weights are no unit vectors.
+    products; `along` is what G·X has too much along W, None where the weights are not unit vectors.
     """
 
     product_g: Tensor

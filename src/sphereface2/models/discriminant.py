@@ -34,8 +34,8 @@ def discriminant_axes(
 
     With W the scatter within people, shrunk towards a sphere, and B that of their means, the axes
     are the generalised eigenvectors of (B, W). One with eigenvalue w has s = max(0, w - 2/n) of
-    signal for 1 of noise, n images a person, and is weighed by √(s / (s + 1)): once on either side
-    of a cosine, that is the factor with which a noisy value is best believed (Wiener). Embeddings
+    signal for 1 of noise, n images per person, and is weighed by √(s / (s + 1)): on either side of
+    a cosine, that is the factor with which a noisy value is best believed (Wiener). Embeddings
     keep their mean length.
     """
     require_pairs(labels)

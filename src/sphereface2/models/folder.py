@@ -456,8 +456,8 @@ def weights_digest(folder: Path | str) -> str:
     if path.name == OPENVINO:
         digest.update(_file_digest(path.parent / OPENVINO_WEIGHTS).digest())
     config = _read_config(Path(folder) / CONFIG)
-    told = [config.get("preprocessing"), config.get("graph")]
-    digest.update(json.dumps(told, sort_keys=True).encode())
+    treatment = [config.get("preprocessing"), config.get("graph")]
+    digest.update(json.dumps(treatment, sort_keys=True).encode())
     return digest.hexdigest()
 
 

@@ -27,7 +27,7 @@ OPENVINO_WEIGHTS = "model.bin"
 METADATA = "sphereface2"
 """Where files that we export keep the preprocessing: a key of ONNX's metadata, for one."""
 MOST_MEMORY = 4 * 2**30
-"""Bytes that a graph may take while it runs: whoever wrote it, it does not take the machine."""
+"""Bytes that a graph may take while it runs: a stranger's cannot take the machine."""
 AT_ONCE = 32
 """Images: more at once are not faster on a CPU, and take more memory."""
 _WIDEST = 65_536
@@ -234,7 +234,7 @@ def _limit_memory() -> None:
 def import_runtime(module: str) -> Any:
     """Import a module of a runtime that must not report to its maker.
 
-    ONNX Runtime would send events and write an id to the home folder, unless told before it loads.
+    Unless forbidden before it loads, ONNX Runtime sends events and writes an id to the home folder.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     return importlib.import_module(module)

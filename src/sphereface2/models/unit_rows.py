@@ -11,7 +11,7 @@ Float32 = npt.NDArray[np.float32]
 Mirror = Literal["given", "sum", "first"]
 MIRROR: tuple[Mirror, ...] = ("given", "sum", "first")
 
-_BLOCK = 16_384  # rows a block: 32 MB at 512 dimensions
+_BLOCK = 16_384  # rows per block: 32 MB at 512 dimensions
 
 
 def check_table(embeddings: Vectors, *, source: str, rows: int | None = None) -> None:
@@ -90,7 +90,7 @@ def absent_rows(embeddings: Vectors) -> npt.NDArray[np.bool_]:
 
 
 def fold_mirror(block: Vectors, how: Mirror) -> Vectors:
-    """One vector an image.
+    """One vector per image.
 
     given: the columns are the embedding. sum, first: they are [image | mirror image], which are
     added, or of which the first half is taken.

@@ -211,7 +211,7 @@ def _newton(along: Array, coordinates: Array, is_photo: NDArray[np.bool_]) -> tu
     design = np.column_stack([SCALE * coordinates, np.ones(count)])
     sign = np.where(is_photo, 1.0, -1.0)
     share = np.where(is_photo, 0.5 / is_photo.sum(), 0.5 / (~is_photo).sum())
-    stiffness = np.append(np.full(width, STIFFNESS), 1e-6)  # kept finite where all are parted
+    stiffness = np.append(np.full(width, STIFFNESS), 1e-6)  # kept finite where all are separated
 
     def value(unknowns: Array) -> float:
         logits = SCALE * along + design @ unknowns

@@ -42,7 +42,7 @@ def markdown_table(result: SweepResult) -> str:
 
 
 def csv_table(result: SweepResult) -> str:
-    """All numbers of the table, and all of the paper's, one setting a line."""
+    """All numbers of the table, and all of the paper's, one setting per line."""
     names = ["setting", "method", "seeds", "failed"]
     for column in result.columns:
         names += [column, f"{column} deviation"]

@@ -356,9 +356,9 @@ class Client:
             (field, ("photo", _encoded(photo, number)))
             for number, (field, photo) in enumerate(photos, start=1)
         ]
-        told = {name: value for name, value in (options or {}).items() if value is not None}
+        stated = {name: value for name, value in (options or {}).items() if value is not None}
         headers = {} if key is None else {"Idempotency-Key": key}
-        data = {**self._asked, **told}
+        data = {**self._asked, **stated}
         return self.ask("POST", path, params=params, files=files, data=data, headers=headers)
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -458,8 +458,8 @@ def _answer(facts: Mapping[str, Any]) -> Answer:
 def _objection(facts: Mapping[str, Any] | None) -> Objection | None:
     if facts is None:
         return None
-    told = {name: facts[name] for name in Objection.__dataclass_fields__}
-    return TypeAdapter(Objection).validate_python(told)
+    own = {name: facts[name] for name in Objection.__dataclass_fields__}
+    return TypeAdapter(Objection).validate_python(own)
 
 
 def _verification(facts: Mapping[str, Any], photos: Sequence[Photo]) -> Verification:
@@ -479,11 +479,11 @@ def _verification(facts: Mapping[str, Any], photos: Sequence[Photo]) -> Verifica
 
 
 def _candidate(facts: Mapping[str, Any]) -> Candidate:
-    told = {
+    own = {
         name: facts[name] for name in ("person", "photos", "best", "false_alarms", "wrong_people")
     }
     return TypeAdapter(Candidate).validate_python(
-        {**told, "answer": _answer(facts), "objection": _objection(facts["objection"])}
+        {**own, "answer": _answer(facts), "objection": _objection(facts["objection"])}
     )
 
 

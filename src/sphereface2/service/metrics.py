@@ -1,4 +1,4 @@
-"""What Prometheus is told: requests, latency, batches, the line, faces and decisions.
+"""What Prometheus scrapes: requests, latency, batches, the line, faces and decisions.
 
 Several workers add their numbers up through files in PROMETHEUS_MULTIPROC_DIR, which the server
 sets before it starts them.

@@ -1,4 +1,4 @@
-"""What a service is told when it starts: its model, its address, its limits."""
+"""The settings of a service: its model, its address, its limits."""
 
 from __future__ import annotations
 

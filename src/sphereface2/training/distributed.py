@@ -48,7 +48,11 @@ _LOST = re.compile(r"gloo|nccl|connection (closed|reset|refused)|broken pipe|tim
 
 
 class LostRankError(RuntimeError):
-    """Another rank has ended or cannot be reached."""
+    """Another rank has ended or cannot be reached; `advice` is what to do about it."""
+
+    def __init__(self, lost: str, advice: str = "") -> None:
+        super().__init__(f"{lost}; {advice}" if advice else lost)
+        self.lost, self.advice = lost, advice
 
 
 class ReportedElsewhereError(ValueError):
@@ -86,8 +90,8 @@ def joined() -> Iterator[Team]:
             raise
         raise LostRankError(
             f"rank {dist.get_rank()} lost another rank, which has ended or cannot be reached "
-            f"({_first_line(error)}); continue from the last checkpoint with "
-            "'sphereface2 resume RUN'"
+            f"({_first_line(error)})",
+            "continue from the last checkpoint with 'sphereface2 resume RUN'",
         ) from None
     finally:
         leave_group()

@@ -75,7 +75,7 @@ class Events:
         """The run starts, or continues, after `step` updates."""
 
     def stepped(self, step: int, *, loss: float, learning_rate: float, rate: float) -> None:
-        """An update is done; `rate` is in images a second."""
+        """An update is done; `rate` is in images per second."""
 
     def trained(self, record: TrainingRecord) -> None:
         """Some steps are done."""

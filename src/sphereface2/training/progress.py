@@ -18,7 +18,7 @@ _WIDE = 100  # columns that leave room for the learning rate
 
 
 class ProgressDisplay(Events):
-    """Shows the step, loss, images a second, time left and the last evaluation, in 80 columns.
+    """Shows the step, loss, images per second, time left and the last evaluation, in 80 columns.
 
     Where the console is not a terminal (a log file, say), it prints a line every
     `seconds_between_lines` and at each evaluation instead.

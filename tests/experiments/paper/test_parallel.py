@@ -103,7 +103,7 @@ class Failing:
     ("dies", "sentence"),
     [
         (False, "failing: ValueError on rank 0: cannot step$"),
-        (True, "failing: a rank has ended before its time, most likely for want of memory; free"),
+        (True, "failing: a rank has ended before its time, most likely for lack of memory; free"),
     ],
 )
 def test_an_error_in_a_rank_ends_them_all_with_a_sentence(dies: bool, sentence: str) -> None:

@@ -74,7 +74,7 @@ class BatchReader:
         if self.augmentation is not None:
             fill = self.augmentation.fill
             draws = iter(self.augmentation.draw(indices, seed=self.seed, epoch=epoch))
-        # One loop and few calls: whatever is done for each image is paid for in images a second.
+        # One loop and few calls: whatever is done for each image is paid for in images per second.
         labels, source, index = [], self.source, -1
         try:
             for place, index, flip in zip(rows, indices.tolist(), flips, strict=True):

@@ -99,7 +99,7 @@ class EncodedImages(ABC):
 
     def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
         # The short way of the millions of images that are as they should be: what is asked here
-        # for each of them is paid for in images a second.
+        # for each of them is paid for in images per second.
         if self._is_checked and index >= 0 and not self._stand_ins.is_bad(index):
             image = self.quick_pixels(index)
             if image is not None:
@@ -112,7 +112,7 @@ class EncodedImages(ABC):
         while True:
             try:
                 # After the check a header is not looked at again: decoding is then the first to
-                # touch a memory-mapped file, and other threads go on while the disk is waited for.
+                # touch a memory-mapped file, and other threads run while the disk is waited for.
                 stored, location = self.encoded(chosen), self.location(chosen)
                 image = decode(stored, location, looked=self._is_checked)
                 break

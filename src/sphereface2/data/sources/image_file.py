@@ -149,7 +149,7 @@ def to_array(encoded: Encoded) -> NDArray[np.uint8] | None:
 
 
 def read_array(path: str) -> NDArray[np.uint8] | None:
-    """As `to_array`, from a file that has passed `look`: one call, in which other threads go on."""
+    """As `to_array`, from a file that has passed `look`: one call, beside other threads."""
     try:
         path.encode()  # OpenCV does not survive a name that is not UTF-8
         return cv2.imread(path, cv2.IMREAD_COLOR_RGB)  # type: ignore[return-value]  # always uint8

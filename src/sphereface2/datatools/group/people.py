@@ -42,7 +42,7 @@ class People:
     names: of those who have one
     last: the highest number that a person ever had
     fixed: faces that the user put together have one number here
-    apart: pairs of sets of faces that the user has parted
+    apart: pairs of sets of faces that the user has separated
     """
 
     person: dict[int, int] = field(default_factory=dict)

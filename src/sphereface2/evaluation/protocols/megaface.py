@@ -59,7 +59,7 @@ FPR_TARGETS = (1e-6, 1e-5, 1e-4)
 _HEADLINE = 1e-6  # the FPR that papers quote first
 _LIST = "megaface_features_list.json_"
 
-_PAIRS = 65_536  # trials a block when ranks are counted
+_PAIRS = 65_536  # trials per block when ranks are counted
 
 
 @dataclass(frozen=True)

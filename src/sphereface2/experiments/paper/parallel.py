@@ -1,4 +1,4 @@
-"""The parallelisation figure: images a second of a head alone, its classes over 1 to N ranks.
+"""The parallelisation figure: images per second of a head alone, its classes over 1 to N ranks.
 
 There is no network: random embeddings go in. A step is forward, backward and SGD with momentum on
 the class weights. The same batch is shared out over however many ranks there are. The ranks are
@@ -293,7 +293,7 @@ class RankTeam:
             return [rank.receive() for rank in self._ranks]
         except LostWorkerError:
             raise RankFailedError(
-                f"{self.name}: a rank has ended before its time, most likely for want of memory; "
+                f"{self.name}: a rank has ended before its time, most likely for lack of memory; "
                 "free some and try again"
             ) from None
         except RuntimeError as error:

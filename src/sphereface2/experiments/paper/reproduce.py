@@ -265,7 +265,7 @@ class Reproduction:
             size = {"identities": _PAPER_IDENTITIES, "device": "cuda"}
         with self.watch("timing the heads on every number of ranks") as progress:
             result = measure_parallel(progress=progress, **size)
-        named = NamedFigure("parallel", "Images a second over ranks", images_per_second(result))
+        named = NamedFigure("parallel", "Images per second over ranks", images_per_second(result))
         return self._keep(experiment, [named], more={RESULT: result})
 
     def _drawing(self, experiment: Experiment) -> Reproduced:

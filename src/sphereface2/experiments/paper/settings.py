@@ -292,7 +292,7 @@ def gradients(ground: Ground) -> tuple[Setting, ...]:
 
 
 def strangers(ground: Ground) -> tuple[Setting, ...]:
-    """Beyond the paper: rendered people who are nobody's class, on top of 64 known faces a step."""
+    """Beyond the paper: rendered people of no class, on top of 64 known faces per step."""
     data = (
         "{name: synthetic, people: 100, images_per_person: 20, image_size: 32, first_person: 100}"
     )

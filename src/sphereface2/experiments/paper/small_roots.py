@@ -111,7 +111,7 @@ def small_root(
     """The folder of a small benchmark below `folder`, rendered if it is not there yet.
 
     Its name holds a digest of its size and of the renderer: another size, seed or renderer makes
-    another folder. `workers` processes render MegaFace, by default one a core.
+    another folder. `workers` processes render MegaFace, by default one per core.
     """
     chosen = look_up("protocol", SMALL, protocol) if size is None else size
     if isinstance(chosen, SmallIjb) != (protocol in PREFIXES):

@@ -114,7 +114,7 @@ class Board:
         return time.monotonic() - self.began
 
     def remaining(self) -> float | None:
-        """Seconds to the end, if what is left goes as what was done; None: no way to tell yet."""
+        """Seconds to the end, if what is left goes as what was done; None: not known yet."""
         running = [state for state in self.states if state.status is Status.RUNNING]
         seen = [state for state in self.states if state.worked > 0] or running
         lengths = [length for state in seen if (length := state.length()) is not None]
@@ -178,7 +178,7 @@ class SweepDisplay(SweepEvents):
 
 
 def board_table(board: Board) -> Table:
-    """One row a setting: its seeds that are done, those that run, and what they reach so far."""
+    """One row per setting: its seeds that are done, those that run, and what they reach so far."""
     over = board.count(Status.DONE, Status.FAILED)
     remaining = board.remaining()
     caption = f"{over} of {len(board.states)} runs, {in_words(board.elapsed)} so far"

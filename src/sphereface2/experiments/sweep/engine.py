@@ -308,7 +308,7 @@ def gpus_for(devices: set[str]) -> list[str]:
 
 
 def usual_jobs(devices: set[str], *, gpus: list[str]) -> int:
-    """Runs at once where nobody says how many: one a GPU, one a core, or one on cuda:0 or mps."""
+    """Runs at once if that is not given: one per GPU, one per core, or one on cuda:0 or mps."""
     if gpus:
         return len(gpus)
     return usable_cores() if all(_is_cpu(device) for device in devices) else 1

@@ -315,7 +315,7 @@ def _draw_seeds(axes: Axes, points: Sequence[tuple[float, float]], colour: str) 
 def images_per_second(
     result: ParallelResult, *, title: str = "The head alone, its classes over ranks"
 ) -> Figure:
-    """Images a second over ranks; dots are single steps, dashed is the first point times ranks."""
+    """Images per second over ranks; dots are single steps, dashed is the first point times ranks."""
     threads = "one thread" if result.threads == 1 else f"{result.threads} threads"
     each = "a GPU" if result.device == "cuda" else f"a process of {threads}"
     figure, axes = wide_axes(
@@ -339,7 +339,7 @@ def images_per_second(
             linewidths=0,
         )
         last = runs[-1]
-        sent = f"{last.exchanges:.0f} exchanges, {last.bytes_sent / 1e6:.2f} MB a step and rank"
+        sent = f"{last.exchanges:.0f} exchanges, {last.bytes_sent / 1e6:.2f} MB per step and rank"
         label = f"{method}: {result.speed_up(last):.2f}× on {last.ranks}"
         axes.plot(
             ranks,

@@ -31,19 +31,19 @@ async function call(method, path, { body, once } = {}) {
     throw new ServiceError("gone", { message: error.message });
   }
   if (answer.ok) return answer;
-  let told = {};
+  let reply = {};
   try {
-    told = await answer.json();
+    reply = await answer.json();
   } catch {
     // Not from the service but from something before it, such as a proxy.
   }
   const waits = Number.parseInt(answer.headers.get("Retry-After") ?? "", 10);
-  throw new ServiceError(told.error?.code ?? `http_${answer.status}`, {
+  throw new ServiceError(reply.error?.code ?? `http_${answer.status}`, {
     status: answer.status,
-    message: told.error?.message ?? answer.statusText,
-    details: told.error?.details ?? {},
+    message: reply.error?.message ?? answer.statusText,
+    details: reply.error?.details ?? {},
     seconds: Number.isNaN(waits) ? null : waits,
-    request: told.request_id ?? "",
+    request: reply.request_id ?? "",
   });
 }
 

@@ -41,8 +41,8 @@ export class Compare {
       const calibration = await this.facts.calibration();
       const wishes = calibration.calibrated ? { false_accepts: chosen("falseAccepts"), prior: chosen("prior") } : {};
       const [first, second] = faces.map((face) => face.blob);
-      const told = await api.verify(first, second, wishes);
-      if (asked === this.asked) this.show(told, faces, calibration);
+      const reply = await api.verify(first, second, wishes);
+      if (asked === this.asked) this.show(reply, faces, calibration);
     } catch (error) {
       if (asked === this.asked) put(this.answer, problem(error, () => this.update()));
     } finally {
@@ -50,7 +50,7 @@ export class Compare {
     }
   }
 
-  show(told, faces, calibration) {
+  show(reply, faces, calibration) {
     const crops = el(
       "div",
       { class: "crops" },
@@ -59,36 +59,36 @@ export class Compare {
         return cropView(face.view, face.points, face.size, label);
       }),
     );
-    put(this.answer, el("div", { class: "result" }, crops, el("div", {}, verdict(told))), told.threshold === null ? null : [this.tiles(told), histogram(calibration, told)]);
+    put(this.answer, el("div", { class: "result" }, crops, el("div", {}, verdict(reply))), reply.threshold === null ? null : [this.tiles(reply), histogram(calibration, reply)]);
   }
 
-  tiles(told) {
-    const rate = told.false_accepts;
+  tiles(reply) {
+    const rate = reply.false_accepts;
     const seen = rate.successes ? "compare.someAccepts" : "compare.noAccepts";
     const ends = { low: percent(rate.interval.low), high: percent(rate.interval.high) };
     return el(
       "dl",
       { class: "tiles" },
-      tile(say("compare.score"), figures(told.score)),
-      tile(say("compare.probability"), probability(told.probability), prior(told.prior)),
+      tile(say("compare.score"), figures(reply.score)),
+      tile(say("compare.probability"), probability(reply.probability), prior(reply.prior)),
       tile(say("compare.falseAccepts"), rate.successes ? percent(rate.value) : `< ${ends.high}`, say(seen, { successes: number(rate.successes), trials: number(rate.trials), ...ends })),
     );
   }
 }
 
-function verdict(told) {
-  if (told.threshold === null) {
+function verdict(reply) {
+  if (reply.threshold === null) {
     return [
       el("p", { class: "verdict open" }, icon("open"), say("compare.noDecision")),
-      el("p", {}, say("compare.notCalibrated", { score: figures(told.score) })),
+      el("p", {}, say("compare.notCalibrated", { score: figures(reply.score) })),
       el("code", {}, say("compare.command")),
     ];
   }
-  const values = { score: figures(told.score), threshold: figures(told.threshold), target: oneIn(told.target) };
+  const values = { score: figures(reply.score), threshold: figures(reply.threshold), target: oneIn(reply.target) };
   return [
-    el("p", { class: `verdict ${told.accepted ? "yes" : "no"}` }, icon(told.accepted ? "yes" : "no"), say(told.accepted ? "compare.same" : "compare.notAccepted")),
-    el("p", {}, say(told.accepted ? "compare.reaches" : "compare.below", values)),
-    told.accepted ? null : el("p", { class: "small" }, say("compare.notTwo")),
+    el("p", { class: `verdict ${reply.accepted ? "yes" : "no"}` }, icon(reply.accepted ? "yes" : "no"), say(reply.accepted ? "compare.same" : "compare.notAccepted")),
+    el("p", {}, say(reply.accepted ? "compare.reaches" : "compare.below", values)),
+    reply.accepted ? null : el("p", { class: "small" }, say("compare.notTwo")),
     el("p", { class: "small" }, el("a", { href: "#settings" }, say("compare.changeThreshold"))),
   ];
 }

@@ -327,9 +327,9 @@ class EnrolForm {
     put(this.outcome, el("p", { class: "busy" }, say("people.enrolling")));
     const metadata = this.metadata.value;
     try {
-      const told = await api.enrol(name, files, { metadata: Object.keys(metadata).length ? metadata : null, allow, once });
-      this.show(told, files);
-      if (told.added) this.enrolled();
+      const reply = await api.enrol(name, files, { metadata: Object.keys(metadata).length ? metadata : null, allow, once });
+      this.show(reply, files);
+      if (reply.added) this.enrolled();
     } catch (error) {
       if (error.code === "not_enrolled") this.show(error.details, files);
       else put(this.outcome, problem(error, () => this.send(files, allow, once)));
@@ -338,17 +338,17 @@ class EnrolForm {
     }
   }
 
-  show(told, files) {
-    const summary = told.added ? say("people.done", { count: told.added, name: told.person }) : say("people.doneNone", { name: told.person });
+  show(reply, files) {
+    const summary = reply.added ? say("people.done", { count: reply.added, name: reply.person }) : say("people.doneNone", { name: reply.person });
     put(
       this.outcome,
-      el("div", { class: `notice ${told.added ? "good" : "bad"}` }, icon(told.added ? "yes" : "open"), el("p", {}, summary)),
-      el("ul", { class: "outcomes" }, told.photos.map((photo, index) => this.photo(photo, files[index]))),
-      (told.notes ?? []).map((note) => el("p", { class: "small" }, note)),
+      el("div", { class: `notice ${reply.added ? "good" : "bad"}` }, icon(reply.added ? "yes" : "open"), el("p", {}, summary)),
+      el("ul", { class: "outcomes" }, reply.photos.map((photo, index) => this.photo(photo, files[index]))),
+      (reply.notes ?? []).map((note) => el("p", { class: "small" }, note)),
     );
     this.files = [];
     put(this.chosen);
-    if (told.added) this.metadata.fill({});
+    if (reply.added) this.metadata.fill({});
   }
 
   // One photo of an enrolment: taken, or why not, and a way to take it all the same.

@@ -39,8 +39,8 @@ export class Search {
     try {
       const { calibrated } = await this.facts.calibration();
       const wishes = { people: CANDIDATES, ...(calibrated ? { false_alarms: chosen("falseAlarms") } : {}) };
-      const told = await api.identify(face.blob, wishes);
-      if (asked === this.asked) this.show(told);
+      const reply = await api.identify(face.blob, wishes);
+      if (asked === this.asked) this.show(reply);
     } catch (error) {
       if (asked === this.asked) put(this.answer, this.trouble(error));
     }
@@ -58,9 +58,9 @@ export class Search {
     );
   }
 
-  show(told) {
-    const list = el("ol", { class: "candidates", "aria-label": say("search.candidates") }, told.candidates.map((each) => this.candidate(each)));
-    const summary = verdict(told);
+  show(reply) {
+    const list = el("ol", { class: "candidates", "aria-label": say("search.candidates") }, reply.candidates.map((each) => this.candidate(each)));
+    const summary = verdict(reply);
     put(this.answer, summary, list, this.nobody());
     announce(summary.map((each) => each.textContent).join(". "));
   }

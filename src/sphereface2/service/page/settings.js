@@ -16,7 +16,7 @@ export class SettingsView {
   }
 
   async enter() {
-    // The field of the key stays where it is: one that is put in anew loses the focus of who types.
+    // The field of the key stays where it is: one that is put in again loses the focus of who types.
     const key = this.key();
     const rest = el("div", { class: "rest" });
     put(this.parts, key, rest);
