@@ -6,6 +6,7 @@ Only what a command itself does is left to be disturbed, not two seconds of impo
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import re
 import signal
@@ -221,3 +222,6 @@ def load_modules(listed: Path) -> None:
         if name != "__main__" and name not in sys.modules:
             with suppress(Exception):  # some are made by others, and come with them
                 import_module(name)
+    # Else every fork would look for garbage in all that is loaded, and copy it by that.
+    gc.collect()
+    gc.freeze()

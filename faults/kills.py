@@ -27,10 +27,18 @@ from pathlib import Path
 from faults.enrolments import run as enrol_with_kills
 from faults.forks import SECONDS, Ended, Fork, load_modules
 from faults.outcomes import Outcomes, arguments, finish
-from faults.processes import is_running, left_in_memory, left_running, shared_memory
+from faults.processes import (
+    everybody,
+    family,
+    is_running,
+    left_in_memory,
+    left_running,
+    shared_memory,
+)
 from faults.tasks import TASKS, Result, Task, lay_out, make_materials
 from faults.trials import accompany, compare, wait_for_address
 from sphereface2.training.distributed import TIMEOUT_VARIABLE
+from sphereface2.workers import usable_cores
 
 TAG = "SPHEREFACE2_FAULTS_TRIAL"
 """The environment variable by which all processes of a trial are known."""
@@ -47,20 +55,21 @@ def _with_reader(task: Task) -> Task:
     return replace(task, command=(*task.command[:2], *READER, *task.command[2:]))
 
 
-def _started_by(fork: Fork, tag: str) -> list[int]:
+def _started_by(fork: Fork, tag: str, among: Iterable[int]) -> list[int]:
     """The processes that belong to a trial besides the first, by the tag in their environment.
 
     Those that are forks have the environment of this one; they work in the folder of the trial, in
     a session of their own.
     """
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != fork.pid:
-            with suppress(OSError):
-                is_tagged = f"{TAG}={tag}".encode() in (entry / "environ").read_bytes()
-                is_there = (entry / "cwd").readlink() == fork.folder
-                if is_tagged or (is_there and os.getsid(int(entry.name)) != fork.pid):
-                    found.append(int(entry.name))
+    for process in among:
+        place = Path(f"/proc/{process}")
+        with suppress(OSError):
+            is_tagged = f"{TAG}={tag}".encode() in (place / "environ").read_bytes()
+            is_there = (place / "cwd").readlink() == fork.folder
+            is_own = process == fork.pid or (not is_tagged and os.getsid(process) == fork.pid)
+            if (is_tagged or is_there) and not is_own and is_running(process):
+                found.append(process)
     return found
 
 
@@ -174,7 +183,7 @@ class Bench:
         if victim == "a process it started":
             deadline = time.monotonic() + SECONDS
             while forks[0].poll() is None and time.monotonic() < deadline:
-                those = [each for each in _started_by(forks[0], tag) if is_running(each)]
+                those = _started_by(forks[0], tag, family(forks[0].pid))
                 if those:
                     with suppress(ProcessLookupError):
                         os.kill(those[-1], number)
@@ -187,7 +196,7 @@ class Bench:
         return met, target
 
     def _orphans(self, forks: list[Fork], tag: str) -> list[str]:
-        left = left_running(_started_by(forks[0], tag), seconds=_ORPHANS)
+        left = left_running(_started_by(forks[0], tag, everybody()), seconds=_ORPHANS)
         for each in left:
             with suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
@@ -212,8 +221,9 @@ def wait_until(fork: Fork, seconds: float) -> None:
 
     Its own clock, not the one on the wall: on a busy machine it may wait for as long as it works.
     """
-    while fork.poll() is None and fork.used() - fork.start < seconds:
-        time.sleep(0.001)
+    while fork.poll() is None and (left := seconds - (fork.used() - fork.start)) > 0:
+        # It cannot have used that by then, and to look takes the processor from it.
+        time.sleep(max(0.001, left / 2 / usable_cores()))
 
 
 def _ours(names: Iterable[str]) -> list[str]:

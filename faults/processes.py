@@ -87,13 +87,14 @@ def left_in_memory(names: Iterable[str], *, seconds: float) -> list[str]:
     deadline = time.monotonic() + seconds
     left = set(names)
     while left and time.monotonic() < deadline:
-        held = "".join(map(_maps, _everybody()))
+        held = "".join(map(_maps, everybody()))
         left = {name for name in left & shared_memory() if f"{SHARED_MEMORY}/{name}" not in held}
         time.sleep(0.1 if left else 0)
     return sorted(left)
 
 
-def _everybody() -> list[int]:
+def everybody() -> list[int]:
+    """All processes of this machine."""
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
