@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -115,29 +115,36 @@ class Fork:
     def poll(self) -> int | None:
         """The exit code, once it has ended; that of a signal is negative."""
         if self.code is None:
-            pid, status, used = os.wait4(self.pid, os.WNOHANG)
-            if pid:
-                self.code = os.waitstatus_to_exitcode(status)
-                self.seconds = used.ru_utime + used.ru_stime - self.start
+            with suppress(ChildProcessError):  # another thread has just asked
+                pid, status, used = os.wait4(self.pid, os.WNOHANG)
+                if pid:
+                    self.seconds = used.ru_utime + used.ru_stime - self.start
+                    self.code = os.waitstatus_to_exitcode(status)
         return self.code
 
     def signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
 
-    def wait(self, seconds: float = SECONDS) -> Ended:
-        """How it ended; it is killed where it does not.
+    def until(self, is_done: Callable[[], bool], seconds: float = SECONDS) -> bool:
+        """Wait for something, or for its end; False where it hangs.
 
         Time in which it waits for a busy processor does not count.
         """
-        looked, rested, hangs = time.monotonic(), 0.0, False
-        while self.poll() is None and not hangs:
+        looked, rested = time.monotonic(), 0.0
+        while self.poll() is None and not is_done():
             time.sleep(0.005)
             since = time.monotonic() - looked
             if since >= _LOOK:
                 looked += since
                 rested += 0.0 if any(map(wants_processor, family(self.pid))) else since
-                hangs = max(rested, self.used() - self.start) > seconds
+                if max(rested, self.used() - self.start) > seconds:
+                    return False
+        return True
+
+    def wait(self, seconds: float = SECONDS) -> Ended:
+        """How it ended; it is killed where it does not."""
+        hangs = not self.until(lambda: False, seconds)
         if self.code is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)

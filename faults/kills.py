@@ -120,7 +120,7 @@ class Bench:
                 variables |= {
                     "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.ranks),
                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-                    TIMEOUT_VARIABLE: "20",  # the other may be killed before they have met
+                    TIMEOUT_VARIABLE: "60",  # the other may be killed before they have met
                 }  # fmt: skip
             forks.append(
                 Fork(words, self.folder, variables=variables, said=f"said-{rank}.txt",
@@ -181,14 +181,16 @@ class Bench:
     def _hit(self, forks: list[Fork], tag: str, number: int, victim: str) -> tuple[bool, int]:
         """Send the signal; whether somebody was there to get it, and which of the forks."""
         if victim == "a process it started":
-            deadline = time.monotonic() + SECONDS
-            while forks[0].poll() is None and time.monotonic() < deadline:
-                those = _started_by(forks[0], tag, family(forks[0].pid))
-                if those:
-                    with suppress(ProcessLookupError):
-                        os.kill(those[-1], number)
-                        return True, 0
-                time.sleep(0.01)
+            those: list[int] = []
+
+            def is_met() -> bool:
+                those[:] = _started_by(forks[0], tag, family(forks[0].pid))
+                return bool(those)
+
+            forks[0].until(is_met)
+            with suppress(ProcessLookupError, IndexError):
+                os.kill(those[-1], number)
+                return True, 0
             return False, 0
         target = random.Random(tag).randrange(len(forks)) if len(forks) > 1 else 0
         met = forks[target].poll() is None

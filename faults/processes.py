@@ -73,11 +73,18 @@ def shared_memory() -> set[str]:
 
 
 def left_running(processes: Iterable[int], *, seconds: float) -> list[int]:
-    """Those that still run after so many seconds; sooner if none does."""
-    deadline = time.monotonic() + seconds
+    """Those that still run after so many seconds; sooner if none does.
+
+    Time in which they wait for a busy processor does not count.
+    """
     left = [each for each in processes if is_running(each)]
-    while left and time.monotonic() < deadline:
+    before = sum(map(seconds_used, left))
+    rested, looked = 0.0, time.monotonic()
+    while left and max(rested, sum(map(seconds_used, left)) - before) < seconds:
         time.sleep(0.02)
+        since = time.monotonic() - looked
+        looked += since
+        rested += 0.0 if any(map(wants_processor, left)) else since
         left = [each for each in left if is_running(each)]
     return left
 

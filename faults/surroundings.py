@@ -25,6 +25,7 @@ from pathlib import Path
 
 from faults.forks import Fork
 from faults.outcomes import Outcomes, arguments, finish
+from faults.processes import family
 from faults.tasks import (
     TASKS,
     Result,
@@ -82,6 +83,7 @@ class Bench:
         expected: Result,
         *,
         restore: Callable[[], object] = lambda: None,
+        forks: bool = False,
     ) -> None:
         """What came of a disturbed command, and after `restore` of the one that resumes it."""
         ended = accompany(task, fork)
@@ -92,7 +94,7 @@ class Bench:
         if ended.code == 0:
             other = compare(task, fork.folder, expected)
         else:
-            other = resumed(task, fork.folder, fork.printed.parent, expected)
+            other = resumed(task, fork.folder, fork.printed.parent, expected, forks=forks)
         self.tell(fault, case, wrong, other, seen=seen)
 
 
@@ -193,21 +195,21 @@ def out_of_memory(bench: Bench) -> None:
     """The kernel kills what takes more than it may have, or refuses it more."""
     with limited_memory() as put:
         for name in WRITING[:1] if bench.quick else (*WRITING, "serve", "sweep"):
-            task = TASKS[name]
-            # 2 MB to 64 MB beyond what is loaded; a sweep's worker loads it again: to 1 GB.
-            limits = [1 << power for power in range(21, 31 if name == "sweep" else 27)]
+            task, forks = TASKS[name], name == "sweep"
+            limits = [1 << power for power in range(21, 27)]  # 2 to 64 MB beyond what is loaded
             logs = bench.place("out_of_memory", task)
             folder = logs / "trial"
-            expected = rehearse(task, folder, logs, bench.materials)
+            expected = rehearse(task, folder, logs, bench.materials, forks=forks)
             for limit in limits[::4] if bench.quick else limits:
                 fault, case = f"out_of_memory: {name}", f"{limit >> 20} MB"
                 if bench.outcomes.has(fault, case):
                     continue
                 lay_out(bench.materials, folder)
-                fork = start(task.command, folder, logs, waits=True)
-                put(fork.pid, limit)
+                fork = start(task.command, folder, logs, waits=True, forks=forks)
+                for process in family(fork.pid):
+                    put(process, limit)
                 fork.go()
-                bench.after(fault, case, task, fork, expected)
+                bench.after(fault, case, task, fork, expected, forks=forks)
 
 
 # -- the clock -------------------------------------------------------------------------------------

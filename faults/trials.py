@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,14 +31,16 @@ def start(
 
 def wait_for_address(fork: Fork) -> str:
     """What a service says first; "" if it ends before, or says nothing."""
-    deadline = time.monotonic() + SECONDS
-    while fork.poll() is None and time.monotonic() < deadline:
-        with suppress(FileNotFoundError):
+
+    def said() -> str:
+        try:
             text = fork.printed.read_text()
-            if text.endswith("\n"):
-                return text.strip()
-        time.sleep(0.01)
-    return ""
+        except FileNotFoundError:
+            return ""
+        return text.strip() if text.endswith("\n") else ""
+
+    fork.until(lambda: bool(said()))
+    return said()
 
 
 def converse(talk: Callable[[str, Path], None], fork: Fork) -> Ended:

@@ -11,6 +11,7 @@ coverage is measured, and where processes cannot be handed over (Linux can).
 import array
 import atexit
 import ctypes
+import errno
 import fcntl
 import gc
 import importlib
@@ -102,7 +103,10 @@ def _hand_over_to(waiting: socket.socket) -> None:
             try:
                 rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))
                 waiting.sendmsg([json.dumps(request).encode()], [rights])
-                self.pid = int(waiting.recv(32))
+                answer = waiting.recv(32)
+                if not answer:  # it was killed
+                    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+                self.pid = int(answer)
             finally:
                 _prctl(_SET_CHILD_SUBREAPER, 0)
         self._child_created = True  # type: ignore[attr-defined]
