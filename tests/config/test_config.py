@@ -252,7 +252,12 @@ def test_an_override_that_is_no_yaml_is_refused(file: Path) -> None:
             "unknown key 'optimizer.gamma' (known: name, learning_rate, momentum, weight_decay, "
             "nesterov, betas, eps, decay_norms_and_biases, head_learning_rate, ",
         ),
-        ("optimizer.name=adam", "optimizer.name must be 'sgd' or 'adamw', got 'adam'; did you m"),
+        (
+            "optimizer.name=adam",
+            "optimizer.name must be 'sgd', 'adamw' or 'muon', got 'adam'; did ",
+        ),
+        ("optimizer={name: muon, matrix_step: 1}", "optimizer.matrix_step must be below 1.0, got"),
+        ("optimizer={name: muon, nesterov: yes}", "optimizer.nesterov is for optimizer.name=sgd; "),
         ("optimizer.betas=[0.9]", "the key 'optimizer.betas.1' is missing"),
         ("optimizer.betas=[0.9, 1.0]", "optimizer.betas.1 must be below 1.0, got 1.0"),
         ("optimizer.head_learning_rate=0", "optimizer.head_learning_rate must be above 0.0, got"),

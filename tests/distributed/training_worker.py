@@ -3,6 +3,7 @@
 The parent starts all three; in a phase with fewer ranks the others wait for the next one.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -29,6 +30,11 @@ WORLDS = (1, 2, 3)
 PHASES = [("train", 1), ("train", 2), ("train", 3), ("go on", 1), ("go on", 2), ("go on", 3)]
 STOP_AT = 7  # of ten steps, five an epoch
 
+# From how many ranks to how many a stopped run is resumed. Cutting what is kept of the classes in
+# any other way is one matter; that a case keeps and finds all of its state is another.
+ANY = tuple(itertools.product(WORLDS, WORLDS))
+SAME_FEWER_MORE = ((2, 2), (3, 2), (1, 3))
+
 
 @dataclass(frozen=True)
 class Case:
@@ -37,29 +43,30 @@ class Case:
     head: str = "sphereface2-c"
     people: int = 7
     noisy: bool = False
-    resumes: bool = False
+    resumed: tuple[tuple[int, int], ...] = ()
     training: dict[str, Any] = field(default_factory=dict)
     optimizer: dict[str, Any] = field(default_factory=dict)
 
 
 CASES = {
     "binary": Case(training={"clip_norm": 0.5}),
-    "fused": Case(resumes=True, optimizer={"fused_head": True, "head_weight_decay": 0.01}),
+    "fused": Case(resumed=ANY, optimizer={"fused_head": True, "head_weight_decay": 0.01}),
     # Of three ranks the last has no class; and each class has a bias, which is cut as well.
     "an empty shard": Case(
-        head="softmax", people=4, resumes=True, training={"clip_norm": 0.5, "accumulate": 2}
+        head="softmax", people=4, resumed=ANY, training={"clip_norm": 0.5, "accumulate": 2}
     ),
     "running mean": Case(head="curricularface"),
     "proxy-free": Case(head="simple", training={"accumulate": 2}),
     "hybrid": Case(head="ring", optimizer={"fused_head": True}),
     "adamw": Case(
-        resumes=True,
+        resumed=ANY,
         training={"average": {"decay": 0.8}},
         optimizer={"name": "adamw", "learning_rate": 0.002, "eps": 1e-3},
     ),
+    "muon": Case(resumed=SAME_FEWER_MORE, optimizer={"name": "muon", "matrix_step": 0.01}),
     # Stopped within the frozen epochs, and after them.
     "a frozen part": Case(
-        resumes=True,
+        resumed=SAME_FEWER_MORE,
         training={
             "start_from": "unused",
             "freeze": {"parts": ["layers.0"], "epochs": 1.6},
@@ -67,12 +74,12 @@ CASES = {
         },
     ),
     "a frozen network": Case(
-        resumes=True, training={"start_from": "unused", "freeze": {"epochs": 1.0}}
+        resumed=SAME_FEWER_MORE, training={"start_from": "unused", "freeze": {"epochs": 1.0}}
     ),
     # Batch norm, dropout and sampled negatives: the same bits on the same number of ranks.
     "noisy": Case(
         noisy=True,
-        resumes=True,
+        resumed=SAME_FEWER_MORE,
         training={"sample_rate": 0.5, "accumulate": 2, "average": {"last_epochs": 2}},
         optimizer={"nesterov": True},
     ),
@@ -115,7 +122,7 @@ def train(root: Path, team: Team) -> None:
         build(case, folder, team, losses).run()
         if team.is_first:
             (folder / "losses.json").write_text(json.dumps(losses.found))
-        if not case.resumes:
+        if not case.resumed:
             continue
         stopped = build(case, root / "stopped" / f"{name} {team.world}", team)
         ask_to_stop(stopped, team)
@@ -155,7 +162,7 @@ def ask_to_stop(trainer: Trainer, team: Team) -> None:
 def go_on(root: Path, team: Team) -> None:
     """The stopped runs of 1, 2 and 3 ranks, on this number of ranks."""
     for name, case in CASES.items():
-        for before in WORLDS if case.resumes else ():
+        for before in (before for before, after in case.resumed if after == team.world):
             folder = root / "resumed" / f"{name} {before} {team.world}"
             source = root / "stopped" / f"{name} {before}"
             team.from_first(lambda a=source, b=folder: str(shutil.copytree(a, b)))  # type: ignore[misc]  # no type for a default

@@ -79,6 +79,7 @@ def test_two_steps_of_sgd_by_hand() -> None:
         ({"decay_norms_and_biases": False}, False),
         ({"name": "adamw"}, False),
         ({"name": "adamw", "decay_norms_and_biases": True}, True),
+        ({"name": "muon", "matrix_step": 0.1}, False),
     ],
 )
 def test_norms_and_biases_are_decayed_if_asked_for(settings: dict[str, Any], decays: bool) -> None:
@@ -108,7 +109,15 @@ def test_with_adamw_a_bias_moves_in_units_of_its_logits() -> None:
             assert decay_of(built, head.bias) == 0.0
 
 
-@pytest.mark.parametrize("settings", [{}, {"name": "adamw"}, {"fused_head": True}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"name": "adamw"},
+        {"fused_head": True},
+        {"name": "muon", "matrix_step": 0.5, "fused_head": True},
+    ],
+)
 def test_class_weights_may_have_a_rate_of_their_own(settings: dict[str, Any]) -> None:
     net, head = TinyNet(), build_head("sphereface2-c", 8, 5)
     config = OptimizerConfig(**{"head_learning_rate": 4.0, "learning_rate": 0.5, **settings})
@@ -119,7 +128,9 @@ def test_class_weights_may_have_a_rate_of_their_own(settings: dict[str, Any]) ->
     for each in (optimizer, mover):
         set_learning_rate(each, 0.25)
     assert group_of(mover, head.weight)["lr"] == 1.0
-    assert group_of(optimizer, head.bias)["lr"] == (75.0 if "name" in settings else 0.25)
+    assert group_of(optimizer, head.bias)["lr"] == (
+        75.0 if settings.get("name") == "adamw" else 0.25
+    )
     assert all(group_of(optimizer, p)["lr"] == 0.25 for p in net.parameters())
 
 
@@ -148,6 +159,7 @@ def test_three_steps_of_adamw_by_hand() -> None:
         ({}, {"momentum"}),
         ({"momentum": 0.0}, set()),
         ({"name": "adamw"}, {"momentum", "mean_square", "updates"}),
+        ({"name": "muon"}, {"momentum"}),
     ],
 )
 def test_asking_what_is_remembered_changes_no_step(

@@ -617,6 +617,7 @@ def test_checkpoints_within_an_epoch(run_folder: Path) -> None:
 
 FUSED = {"optimizer": {"fused_head": True, "learning_rate": 0.05, "head_weight_decay": 0.01}}
 ADAMW = {"name": "adamw", "betas": [0.8, 0.95], "head_learning_rate": 3.0}
+MUON = {"name": "muon", "matrix_step": 0.05, "fused_head": True}
 
 
 def test_a_fused_head_trains_to_the_same_weights(tmp_path: Path) -> None:
@@ -631,7 +632,7 @@ def test_a_fused_head_trains_to_the_same_weights(tmp_path: Path) -> None:
         torch.testing.assert_close(found[0][key], value, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", [FUSED["optimizer"], ADAMW])
+@pytest.mark.parametrize("optimizer", [FUSED["optimizer"], ADAMW, MUON])
 def test_what_the_optimiser_remembers_is_kept(tmp_path: Path, optimizer: dict[str, Any]) -> None:
     config = make_config(sample_rate=0.6, optimizer=optimizer)
     straight = make_trainer(tmp_path / "straight", config)

@@ -240,10 +240,11 @@ class TrainingConfig(_Section):
 
 
 class OptimizerConfig(_Section):
-    """Stochastic gradient descent with momentum, or AdamW."""
+    """Stochastic gradient descent with momentum, AdamW, or Muon."""
 
-    name: Literal["sgd", "adamw"] = Field(
-        default="sgd", description="sgd, as the paper trains, or adamw"
+    name: Literal["sgd", "adamw", "muon"] = Field(
+        default="sgd",
+        description="sgd, as the paper trains, adamw, or muon: fewer steps to the same network",
     )
     learning_rate: float = Field(
         default=0.1,
@@ -251,7 +252,10 @@ class OptimizerConfig(_Section):
         description=f"the peak, after the warm-up; adamw: {_ADAMW['learning_rate']}",
     )
     momentum: float = Field(
-        default=0.9, ge=0, lt=1, description="share of the last update that is kept; for sgd only"
+        default=0.9,
+        ge=0,
+        lt=1,
+        description="share of the last update that is kept; for sgd and muon only",
     )
     weight_decay: float = Field(
         default=5e-4,
@@ -273,7 +277,7 @@ class OptimizerConfig(_Section):
     decay_norms_and_biases: Switch | None = Field(
         default=None,
         description="decay the backbone's norms, biases and slopes as well; null: sgd does, as the "
-        "authors' code, adamw does not",
+        "authors' code, the others do not",
     )
     head_learning_rate: float = Field(
         default=1.0, gt=0, description="of the class weights, as a multiple of learning_rate"
@@ -287,7 +291,14 @@ class OptimizerConfig(_Section):
     fused_head: Switch = Field(
         default=False,
         description="move class weights within the loss, without a gradient in memory; clip_norm "
-        "then leaves them out; for sgd only",
+        "then leaves them out; for sgd and muon only",
+    )
+    matrix_step: float = Field(
+        default=0.03,
+        gt=0,
+        lt=1,
+        description="muon: how far a step moves each matrix of the backbone, as a share of its "
+        "length, at the peak; all else moves by sgd at learning_rate",
     )
 
     @model_validator(mode="before")
@@ -299,11 +310,11 @@ class OptimizerConfig(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for key in ("nesterov", "fused_head"):
-            if self.name == "adamw" and getattr(self, key):
+        for key, names in (("nesterov", ("sgd",)), ("fused_head", ("sgd", "muon"))):
+            if self.name not in names and getattr(self, key):
                 raise ValueError(
-                    f"optimizer.{key} is for optimizer.name=sgd; set optimizer.{key}=false for "
-                    "adamw"
+                    f"optimizer.{key} is for optimizer.name={' or '.join(names)}; set "
+                    f"optimizer.{key}=false for {self.name}"
                 )
         if self.nesterov and self.momentum == 0:
             raise ValueError("optimizer.nesterov needs optimizer.momentum above 0, got 0")

@@ -1,4 +1,4 @@
-"""SGD or AdamW over backbone and head, the clipping of their gradient, the learning rate."""
+"""SGD, AdamW or Muon over backbone and head, the clipping of their gradient, the learning rate."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from torch import Tensor, nn
 from sphereface2.config.schema import OptimizerConfig, ScheduleConfig
 from sphereface2.heads.fused import FusedSGD
 from sphereface2.heads.proxy import ProxyHead
+from sphereface2.training.muon import Muon, turning
 
 
 def build_optimizer(
     backbone: nn.Module, head: nn.Module, config: OptimizerConfig
 ) -> torch.optim.Optimizer:
-    """SGD with momentum, as the paper trains, or AdamW.
+    """SGD with momentum, as the paper trains, AdamW, or Muon for the backbone's matrices.
 
     With SGD weight decay is on all of the backbone, biases and norms included, as in the authors'
-    code; with AdamW only on weights of two dimensions and more, as is usual with it;
+    code; with the others only on weights of two dimensions and more, as is usual with them;
     `decay_norms_and_biases` sets either. It is on the class weights of the head but not on its
     biases: SphereFace2's shared bias is the threshold that all classifiers agree on (-24 to 22 at
     the start of the published settings), and decay would pull it to zero whatever the data say.
     Class weights that `build_fused_sgd` has taken over are left out.
 
-    AdamW moves every number by at most about the learning rate a step, however large it is. The
+    AdamW moves every number by at most about the learning rate per step, however large it is. The
     head's bias is in logits, which are r times a cosine, so its rate is in these units, and ten
     times that: a margin that rises by 0.3 in some hundred steps moves the best bias by 0.3 r, and
     a bias that lags behind lets all embeddings collapse to one.
+
+    Muon moves the backbone's matrices; all else, class weights too, moves by SGD.
     """
     moved, bias = _moved_by_head(head), getattr(head, "bias", None)
     network = [p for p in backbone.parameters() if p.requires_grad]
@@ -39,15 +42,24 @@ def build_optimizer(
     decays_all = config.decay_norms_and_biases
     if decays_all is None:
         decays_all = config.name == "sgd"
-    decayed = [p for p in network if decays_all or p.ndim > 1]
+    turned = turning(network) if config.name == "muon" else []
+    plain = [p for p in network if not any(p is matrix for matrix in turned)]
+    per_rate = config.learning_rate / config.matrix_step
     groups: list[dict[str, Any]] = [
         {
-            "params": decayed,
+            "params": turned,
+            # They shrink by as much as SGD would shrink them, whatever the size of their steps.
+            "weight_decay": config.weight_decay * per_rate,
+            "rate": config.backbone_learning_rate / per_rate,
+            **({"turns": True} if turned else {}),
+        },
+        {
+            "params": [p for p in plain if decays_all or p.ndim > 1],
             "weight_decay": config.weight_decay,
             "rate": config.backbone_learning_rate,
         },
         {
-            "params": [p for p in network if not decays_all and p.ndim <= 1],
+            "params": [p for p in plain if not decays_all and p.ndim <= 1],
             "weight_decay": 0.0,
             "rate": config.backbone_learning_rate,
         },
@@ -64,10 +76,13 @@ def build_optimizer(
         },
     ]
     groups = [{"rate": 1.0, **group} for group in groups if group["params"]]
+    # Fused: one pass over the weights; else it is three, each from memory.
+    built: torch.optim.Optimizer
     if config.name == "adamw":
-        built: torch.optim.Optimizer = torch.optim.AdamW(groups, betas=config.betas, eps=config.eps)
+        built = torch.optim.AdamW(groups, betas=config.betas, eps=config.eps)
+    elif config.name == "muon":
+        built = Muon(groups, momentum=config.momentum, fused=True)
     else:
-        # Fused: one pass over the weights; else it is three, each from memory.
         built = torch.optim.SGD(
             groups, momentum=config.momentum, nesterov=config.nesterov, fused=True
         )

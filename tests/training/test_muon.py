@@ -1,0 +1,142 @@
+"""Muon against the formula by numpy, and which parameters it leaves to SGD."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sphereface2.config.schema import OptimizerConfig
+from sphereface2.training.muon import Muon, polar, turning
+from sphereface2.training.optimizer import build_optimizer, set_learning_rate
+
+Matrix = NDArray[np.float64]
+
+
+def naive_polar(matrix: Matrix) -> Matrix:
+    """Five rounds on the whole matrix, straight from the paper."""
+    turned = matrix / np.linalg.norm(matrix)
+    for _ in range(5):
+        square = turned @ turned.T
+        turned = 3.4445 * turned + (-4.7750 * square + 2.0315 * square @ square) @ turned
+    return turned
+
+
+def matrix_with(values: NDArray[np.floating], *, rows: int, columns: int) -> Tensor:
+    """A random matrix with these singular values."""
+    random = np.random.default_rng(0)
+    left = np.linalg.qr(random.normal(size=(rows, rows)))[0]
+    right = np.linalg.qr(random.normal(size=(columns, columns)))[0]
+    few = len(values)
+    return torch.tensor(left[:, :few] * values @ right[:few], dtype=torch.float32)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(8, 27), (27, 8), (16, 16), (1, 5)])
+def test_polar_keeps_directions_and_makes_lengths_alike(rows: int, columns: int) -> None:
+    few = min(rows, columns)
+    matrix = matrix_with(np.geomspace(50.0, 1.0, few), rows=rows, columns=columns)
+    found = polar(matrix).double().numpy()
+    given = matrix.double().numpy()
+    tall = rows > columns
+    expected = naive_polar(given.T).T if tall else naive_polar(given)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    left, _, right = np.linalg.svd(given, full_matrices=False)
+    lengths = np.diag(left.T @ found @ right.T)
+    np.testing.assert_allclose(left @ np.diag(lengths) @ right, found, atol=1e-4)
+    assert lengths.min() > 0.65
+    assert lengths.max() < 1.25
+
+
+def test_polar_of_nothing_is_nothing() -> None:
+    assert torch.equal(polar(torch.zeros(3, 4)), torch.zeros(3, 4))
+
+
+def test_three_steps_by_hand() -> None:
+    layer = nn.Linear(6, 4, bias=False)
+    config = OptimizerConfig(
+        name="muon", learning_rate=0.5, matrix_step=0.2, momentum=0.7, weight_decay=0.1
+    )
+    optimizer = build_optimizer(layer, nn.Identity(), config)
+    weight = layer.weight.detach().double().numpy()
+    momentum = np.zeros_like(weight)
+    random = np.random.default_rng(1)
+    for rate in (0.5, 0.25, 0.05):
+        gradient = random.normal(size=weight.shape)
+        set_learning_rate(optimizer, rate)
+        layer.weight.grad = torch.tensor(gradient, dtype=torch.float32)
+        optimizer.step()
+        momentum = 0.7 * momentum + gradient
+        turn = naive_polar(gradient + 0.7 * momentum)
+        length = np.linalg.norm(weight)
+        # the step at the peak rate of 0.5 is 0.2 of the length, and falls with the rate
+        step = 0.2 * (rate / 0.5) * length * turn / np.linalg.norm(turn)
+        weight = (1 - 0.1 * rate) * weight - step
+        np.testing.assert_allclose(layer.weight.detach().numpy(), weight, rtol=1e-4, atol=1e-5)
+
+
+def test_a_convolution_turns_as_the_matrix_of_its_filters() -> None:
+    convolution, linear = nn.Conv2d(3, 4, 2, bias=False), nn.Linear(12, 4, bias=False)
+    with torch.no_grad():
+        linear.weight.copy_(convolution.weight.flatten(1))
+    gradient = torch.randn(4, 12, generator=torch.Generator().manual_seed(0))
+    convolution.weight.grad, linear.weight.grad = gradient.view(4, 3, 2, 2).clone(), gradient
+    for layer in (convolution, linear):
+        build_optimizer(layer, nn.Identity(), OptimizerConfig(name="muon")).step()
+    assert torch.equal(convolution.weight.flatten(1), linear.weight)
+
+
+def test_what_is_no_matrix_moves_by_sgd() -> None:
+    """Norms, biases, single channels and class weights."""
+    network = nn.Sequential(
+        nn.Conv2d(4, 4, 3, groups=4), nn.BatchNorm2d(4), nn.Conv2d(4, 6, 1, bias=False)
+    )
+    dense = network[2].weight
+    assert [id(p) for p in turning(network.parameters())] == [id(dense)]
+    head = nn.Linear(6, 5)
+    moved: dict[str, list[nn.Parameter]] = {}
+    for name in ("muon", "sgd"):
+        copies = copy.deepcopy(network), copy.deepcopy(head)
+        settings: dict[str, Any] = {"name": name, "decay_norms_and_biases": True}
+        optimizer = build_optimizer(*copies, OptimizerConfig(**settings))
+        parameters = [p for part in copies for p in part.parameters()]
+        for _ in range(2):
+            for parameter in parameters:
+                parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
+        moved[name] = parameters
+    everything = [*network.parameters(), *head.parameters()]
+    for before, muon, sgd in zip(everything, moved["muon"], moved["sgd"], strict=True):
+        assert not torch.equal(before, muon)
+        assert torch.equal(muon, sgd) == (before is not dense)
+
+
+def test_a_matrix_of_zeros_can_learn() -> None:
+    layer = nn.Linear(3, 3, bias=False)
+    nn.init.zeros_(layer.weight)
+    layer.weight.grad = torch.eye(3)
+    optimizer = build_optimizer(layer, nn.Identity(), OptimizerConfig(name="muon"))
+    optimizer.step()
+    assert layer.weight.norm().item() == pytest.approx(0.03 * 3e-3)
+
+
+def test_a_gradient_that_overflowed_moves_nothing() -> None:
+    layer = nn.Linear(3, 3)
+    before = [p.detach().clone() for p in layer.parameters()]
+    optimizer = build_optimizer(layer, nn.Identity(), OptimizerConfig(name="muon"))
+    assert isinstance(optimizer, Muon)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for parameter in layer.parameters():
+        parameter.grad = torch.full_like(parameter, torch.inf)
+    scaler.scale(torch.zeros(()))  # a scaler steps only after it has scaled a loss
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    assert all(torch.equal(*pair) for pair in zip(before, layer.parameters(), strict=True))
+    scaler.update()
+    for parameter in layer.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    assert not any(torch.equal(*pair) for pair in zip(before, layer.parameters(), strict=True))
