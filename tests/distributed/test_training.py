@@ -37,7 +37,7 @@ from tests.runs.test_runs import NO_SETS, SMALL
 ROOT = Path(__file__).parent.parent.parent
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 TIME_LIMIT = 240  # seconds until a process that hangs is a failure
-RESUMED = [name for name, case in CASES.items() if case.resumes]
+RESUMED = [(name, *ranks) for name, case in CASES.items() for ranks in case.resumed]
 
 LONGER = [
     *SMALL,
@@ -149,9 +149,7 @@ def test_ranks_do_not_change_the_training(folder: Path, name: str, world: int) -
         assert now["head"] == pytest.approx(before["head"], rel=1e-3, abs=1e-4)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("before", [1, 2, 3])
-@pytest.mark.parametrize("name", RESUMED)
+@pytest.mark.parametrize(("name", "before", "world"), RESUMED)
 def test_any_number_of_ranks_goes_on_where_any_other_stopped(
     folder: Path, name: str, before: int, world: int
 ) -> None:
