@@ -34,81 +34,80 @@ def free_pairs(seed: int, *, count: int = 60) -> Pairs:
 CASES = [tied_pairs(seed) for seed in range(6)] + [free_pairs(seed) for seed in range(6)]
 
 
-@pytest.mark.parametrize(("scores", "same"), CASES)
-def test_roc_counts_what_each_threshold_accepts(scores: np.ndarray, same: np.ndarray) -> None:
-    roc = metrics.roc_curve(scores, same)
-    assert len(roc.thresholds) == len(np.unique(scores)) + 1
-    for threshold, false_accepts, true_accepts in zip(
-        roc.thresholds, roc.false_accepts, roc.true_accepts, strict=True
-    ):
-        accepted = [bool(score >= threshold) for score in scores]
-        assert true_accepts == sum(a and s for a, s in zip(accepted, same, strict=True))
-        assert false_accepts == sum(a and not s for a, s in zip(accepted, same, strict=True))
-    assert (roc.far[0], roc.tar[0]) == (0.0, 0.0)
-    assert (roc.far[-1], roc.tar[-1]) == (1.0, 1.0)
+def test_roc_counts_what_each_threshold_accepts() -> None:
+    for scores, same in CASES:
+        roc = metrics.roc_curve(scores, same)
+        assert len(roc.thresholds) == len(np.unique(scores)) + 1
+        for threshold, false_accepts, true_accepts in zip(
+            roc.thresholds, roc.false_accepts, roc.true_accepts, strict=True
+        ):
+            accepted = [bool(score >= threshold) for score in scores]
+            assert true_accepts == sum(a and s for a, s in zip(accepted, same, strict=True))
+            assert false_accepts == sum(a and not s for a, s in zip(accepted, same, strict=True))
+        assert (roc.far[0], roc.tar[0]) == (0.0, 0.0)
+        assert (roc.far[-1], roc.tar[-1]) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize(("scores", "same"), CASES)
-def test_roc_and_auc_agree_with_scikit_learn(scores: np.ndarray, same: np.ndarray) -> None:
-    far, tar, thresholds = sklearn_roc_curve(same, scores, drop_intermediate=False)
-    roc = metrics.roc_curve(scores, same)
-    np.testing.assert_allclose(roc.far, far, atol=1e-12)
-    np.testing.assert_allclose(roc.tar, tar, atol=1e-12)
-    np.testing.assert_array_equal(roc.thresholds[1:], thresholds[1:])
-    assert metrics.area_under_curve(scores, same) == pytest.approx(
-        roc_auc_score(same, scores), abs=1e-12
-    )
+def test_roc_and_auc_agree_with_scikit_learn() -> None:
+    for scores, same in CASES:
+        far, tar, thresholds = sklearn_roc_curve(same, scores, drop_intermediate=False)
+        roc = metrics.roc_curve(scores, same)
+        np.testing.assert_allclose(roc.far, far, atol=1e-12)
+        np.testing.assert_allclose(roc.tar, tar, atol=1e-12)
+        np.testing.assert_array_equal(roc.thresholds[1:], thresholds[1:])
+        assert metrics.area_under_curve(scores, same) == pytest.approx(
+            roc_auc_score(same, scores), abs=1e-12
+        )
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_counts_are_exactly_those_of_scikit_learn(seed: int) -> None:
+def test_counts_are_exactly_those_of_scikit_learn() -> None:
     """Small lists of few distinct scores: nearly everything is a tie."""
-    generator = np.random.default_rng(seed)
-    count = int(generator.integers(2, 30))
-    same = generator.random(count) < generator.uniform(0.1, 0.9)
-    same[:2] = [True, False]
-    scores = generator.integers(-2, 3, count) / 4
-    far, tar, thresholds = sklearn_roc_curve(same, scores, drop_intermediate=False)
-    roc = metrics.roc_curve(scores, same)
-    assert np.array_equal(roc.thresholds[1:], thresholds[1:])
-    assert np.array_equal(roc.false_accepts, np.rint(far * roc.impostors))
-    assert np.array_equal(roc.true_accepts, np.rint(tar * roc.genuine))
-    for target in (0.0, 0.05, 0.2, 0.5, 1.0):
-        (point,) = tar_at_fars(scores, same, [target])
-        assert point.rate == max(t for f, t in zip(far, tar, strict=True) if f <= target)
-        assert point.false_rate.successes == np.count_nonzero(scores[~same] >= point.threshold)
-        assert point.genuine == np.count_nonzero(same)
+    for seed in range(60):
+        generator = np.random.default_rng(seed)
+        count = int(generator.integers(2, 30))
+        same = generator.random(count) < generator.uniform(0.1, 0.9)
+        same[:2] = [True, False]
+        scores = generator.integers(-2, 3, count) / 4
+        far, tar, thresholds = sklearn_roc_curve(same, scores, drop_intermediate=False)
+        roc = metrics.roc_curve(scores, same)
+        assert np.array_equal(roc.thresholds[1:], thresholds[1:])
+        assert np.array_equal(roc.false_accepts, np.rint(far * roc.impostors))
+        assert np.array_equal(roc.true_accepts, np.rint(tar * roc.genuine))
+        for target in (0.0, 0.05, 0.2, 0.5, 1.0):
+            (point,) = tar_at_fars(scores, same, [target])
+            assert point.rate == max(t for f, t in zip(far, tar, strict=True) if f <= target)
+            assert point.false_rate.successes == np.count_nonzero(scores[~same] >= point.threshold)
+            assert point.genuine == np.count_nonzero(same)
 
 
-@pytest.mark.parametrize(("scores", "same"), CASES)
-def test_auc_is_the_chance_of_a_right_order_with_ties_at_half(
-    scores: np.ndarray, same: np.ndarray
-) -> None:
-    wins = [
-        1.0 if genuine > impostor else 0.5 if genuine == impostor else 0.0
-        for genuine in scores[same]
-        for impostor in scores[~same]
-    ]
-    assert metrics.area_under_curve(scores, same) == pytest.approx(sum(wins) / len(wins))
+def test_auc_is_the_chance_of_a_right_order_with_ties_at_half() -> None:
+    for scores, same in CASES:
+        wins = [
+            1.0 if genuine > impostor else 0.5 if genuine == impostor else 0.0
+            for genuine in scores[same]
+            for impostor in scores[~same]
+        ]
+        assert metrics.area_under_curve(scores, same) == pytest.approx(sum(wins) / len(wins))
 
 
-@pytest.mark.parametrize(("scores", "same"), CASES)
-def test_eer_is_where_the_interpolated_rates_cross(scores: np.ndarray, same: np.ndarray) -> None:
-    roc = metrics.roc_curve(scores, same)
-    points = [(far, 1 - tar) for far, tar in zip(roc.far, roc.tar, strict=True)]
-    for (far, frr), (next_far, next_frr) in itertools.pairwise(points):
-        if far < frr and next_far >= next_frr:
-            # Bisect along the straight line between the two points, until the rates are equal.
-            low, high = 0.0, 1.0
-            for _ in range(60):
-                middle = (low + high) / 2
-                crossed = far + middle * (next_far - far) >= frr + middle * (next_frr - frr)
-                low, high = (low, middle) if crossed else (middle, high)
-            assert metrics.equal_error_rate(scores, same) == pytest.approx(
-                far + high * (next_far - far), abs=1e-12
-            )
-            return
-    pytest.fail("no crossing")
+def test_eer_is_where_the_interpolated_rates_cross() -> None:
+    for scores, same in CASES:
+        roc = metrics.roc_curve(scores, same)
+        points = [(far, 1 - tar) for far, tar in zip(roc.far, roc.tar, strict=True)]
+        ((far, frr), (next_far, next_frr)) = next(
+            (left, right)
+            for left, right in itertools.pairwise(points)
+            if left[0] < left[1] and right[0] >= right[1]
+        )
+        # Bisect along the straight line between the two points, until the rates are equal.
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            crossed = far + middle * (next_far - far) >= frr + middle * (next_frr - frr)
+            low, high = (low, middle) if crossed else (middle, high)
+        assert metrics.equal_error_rate(scores, same) == pytest.approx(
+            far + high * (next_far - far), abs=1e-12
+        )
 
 
 def test_eer_of_known_cases() -> None:
@@ -119,26 +118,24 @@ def test_eer_of_known_cases() -> None:
     assert metrics.equal_error_rate([0.9, 0.4, 0.6, 0.1], same) == 0.5
 
 
-@pytest.mark.parametrize(("scores", "same"), CASES)
 @pytest.mark.parametrize("target", [0.0, 0.01, 0.05, 0.1, 1 / 3, 0.5, 1.0])
-def test_tar_at_far_is_the_best_point_that_does_not_exceed_the_target(
-    scores: np.ndarray, same: np.ndarray, target: float
-) -> None:
-    (point,) = tar_at_fars(scores, same, [target])
-    impostors, genuine = scores[~same], scores[same]
-    allowed = [
-        float(np.mean(genuine >= threshold))
-        for threshold in [*np.unique(scores), math.inf]
-        if np.mean(impostors >= threshold) <= target
-    ]
-    assert point.rate == pytest.approx(max(allowed))
-    assert point.reached <= target
-    # The threshold in the result reproduces the rates in the result.
-    assert np.mean(impostors >= point.threshold) == point.reached
-    assert np.mean(genuine >= point.threshold) == point.rate
-    assert math.isfinite(point.threshold)
-    assert point.impostors == len(impostors)
-    assert point.resolved == (target >= 1 / len(impostors))
+def test_tar_at_far_is_the_best_point_that_does_not_exceed_the_target(target: float) -> None:
+    for scores, same in CASES:
+        (point,) = tar_at_fars(scores, same, [target])
+        impostors, genuine = scores[~same], scores[same]
+        allowed = [
+            float(np.mean(genuine >= threshold))
+            for threshold in [*np.unique(scores), math.inf]
+            if np.mean(impostors >= threshold) <= target
+        ]
+        assert point.rate == pytest.approx(max(allowed))
+        assert point.reached <= target
+        # The threshold in the result reproduces the rates in the result.
+        assert np.mean(impostors >= point.threshold) == point.reached
+        assert np.mean(genuine >= point.threshold) == point.rate
+        assert math.isfinite(point.threshold)
+        assert point.impostors == len(impostors)
+        assert point.resolved == (target >= 1 / len(impostors))
 
 
 def test_tar_at_far_refuses_the_nearest_point_when_it_exceeds_the_target() -> None:
@@ -181,37 +178,35 @@ def naive_threshold(scores: np.ndarray, same: np.ndarray) -> float:
     return best
 
 
-@pytest.mark.parametrize(("scores", "same"), CASES)
-def test_best_threshold_accuracy_against_trying_every_threshold(
-    scores: np.ndarray, same: np.ndarray
-) -> None:
-    result = metrics.best_threshold_accuracy(scores, same)
-    threshold = naive_threshold(scores, same)
-    assert result.accuracy == np.mean((scores >= threshold) == same)
-    assert result.threshold == threshold
+def test_best_threshold_accuracy_against_trying_every_threshold() -> None:
+    for scores, same in CASES:
+        result = metrics.best_threshold_accuracy(scores, same)
+        threshold = naive_threshold(scores, same)
+        assert result.accuracy == np.mean((scores >= threshold) == same)
+        assert result.threshold == threshold
 
 
-@pytest.mark.parametrize(("scores", "same"), CASES)
 @pytest.mark.parametrize("count", [2, 5, 10])
-def test_fold_accuracy_against_brute_force(
-    scores: np.ndarray, same: np.ndarray, count: int
-) -> None:
-    folds = np.random.default_rng(3).permutation(np.arange(len(scores)) % count)
-    result = metrics.fold_accuracy(scores, same, folds)
-    accuracies = []
-    for fold in range(count):
-        rest = folds != fold
-        threshold = naive_threshold(scores[rest], same[rest])
-        right = [
-            (score >= threshold) == kind
-            for score, kind in zip(scores[~rest], same[~rest], strict=True)
-        ]
-        accuracies.append(sum(right) / len(right))
-    assert result.accuracies == pytest.approx(tuple(accuracies))
-    mean = sum(accuracies) / count
-    assert result.mean == pytest.approx(mean)
-    assert result.std == pytest.approx(math.sqrt(sum((a - mean) ** 2 for a in accuracies) / count))
-    assert result.mean_threshold == pytest.approx(np.mean(result.thresholds))
+def test_fold_accuracy_against_brute_force(count: int) -> None:
+    for scores, same in CASES:
+        folds = np.random.default_rng(3).permutation(np.arange(len(scores)) % count)
+        result = metrics.fold_accuracy(scores, same, folds)
+        accuracies = []
+        for fold in range(count):
+            rest = folds != fold
+            threshold = naive_threshold(scores[rest], same[rest])
+            right = [
+                (score >= threshold) == kind
+                for score, kind in zip(scores[~rest], same[~rest], strict=True)
+            ]
+            accuracies.append(sum(right) / len(right))
+        assert result.accuracies == pytest.approx(tuple(accuracies))
+        mean = sum(accuracies) / count
+        assert result.mean == pytest.approx(mean)
+        assert result.std == pytest.approx(
+            math.sqrt(sum((a - mean) ** 2 for a in accuracies) / count)
+        )
+        assert result.mean_threshold == pytest.approx(np.mean(result.thresholds))
 
 
 def test_ties_between_thresholds_go_to_the_lowest() -> None:

@@ -53,15 +53,17 @@ def drawn_pairs(seed: int, *, people: int = 80, each: int = 400, effect: float =
 
 
 class TestWilson:
-    @pytest.mark.parametrize(
-        ("successes", "trials"), [(0, 1), (0, 20), (1, 1), (3, 7), (29, 30), (570, 600)]
-    )
     @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
-    def test_agrees_with_scipy(self, successes: int, trials: int, confidence: float) -> None:
-        rate = wilson(successes, trials, confidence=confidence)
-        expected = binomtest(successes, trials).proportion_ci(confidence, method="wilson")
-        assert (rate.value, rate.successes, rate.trials) == (successes / trials, successes, trials)
-        assert (rate.interval.low, rate.interval.high) == pytest.approx(expected, abs=1e-12)
+    def test_agrees_with_scipy(self, confidence: float) -> None:
+        for successes, trials in [(0, 1), (0, 20), (1, 1), (3, 7), (29, 30), (570, 600)]:
+            rate = wilson(successes, trials, confidence=confidence)
+            expected = binomtest(successes, trials).proportion_ci(confidence, method="wilson")
+            assert (rate.value, rate.successes, rate.trials) == (
+                successes / trials,
+                successes,
+                trials,
+            )
+            assert (rate.interval.low, rate.interval.high) == pytest.approx(expected, abs=1e-12)
 
     def test_no_error_is_no_certainty(self) -> None:
         assert wilson(100, 100).interval.low < 0.97
@@ -163,9 +165,9 @@ class TestTarInterval:
         lows = [tar_interval(scores, same, count / 1000).low for count in (1, 2, 3, 4)]
         assert lows == [0.0, 0.0, *[wilson(50, 50).interval.low] * 2]
 
-    @pytest.mark.parametrize("impostors", [3, 7, 10, 49, 1000, 3000])
-    def test_one_impostor_is_allowed_at_exactly_one_of_them(self, impostors: int) -> None:
-        assert allowed(1 / impostors, impostors) == 1
+    def test_one_impostor_is_allowed_at_exactly_one_of_them(self) -> None:
+        for impostors in [3, 7, 10, 49, 1000, 3000]:
+            assert allowed(1 / impostors, impostors) == 1
 
 
 def repeated(seed: int, people: int, pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -29,18 +29,20 @@ def test_bias_starts_at_the_published_values(
 
 
 @pytest.mark.parametrize("name", ["sphereface2-c", "sphereface2-a", "sphereface2-m"])
-@pytest.mark.parametrize("balance", [0.05, 0.7, 0.99])
-@pytest.mark.parametrize("classes", [2, 50])
-def test_bias_starts_where_the_loss_is_flat_in_it(name: str, balance: float, classes: int) -> None:
+def test_bias_starts_where_the_loss_is_flat_in_it(name: str) -> None:
     """Appendix G: dL/db = 0 when every embedding is at right angles to every class weight."""
-    head: Any = build_head(name, 8, classes, balance=balance, radius=5.0, loss_weight=1.0).double()
-    with torch.no_grad():
-        head.weight.zero_()
-        head.weight[:, 0] = 1.0
-    x = torch.zeros(3, 8, dtype=torch.float64)
-    x[:, 1] = 1.0
-    head(x, torch.tensor([0, 1, 1])).backward()
-    assert float(head.bias.grad) == pytest.approx(0.0, abs=1e-6)  # it is kept in float32
+    for balance in [0.05, 0.7, 0.99]:
+        for classes in [2, 50]:
+            head: Any = build_head(
+                name, 8, classes, balance=balance, radius=5.0, loss_weight=1.0
+            ).double()
+            with torch.no_grad():
+                head.weight.zero_()
+                head.weight[:, 0] = 1.0
+            x = torch.zeros(3, 8, dtype=torch.float64)
+            x[:, 1] = 1.0
+            head(x, torch.tensor([0, 1, 1])).backward()
+            assert float(head.bias.grad) == pytest.approx(0.0, abs=1e-6)  # it is kept in float32
 
 
 def test_bias_start_is_finite_at_the_ends_of_the_balance() -> None:
