@@ -167,7 +167,9 @@ def engines(urls: list[str], photos: int, dim: int, searches: int) -> None:
             spent.append(time.perf_counter() - start)
             hits.append(int(found[0].person.split()[1]) if found else -1)
         same = np.mean([a == b for a, b in zip(hits, truth, strict=True)])
-        print(f"{name:40} {1000 * median(spent):8.1f} ms a search, recall@1 {same:.4f}", flush=True)
+        print(
+            f"{name:40} {1000 * median(spent):8.1f} ms per search, recall@1 {same:.4f}", flush=True
+        )
         gallery.close()
 
 

@@ -52,7 +52,7 @@ from sphereface2.progress import counted
 
 SIZE, BATCH = 112, 125
 TURN = 32  # batches of a contender in a row
-PEOPLE, RENDERED, COPIES = 100, 5, 8  # images a person, and versions of each in another light
+PEOPLE, RENDERED, COPIES = 100, 5, 8  # images per person, and versions of each in another light
 _FOREVER = 1_000_000  # steps: no contender comes to its end
 _SETTLED = 0.1  # seconds until workers have read ahead and rest
 

@@ -18,7 +18,7 @@ def project(measured: Sequence[Measured]) -> str:
     """A table of step times for the heads that were measured on two ranks."""
     lines = [
         "",
-        f"Projection to GPUs: {CLASSES:,} classes, {DIM}-D, {ROWS_PER_RANK} images a GPU; assumed:",
+        f"Projection to GPUs: {CLASSES:,} classes, {DIM}-D, {ROWS_PER_RANK} images each; assumed:",
         f"{PRODUCT_FLOPS / 1e12:.0f} TFLOP/s in products, elementwise work hidden, "
         + ", ".join(
             f"{n} GPUs: {rate / 1e9:.0f} GB/s and {wait * 1e6:.0f} µs a barrier"

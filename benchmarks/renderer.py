@@ -29,11 +29,11 @@ def measure(people: int, samples: int, first_person: int) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--people", type=int, default=30)
-    parser.add_argument("--samples", type=int, default=20, help="images a person")
+    parser.add_argument("--samples", type=int, default=20, help="images per person")
     parser.add_argument("--first-person", type=int, default=1000)
     arguments = parser.parse_args()
     if arguments.people < 1 or arguments.samples < 2:
-        parser.error("at least one person and two images a person are needed")
+        parser.error("at least one person and two images per person are needed")
     cv2.setNumThreads(1)
     # Imports, tables and the noise that everybody shares are built once a process.
     render_sample(arguments.first_person + arguments.people, 0)

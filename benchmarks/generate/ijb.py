@@ -76,7 +76,7 @@ def generate_ijb(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Truth:
-    """Write meta/ in the official layout and embeddings.npy, a row an image, to `root`.
+    """Write meta/ in the official layout and embeddings.npy, a row per image, to `root`.
 
     The noise of an image depends on its template, so that good and bad templates differ.
     """

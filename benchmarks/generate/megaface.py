@@ -63,7 +63,7 @@ def generate_megaface(
 ) -> Truth:
     """Write templatelists/, noise lists and features to `root`; the truth is that of clean lists.
 
-    Features are tables (facescrub.npy, megaface.npy), or with `feature_files` a file an image as
+    Features are tables (facescrub.npy, megaface.npy), or with `feature_files` a file per image as
     the devkit wants them, which is for small scales: a million files take longer than all the rest.
     Noisy probes show someone else than they say, noisy distractors one of the probes' people.
     """

@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 
 DRAWS = 1_000_000  # low-dimensional draws behind an expected rate, at least
 
-_BLOCK = 1 << 23  # numbers a block: 32 MB
+_BLOCK = 1 << 23  # numbers per block: 32 MB
 
 
 def random_directions(count: int, dim: int, rng: np.random.Generator) -> npt.NDArray[np.float32]:

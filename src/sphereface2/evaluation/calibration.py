@@ -124,7 +124,11 @@ def reliability(
 
 
 def _newton(scores: FloatArray, answers: FloatArray) -> tuple[float, float]:
-    """Slope and intercept of the logistic regression, by Newton steps that never overshoot."""
+    """Slope and intercept of the logistic regression, by Newton steps that never overshoot.
+
+    To the last digits, so that a calibration comes out the same everywhere: scipy's minimisers end
+    at a tolerance on the loss, which is flat there.
+    """
     # Standardised, so that the two unknowns are of one size whatever the scores are.
     centre, spread = float(scores.mean()), float(scores.std()) or 1.0
     design = np.stack([(scores - centre) / spread, np.ones_like(scores)], axis=1)

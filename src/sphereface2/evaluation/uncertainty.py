@@ -62,7 +62,10 @@ def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> Rate:
 
 
 def wilson_ends(share: float, trials: float, *, confidence: float = 0.95) -> tuple[float, float]:
-    """The ends of Wilson's interval; `trials` need not be whole where they stand for others."""
+    """The ends of Wilson's interval; `trials` need not be whole where they stand for others.
+
+    scipy has it for whole trials only (`binomtest`, which a test compares with).
+    """
     z = normal_quantile(confidence)
     spread = 1.0 + z * z / trials
     centre = (share + z * z / (2 * trials)) / spread

@@ -1,4 +1,4 @@
-"""The base of every head with one weight vector (proxy) a class."""
+"""The base of every head with one weight vector (proxy) per class."""
 
 import math
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ class ProxyHead(Head):
     differs from the defaults: no state of a row, softmax over the classes.
 
     `weight` holds all classes, or those of this rank if the head was built inside `class_shards`;
-    `exchange` then says which. With several `sub_centres` a class it is K × centres × D, and the
+    `exchange` then says which. With several `sub_centres` per class it is K × centres × D, and the
     cosine with a class is that with the nearest of its centres.
     """
 

@@ -230,5 +230,5 @@ def list_bad_images(folder: Path, bad: Sequence[BadImage]) -> None:
 
 
 def _writable(text: str) -> str:
-    """The text with file names that are no UTF-8 in escaped form."""
+    """The text with file names that are not UTF-8 in escaped form."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

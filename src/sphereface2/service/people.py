@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Path, Query
@@ -36,8 +35,6 @@ from sphereface2.service.shapes import (
     PeopleAnswer,
     PersonAnswer,
     PersonAsked,
-    PersonShape,
-    PhotoShape,
     RemovedAnswer,
     VerifyAnswer,
     VerifyPersonAsked,
@@ -135,7 +132,7 @@ def about_people(service: Service) -> APIRouter:
             part = search.casefold()
             found = [each for each in gallery.people() if part in each.name.casefold()]
             rest = [each for each in found if each.name > after] if after else found
-            shown = [PersonShape.model_validate(asdict(each)) for each in rest[:limit]]
+            shown = rest[:limit]
             return PeopleAnswer(
                 people=shown, total=len(found), next=shown[-1].name if len(rest) > limit else None
             )
@@ -414,8 +411,12 @@ def _about(gallery: Gallery, name: str, error: ValueError) -> ApiError:
 
 def _person(gallery: Gallery, name: str) -> PersonAnswer:
     person = _known(gallery, name)
-    photos = [PhotoShape.model_validate(asdict(each)) for each in gallery.photos(person.name)]
-    return PersonAnswer.model_validate({**asdict(person), "photos": photos})
+    return PersonAnswer(
+        name=person.name,
+        photos=gallery.photos(person.name),
+        metadata=dict(person.metadata),
+        added=person.added,
+    )
 
 
 def _require_theirs(gallery: Gallery, done: Enrolment) -> None:

@@ -25,7 +25,6 @@ from sphereface2.service.shapes import (
     EmbedAnswer,
     EmbedAsked,
     HealthAnswer,
-    HistogramShape,
     ModelsAnswer,
     ModelShape,
     SettingsAnswer,
@@ -193,9 +192,5 @@ def _calibration(service: Service) -> CalibrationAnswer:
             for each in found.thresholds
             if each.resolved and np.isfinite(each.threshold)
         ],
-        histogram=HistogramShape(
-            edges=list(found.histogram.edges),
-            genuine=list(found.histogram.genuine),
-            impostor=list(found.histogram.impostor),
-        ),
+        histogram=found.histogram,
     )

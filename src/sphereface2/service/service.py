@@ -10,11 +10,10 @@ from sphereface2.data.sources.image_file import TooManyPixelsError
 from sphereface2.evaluation.decision import decide
 from sphereface2.recognition.photos import NoFaceError, SeveralFacesError
 from sphereface2.recognition.recognizer import Recognizer
-from sphereface2.service.access import Access
 from sphereface2.service.collections import Collections, unavailable
 from sphereface2.service.engine import Engine, RequestRecognizer
 from sphereface2.service.errors import ApiError, BusyError, DeadlineError, try_later
-from sphereface2.service.keys import Key, RateLimit
+from sphereface2.service.keys import Access, Key, RateLimit
 from sphereface2.service.metrics import Metrics
 from sphereface2.service.settings import Settings
 from sphereface2.service.shapes import DEFAULT, Asked, HealthAnswer, SettingsAnswer

@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 from typing import Annotated, Any, Literal
 
-import cv2
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from sphereface2.evaluation.decision import share_in_words
+from sphereface2.evaluation.results import ScoreHistogram
 from sphereface2.evaluation.uncertainty import Rate
+from sphereface2.galleries.gallery import KeptPhoto, Person
+from sphereface2.recognition.enrolment import as_png
+from sphereface2.recognition.gate import Reason
+from sphereface2.recognition.identification import Rule
 from sphereface2.recognition.photos import FoundFace
 from sphereface2.service.bodies import Picture, Pictures, as_list
 
@@ -190,19 +193,12 @@ class CandidateShape(AnswerShape):
     objection: dict[str, Any] | None
 
 
-class RuleShape(BaseModel):
-    people: int
-    target: float | None
-    alarms: float | None
-    asked: str
-
-
 class IdentifyAnswer(BaseModel):
     """person: who it is, null: nobody whom the evidence is enough for."""
 
     person: str | None
     candidates: list[CandidateShape]
-    rule: RuleShape
+    rule: Rule
     words: list[str]
     photo: FaceShape
     gallery: str
@@ -225,41 +221,19 @@ class DroppedAnswer(BaseModel):
     dropped: bool
 
 
-class PersonShape(BaseModel):
-    name: str
-    photos: int
-    metadata: dict[str, Any]
-    added: str
-
-
 class PeopleAnswer(BaseModel):
     """total: of all that were searched for; next: `after` of the next page, null on the last."""
 
-    people: list[PersonShape]
+    people: list[Person]
     total: int
     next: str | None
 
 
-class PhotoShape(BaseModel):
-    id: str
-    person: str
-    source: str
-    facts: dict[str, Any]
-    added: str
-
-
 class PersonAnswer(BaseModel):
     name: str
-    photos: list[PhotoShape]
+    photos: list[KeptPhoto]
     metadata: dict[str, Any]
     added: str
-
-
-class ReasonShape(BaseModel):
-    code: str
-    words: str
-    value: float | None
-    limit: float | None
 
 
 class EnrolledPhoto(BaseModel):
@@ -269,7 +243,7 @@ class EnrolledPhoto(BaseModel):
     accepted: bool
     again: bool
     id: str | None
-    reasons: list[ReasonShape]
+    reasons: list[Reason]
     quality: dict[str, Any] | None
 
 
@@ -331,14 +305,6 @@ class ThresholdShape(BaseModel):
     true_accepts: float
 
 
-class HistogramShape(BaseModel):
-    """Bin i goes from edges[i] to edges[i + 1]."""
-
-    edges: list[float]
-    genuine: list[int]
-    impostor: list[int]
-
-
 class CalibrationAnswer(BaseModel):
     """What the scores of the model mean; all but `calibrated` is null where nobody knows."""
 
@@ -356,7 +322,7 @@ class CalibrationAnswer(BaseModel):
         default=None, description="the target behind that threshold"
     )
     thresholds: list[ThresholdShape] = []
-    histogram: HistogramShape | None = None
+    histogram: ScoreHistogram | None = None
 
 
 class SettingsAnswer(BaseModel):
@@ -400,9 +366,3 @@ def face_shape(found: FoundFace, *, crops: bool) -> FaceShape:
         crop_size=(width, height),
         points=None if found.points is None else np.round(found.points, 2).tolist(),
     )
-
-
-def as_png(image: NDArray[np.uint8]) -> bytes:
-    done, encoded = cv2.imencode(".png", np.ascontiguousarray(image[..., ::-1]))
-    assert done
-    return encoded.tobytes()

@@ -1,4 +1,8 @@
-"""Batches read ahead of the training, in threads or in processes that share memory with it."""
+"""Batches read ahead of the training, in threads or in processes that share memory with it.
+
+The processes are not those of `workers`: forks of a server without torch, they start in
+milliseconds and put pixels where the training takes them (docs/data.md has what that gains).
+"""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _entries(list_file: Path) -> Iterator[tuple[str, str]]:
         label = fields[layout[1]]
         if layout[0] < 0 and not _is_whole(label):
             raise ValueError(
-                f"{printable(list_file)}, line {number}: the label {printable(label)!r} is no "
+                f"{printable(list_file)}, line {number}: the label {printable(label)!r} is not a "
                 "whole number; labels are the numbers of people"
             )
         yield fields[layout[0]], label

@@ -147,7 +147,7 @@ def _people(given: Embedded) -> npt.NDArray[np.str_]:
         return given.people
     if not all("/" in name for name in given.names):
         raise ValueError(
-            f"{given.source}: it is not known whom it shows; put a line 'name person' each into a .txt "
+            f"{given.source}: it is not known whom it shows; put lines 'name person' into a .txt "
             "beside it"
         )
     return np.array([name.partition("/")[0] for name in given.names])

@@ -127,7 +127,7 @@ def read_pairs(path: Path) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]
 
 
 def read_template_list(path: Path, *, name: str) -> TemplateList:
-    """A gallery or probe list: csv with a header, a row an image, each template kept once."""
+    """A gallery or probe list: csv with a header, a row per image, each template kept once."""
     lines = _lines(path)
     header = [field.strip().upper() for field in lines[0].split(",")]
     if "TEMPLATE_ID" not in header or "SUBJECT_ID" not in header:

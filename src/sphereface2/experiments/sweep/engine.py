@@ -103,6 +103,9 @@ class Child:
 class Crew:
     """Starts, stops and collects the workers; at most `jobs` at once.
 
+    A run is a program of its own, with a log, threads and a GPU, that leaves a checkpoint when it
+    is stopped; the processes of `workers` have tasks instead.
+
     The cores are shared out among `jobs`, also when fewer runs are left: sums round differently
     with another number of threads, and a run is to come out the same whenever it is run.
     """

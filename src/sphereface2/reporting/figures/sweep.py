@@ -315,7 +315,7 @@ def _draw_seeds(axes: Axes, points: Sequence[tuple[float, float]], colour: str) 
 def images_per_second(
     result: ParallelResult, *, title: str = "The head alone, its classes over ranks"
 ) -> Figure:
-    """Images per second over ranks; dots are single steps, dashed is the first point times ranks."""
+    """Images per second over ranks; dots are single steps, dashed: the first point times ranks."""
     threads = "one thread" if result.threads == 1 else f"{result.threads} threads"
     each = "a GPU" if result.device == "cuda" else f"a process of {threads}"
     figure, axes = wide_axes(
