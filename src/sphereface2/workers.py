@@ -188,6 +188,7 @@ def catch_unraisable() -> None:
             issubclass(found.exc_type, MemoryError)
             and isinstance(thread, threading.Thread)
             and not thread.is_alive()
+            and callable(found.object)
         ):
             found.object()  # in this thread, which by now has memory for frames
         else:
