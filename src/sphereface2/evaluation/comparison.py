@@ -30,6 +30,7 @@ ACCURACY = "accuracy"
 class Difference:
     """One measure of a model less the same of the baseline.
 
+    target: the FAR, of a TAR
     p_value: chance of a difference at least as large if there were none
     p_adjusted: the same after Holm's correction for all models compared with one baseline
     """
@@ -41,6 +42,7 @@ class Difference:
     interval: Interval
     p_value: float
     p_adjusted: float
+    target: float | None = None
 
     @property
     def is_resolved(self) -> bool:
@@ -175,7 +177,7 @@ def compare_seeds(
         columns.append(
             {name: np.mean([each[name] for each in replicated], axis=0) for name in own[0]}
         )
-    found = _differences(values, columns, draws, least_p={})
+    found = _differences(values, columns, draws, targets=targets, least_p={})
     return dict(zip([label for label, _ in models[1:]], found, strict=True))
 
 
@@ -188,7 +190,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction: p values that keep the chance of any false alarm at its level."""
+    """Holm's correction, which scipy lacks: it keeps the chance of any false alarm at its level."""
     adjusted = [1.0] * len(p_values)
     highest = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
@@ -225,7 +227,9 @@ def _compare_set(
     ]
     exact = [mcnemar(*count) for count in counts]
     # The more careful of the two: McNemar knows no people, a bootstrap no small numbers.
-    differences = _differences(values, columns, drawn[0], least_p={ACCURACY: exact})
+    differences = _differences(
+        values, columns, drawn[0], targets=targets, least_p={ACCURACY: exact}
+    )
     return [
         SetComparison(
             set_name=result.set_name,
@@ -249,10 +253,12 @@ def _differences(
     columns: Sequence[Mapping[str, FloatArray]],
     drawn: Replicates,
     *,
+    targets: Sequence[float],
     least_p: Mapping[str, Sequence[float]],
 ) -> list[tuple[Difference, ...]]:
     """Every model less the first: its values, and the replicates of each by the same names."""
     found: list[list[Difference]] = [[] for _ in values[1:]]
+    target_of = {_tar_name(target): target for target in targets}
     for name, baseline in values[0].items():
         spreads = [column[name] - columns[0][name] for column in columns[1:]]
         p_values = [bootstrap_p_value(spread) for spread in spreads]
@@ -269,6 +275,7 @@ def _differences(
                     interval=drawn.interval(spreads[number]),
                     p_value=p_values[number],
                     p_adjusted=adjusted,
+                    target=target_of.get(name),
                 )
             )
     return [tuple(rows) for rows in found]

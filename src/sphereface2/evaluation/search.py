@@ -16,6 +16,7 @@ from sphereface2.evaluation.thresholds import (
     Scores,
     Trials,
     allowed,
+    rank_name,
 )
 from sphereface2.evaluation.uncertainty import rate_of
 from sphereface2.models.unit_rows import (
@@ -37,8 +38,8 @@ RANKS = (1, 5, 10)
 FPIR_TARGETS = (0.01, 0.1)
 HEADLINE_FPIR = 0.01  # what papers quote first
 
-_SCORES = 1 << 24  # scores a block: 64 MB
-_CHUNK = 16_384  # pairs a chunk
+_SCORES = 1 << 24  # scores per block: 64 MB
+_CHUNK = 16_384  # pairs per chunk
 _CMC = 100
 
 
@@ -118,7 +119,7 @@ def rank_rates(found: Searched, ranks: Sequence[int]) -> tuple[Measure, ...]:
     """The share of the mated probes whose right person is among the first k."""
     mated = found.mated
     return tuple(
-        Measure(f"rank {k}", rate_of(found.rank[mated] <= k, found.people[mated])) for k in ranks
+        Measure(rank_name(k), rate_of(found.rank[mated] <= k, found.people[mated])) for k in ranks
     )
 
 
@@ -189,8 +190,8 @@ def _person_scores(probes: Float32, gallery: Float32, starts: npt.NDArray[np.int
 
 Mask = npt.NDArray[np.bool_]
 
-_BLOCK = 8_192  # distractors a block: 115 MB of scores for 3,530 probes
-_WAITING = 8  # newcomers a row, on average, that are worth a merge
+_BLOCK = 8_192  # distractors per block: 115 MB of scores for 3,530 probes
+_WAITING = 8  # newcomers per row, on average, that are worth a merge
 
 
 @dataclass(frozen=True, eq=False)

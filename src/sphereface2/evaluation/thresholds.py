@@ -111,6 +111,11 @@ class Measure:
         )
 
 
+def rank_name(rank: int) -> str:
+    """The name of the measure that counts those found at this rank or before."""
+    return f"rank {rank}"
+
+
 def minimum_trials(target: float) -> int:
     """The fewest impostor trials that resolve a false rate."""
     return int(np.ceil(1.0 / target - 1e-6)) if target > 0 else 0

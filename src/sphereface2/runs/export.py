@@ -78,7 +78,7 @@ def export_model(
         ]
         with watch("comparing"):
             last = compare(scored).comparisons[-1]  # of several sets, all of them combined
-        rates = [each for each in last.differences if each.measure.startswith("TAR")]
+        rates = [each for each in last.differences if each.target is not None]
         if not rates:
             raise ValueError(f"{last.set_name} has too few pairs to say what 8 bits cost")
         losses.append((last.set_name, rates[-1]))

@@ -37,6 +37,7 @@ from sphereface2.evaluation.thresholds import (
     OperatingPoint,
     Trials,
     counted_off,
+    rank_name,
     widened,
 )
 from sphereface2.evaluation.uncertainty import mean_rate, rate_of
@@ -133,7 +134,7 @@ def identify_standard(
         for gallery, each in zip(galleries, found, strict=True)
     )
     mean_ranks = tuple(
-        Measure(f"rank {k}", mean_rate([(e.rank[e.mated] <= k, e.people[e.mated]) for e in found]))
+        Measure(rank_name(k), mean_rate([(e.rank[e.mated] <= k, e.people[e.mated]) for e in found]))
         for k in ranks
     )
     open_set = all(each.tpir for each in single)

@@ -20,7 +20,7 @@ from sphereface2.data.sources.source import PreparedImages
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.results import ScoreHistogram
-from sphereface2.evaluation.thresholds import Measure
+from sphereface2.evaluation.thresholds import Measure, rank_name
 from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.files import JsonResult
 from sphereface2.models.unit_rows import Mirror, Vectors, fold_mirror
@@ -140,15 +140,16 @@ class ProtocolResult(JsonResult):
 
 
 def cmc_view(title: str, cmc: Sequence[float], ranks: Sequence[Measure]) -> RateCurve:
-    """A CMC curve; `ranks` are measures that are called "rank 1", "rank 5" ..."""
-    marks = [(int(measure.name.removeprefix("rank ")), measure) for measure in ranks]
+    """A CMC curve with the measures of single ranks (`rank_name`) on it."""
+    named = {measure.name: measure for measure in ranks}
+    marks = [(rank, named.get(rank_name(rank))) for rank in range(1, len(cmc) + 1)]
     return RateCurve(
         title=f"CMC, {title}",
         x_label="rank",
         y_label="found (%)",
         x=range(1, len(cmc) + 1),
         y=cmc,
-        marks=[(rank, measure) for rank, measure in marks if rank <= len(cmc)],
+        marks=[(rank, measure) for rank, measure in marks if measure is not None],
     )
 
 

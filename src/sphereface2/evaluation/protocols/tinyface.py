@@ -31,14 +31,14 @@ from sphereface2.evaluation.protocols.protocol import (
     View,
     cmc_view,
 )
-from sphereface2.evaluation.thresholds import Measure
+from sphereface2.evaluation.thresholds import Measure, rank_name
 from sphereface2.evaluation.uncertainty import OVER_PEOPLE, Rate, percentiles, rate_of
 from sphereface2.models.unit_rows import check_same_width, first_of, unit_rows
 
 LISTS = ("Gallery_Match", "Gallery_Distractor", "Probe")
 RANKS = (1, 5, 10, 20, 50)
 
-_SCORES = 1 << 24  # scores a block: 64 MB
+_SCORES = 1 << 24  # scores per block: 64 MB
 _CMC = 100
 
 
@@ -134,7 +134,7 @@ class TinyFace(Protocol[TinyFaceResult]):
             people=np.unique(wanted).size,
             gallery=len(match.vectors),
             distractors=len(distractors.vectors),
-            ranks=tuple(Measure(f"rank {k}", rate_of(ranks <= k, wanted)) for k in RANKS),
+            ranks=tuple(Measure(rank_name(k), rate_of(ranks <= k, wanted)) for k in RANKS),
             mean_precision=Measure("mAP", _mean_rate(precisions, wanted)),
             cmc=tuple(float(np.mean(ranks <= k)) for k in range(1, min(_CMC, len(gallery)) + 1)),
         )

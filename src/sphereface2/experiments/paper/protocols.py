@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 from sphereface2.evaluation.experiment_results import MethodRoc, SeedRun, SweepResult, SweepRow
 from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.protocols import PROTOCOLS
-from sphereface2.evaluation.protocols.ijb import IjbResult
+from sphereface2.evaluation.protocols.ijb import IjbResult, IjbVerification
+from sphereface2.evaluation.protocols.ijb_identification import IjbIdentification
 from sphereface2.evaluation.protocols.measuring import Subject, measure_protocol
 from sphereface2.evaluation.protocols.megaface import MegaFaceResult
 from sphereface2.evaluation.protocols.protocol import (
@@ -46,36 +47,33 @@ _IJB_PARTS = ["1:1", "1:N legacy"]
 _Columns = dict[str, Measure]
 
 
-def _ijb_columns(*measured: Sequence[Measure]) -> _Columns:
-    named = {each.name.removeprefix("legacy "): each for part in measured for each in part}
-    columns = {
-        "TAR@FAR 1e-5": "TAR@FAR=1e-05",
-        "TAR@FAR 1e-4": "TAR@FAR=0.0001",
-        "TAR@FAR 1e-3": "TAR@FAR=0.001",
-        "rank-1": "rank 1",
-        "TPIR@FPIR 1e-2": "TPIR@FPIR=0.01",
-        "TPIR@FPIR 1e-1": "TPIR@FPIR=0.1",
-    }
-    return {column: named[name] for column, name in columns.items() if name in named}
+def _at_targets(measures: Sequence[Measure], columns: Mapping[str, float]) -> _Columns:
+    """The measures at the false rates that the columns stand for."""
+    by_target = {each.at.target: each for each in measures if each.at is not None}
+    return {name: by_target[target] for name, target in columns.items() if target in by_target}
+
+
+def _ijb_columns(pairs: IjbVerification | None, search: IjbIdentification | None) -> _Columns:
+    tar = {"TAR@FAR 1e-5": 1e-5, "TAR@FAR 1e-4": 1e-4, "TAR@FAR 1e-3": 1e-3}
+    tpir = {"TPIR@FPIR 1e-2": 1e-2, "TPIR@FPIR 1e-1": 1e-1}
+    found = {} if pairs is None else _at_targets(pairs.tar_at_far, tar)
+    if search is not None:
+        found |= {"rank-1": search.ranks[0], **_at_targets(search.tpir, tpir)}
+    return found
 
 
 def _megaface_columns(result: MegaFaceResult, kind: str) -> _Columns:
-    named = {measure.name: measure for measure in result.tpr}
-    columns = {"TPR@FPR 1e-6": "TPR@FPR=1e-06", "TPR@FPR 1e-4": "TPR@FPR=0.0001"}
-    return {
-        f"rank-1{kind}": result.rank_1[-1],
-        **{f"{column}{kind}": named[name] for column, name in columns.items() if name in named},
-    }
+    tpr = {f"TPR@FPR 1e-6{kind}": 1e-6, f"TPR@FPR 1e-4{kind}": 1e-4}
+    return {f"rank-1{kind}": result.rank_1[-1], **_at_targets(result.tpr, tpr)}
 
 
 def _ijb_rows(result: IjbResult) -> dict[str, _Columns]:
-    pairs = () if result.verification is None else result.verification.measures
     searches = {
-        f"ours, {word}": _ijb_columns(pairs, part.measures)
+        f"ours, {word}": _ijb_columns(result.verification, part)
         for word, part in (("1:N standard", result.standard), ("1:N legacy", result.legacy))
         if part is not None
     }
-    return searches or {"ours, 1:1": _ijb_columns(pairs)}
+    return searches or {"ours, 1:1": _ijb_columns(result.verification, None)}
 
 
 def _megaface_rows(result: MegaFaceResult) -> dict[str, _Columns]:
@@ -135,7 +133,7 @@ class RunOnProtocol(JsonResult):
 
 
 def run_on_protocol(
-    run: Path, protocol: str, *, root: Path, workers: int = 1, watch: Watch = unwatched
+    run: Path, protocol: str, *, root: Path, watch: Watch = unwatched
 ) -> RunOnProtocol:
     """Measure the model of a run, or read what was measured before with these weights and images.
 
@@ -157,7 +155,7 @@ def run_on_protocol(
             return known  # another process has measured it meanwhile
         # Named by what it is of: interrupted work is resumed, that of other weights is not.
         work = run / FOLDER / f".{protocol}-{digest[:8]}-{described[:8]}"
-        embedder = open_embedder(run, workers=workers, watch=watch)
+        embedder = open_embedder(run, watch=watch)
         subject = Subject(embedder, None, work, watch=watch)
         measured = (
             _megaface(subject, root) if protocol == "megaface" else _ijb(subject, protocol, root)
@@ -234,7 +232,7 @@ _Measured = tuple[dict[str, float], RocPoints, int]  # columns, curve, impostor 
 
 def _ijb(subject: Subject, protocol: str, root: Path) -> _Measured:
     result: Any = measure_protocol(PROTOCOLS[protocol](part=_IJB_PARTS), subject, root)
-    values = _resolved(_ijb_columns(result.measures))
+    values = _resolved(_ijb_columns(result.verification, result.legacy))
     return values, result.verification.roc, result.verification.impostors
 
 

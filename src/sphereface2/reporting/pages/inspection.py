@@ -15,6 +15,7 @@ from sphereface2.datatools.inspect.augmented import EPOCHS, AugmentedImage
 from sphereface2.datatools.inspect.faces import MAX_DISPLACEMENT, MIN_AGREEMENT
 from sphereface2.datatools.inspect.findings import ERROR, GOOD, NOTE, SUSPICION, Finding, findings
 from sphereface2.evaluation.mislabelled import BELONGS, MislabelledResult, Suspect
+from sphereface2.progress import counted
 from sphereface2.reporting.figures.inspection import (
     InspectionPictures,
     PictureRow,
@@ -153,14 +154,13 @@ def all_findings(inspected: Inspected) -> tuple[Finding, ...]:
                 "data.path=clean.txt data.root=DATA.",
             ),
         )
-    for count, one, more, advice in (
-        (len(result.alike), "pair of labels looks", "pairs of labels look", "Merge them"),
-        (len(result.split), "label looks", "labels look", "Split them"),
+    for count, one, more, like, advice in (
+        (len(result.alike), "pair of labels looks", "pairs of labels look", "one person", "Merge"),
+        (len(result.split), "label looks", "labels look", "two people", "Split"),
     ):
         if count:
-            like = "like one person" if advice.startswith("Merge") else "like two people"
-            text = f"{count:,} {one if count == 1 else more} {like}."
-            found += (Finding(SUSPICION, "People", text, f"{advice} if that is so."),)
+            text = f"{counted(count, one, more)} like {like}."
+            found += (Finding(SUSPICION, "People", text, f"{advice} them if that is so."),)
     return found
 
 
