@@ -84,6 +84,7 @@ def file_lock(
     *,
     patience: float = math.inf,
     while_waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+    refusal: str = "",
 ) -> Iterator[Lock]:
     """Hold the lock of a file; the second process waits, or gets a LockedError.
 
@@ -93,6 +94,7 @@ def file_lock(
 
     patience: how long to wait, in seconds
     while_waiting: entered only if another process has the lock, and left when it is free
+    refusal: what the LockedError says, if not which file is held
     """
     from filelock import FileLock, Timeout
 
@@ -114,7 +116,7 @@ def file_lock(
     if not acquire(0):
         with while_waiting():
             if not acquire(-1 if math.isinf(patience) else patience):
-                raise LockedError(f"another process holds {path}")
+                raise LockedError(refusal or f"another process holds {path}")
     try:
         yield Lock(path)
     finally:
@@ -127,6 +129,11 @@ def file_lock(
             with suppress(OSError):
                 for folder in folders:
                     folder.rmdir()
+
+
+def written_elsewhere(path: Path) -> str:
+    """A `refusal`: the folder at `path` is another process's own."""
+    return f"another process is writing to {printable(path)}; wait for it"
 
 
 def require_writable(path: Path, *, is_file: bool = False) -> None:
@@ -372,12 +379,8 @@ class WorkFolder:
         """Keep other processes away; a folder that is empty in the end goes."""
         self.require_own()
         try:
-            with file_lock(self.path / _LOCK, patience=0):
+            with file_lock(self.path / _LOCK, patience=0, refusal=written_elsewhere(self.path)):
                 yield
-        except LockedError:
-            raise ValueError(
-                f"another process is writing to {printable(self.path)}; wait for it"
-            ) from None
         finally:
             with suppress(OSError):
                 self.path.rmdir()

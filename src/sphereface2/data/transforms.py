@@ -20,6 +20,16 @@ def shrunk(image: NDArray[np.uint8], times: int) -> NDArray[np.uint8]:
     return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
 
 
+def fit_within(image: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:
+    """The image with its longer side at most `longest`, averaged over areas."""
+    height, width = image.shape[:2]
+    if max(height, width) <= longest:
+        return image
+    scale = longest / max(height, width)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
 def coarsen(place: NDArray[np.uint8], side: int, *, down: int, up: int) -> None:
     """Scale a square image down to `side` and up again where it stands, by OpenCV's methods."""
     coarse = cv2.resize(place, (side, side), interpolation=down)

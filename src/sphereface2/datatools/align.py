@@ -22,12 +22,12 @@ from sphereface2.faces import CHOICES, DETECTORS, Detector, Face, align_face, fi
 from sphereface2.faces.face import FIRST_LOOK
 from sphereface2.files import (
     JsonLines,
-    LockedError,
     file_lock,
     on_full_disk,
     printable,
     reach_disk,
     write_atomically,
+    written_elsewhere,
 )
 from sphereface2.progress import Progress
 from sphereface2.registry import build, look_up
@@ -258,12 +258,8 @@ class AlignJournal:
                 f"{printable(target)} is not empty and was not written by align; give a new folder"
             )
         with ExitStack() as held:
-            try:
-                held.enter_context(file_lock(self.folder / "lock", patience=0))
-            except LockedError:
-                raise ValueError(
-                    f"another process is writing to {printable(target)}; wait for it"
-                ) from None
+            lock = self.folder / "lock"
+            held.enter_context(file_lock(lock, patience=0, refusal=written_elsewhere(target)))
             try:
                 self._lines = JsonLines(self.folder / "journal.jsonl")
             except ValueError as error:

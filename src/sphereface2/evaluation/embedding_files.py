@@ -23,9 +23,9 @@ _MIRROR_KEYS = ("mirrored", "embs_f", "img_feats_f", "feats_f", "features_f")
 _NAME_KEYS = ("names", "img_names", "image_names")
 _PEOPLE_KEYS = ("people", "labels", "label")
 
-HEADER = struct.Struct("<4i")  # rows, columns, bytes a value, OpenCV's type (5 is float32)
+HEADER = struct.Struct("<4i")  # rows, columns, bytes per value, OpenCV's type (5 is float32)
 NOISY_MARK = 100.0  # what InsightFace's clean-up script writes into an extra last column
-_TOLD = 1_000  # files between two calls of progress
+_REPORTED = 1_000  # files between two calls of progress
 _STORED = 50_000  # files between two notes of how far a gathering got
 
 
@@ -60,7 +60,7 @@ def read_embeddings(
     .npz: `embeddings`, or InsightFace's `embs` with the mirror images' `embs_f`
     .pt, .pth: a tensor of either shape; .bin: one MegaFace feature
 
-    names: a text file with `name` or `name person` a line; by default the .txt beside the file
+    names: a text file with `name` or `name person` per line; by default the .txt beside the file
     count, dim: what is expected, to be refused otherwise
     mirrored: True if a row is [image | mirror image], as InsightFace's IJB scripts have it (1024
     numbers for 512 dimensions); None takes that for given where `dim` is half the width
@@ -285,7 +285,7 @@ def gather_features(
     missing: Missing = "error",
     progress: Progress | None = None,
 ) -> Path:
-    """Copy a feature file a name into one memory-mapped .npy table, in the order of `names`.
+    """Copy a feature file per name into one memory-mapped .npy table, in the order of `names`.
 
     With `missing` "skip", names without a file that can be read get NaN.
 
@@ -321,7 +321,7 @@ def gather_features(
             if feature.size != first.size:
                 _refuse_widths(folder, names, suffix, first.size, start=number)
             table[number] = feature
-            if (number + 1) % _TOLD == 0 and progress is not None:
+            if (number + 1) % _REPORTED == 0 and progress is not None:
                 progress(number + 1, len(names))
             if (number + 1) % _STORED == 0:
                 table.flush()

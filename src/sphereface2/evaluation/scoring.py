@@ -127,22 +127,31 @@ def notes_on_saved(words: Sequence[str]) -> list[str]:
 def _score_word(saved: SavedEmbeddings, word: str, missing: Missing) -> PairScores:
     if word == "synthetic":
         raise ValueError("the synthetic sets are embedded by a model; name one instead of a file")
+    found: VerificationSet | NamedPairs
     if is_pair_list(Path(word)):
-        return _score_list(saved, Path(word), missing)
-    (found,) = find_sets([word], missing=missing)
-    name = getattr(found.images, "name", None)
-    if name is not None:
-        names = [name(number) for number in range(len(found.images))]
-        vectors, mirror = rows_of(saved, names, missing=missing)
+        found = named_pairs(Path(word))
+        if saved.names is None:
+            raise ValueError(
+                f"{saved.source} has no names, by which the pairs of {word} could be found; put "
+                "one per line into a .txt beside it"
+            )
+        vectors, mirror = rows_of(saved, found.images, missing=missing)
+        people = _people(named_alike(saved, found.images), found)
     else:
-        vectors, mirror = _rows_of_bin(saved, word, len(found.images))
+        (found,) = find_sets([word], missing=missing)
+        count, people = len(found.images), found.people
+        name = getattr(found.images, "name", None)
+        if name is not None:
+            vectors, mirror = rows_of(saved, [name(n) for n in range(count)], missing=missing)
+        else:
+            vectors, mirror = _rows_of_bin(saved, word, count)
     return score_pairs(
         found.name,
         fold_mirror(np.asarray(vectors), mirror),
         found.pairs,
         found.same,
         found.folds,
-        people=found.people,
+        people=people,
         missing=missing,
     )
 
@@ -161,25 +170,6 @@ def _rows_of_bin(saved: SavedEmbeddings, word: str, images: int) -> tuple[Vector
             "images, which have no names: it takes one row each, in their order"
         )
     return saved.vectors, saved.mirror
-
-
-def _score_list(saved: SavedEmbeddings, path: Path, missing: Missing) -> PairScores:
-    listed = named_pairs(path)
-    if saved.names is None:
-        raise ValueError(
-            f"{saved.source} has no names, by which the pairs of {path} could be found; put one a "
-            "line into a .txt beside it"
-        )
-    vectors, mirror = rows_of(saved, listed.images, missing=missing)
-    return score_pairs(
-        listed.name,
-        fold_mirror(np.asarray(vectors), mirror),
-        listed.pairs,
-        listed.same,
-        listed.folds,
-        people=_people(named_alike(saved, listed.images), listed),
-        missing=missing,
-    )
 
 
 def _people(saved: SavedEmbeddings, listed: NamedPairs) -> IntArray | None:

@@ -5,6 +5,7 @@ The line is `score_pairs` (embeddings -> cosines), optionally `combine` (pool se
 here, so saved embeddings (.npy) can be evaluated as well.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -121,7 +122,7 @@ def measure(
 def measure_all(
     sets: Sequence[PairScores], *, model: str, replicates: int = REPLICATES
 ) -> list[VerificationResult]:
-    """A result a set and, if there are several sets, one of all of them combined."""
+    """One result per set and, if there are several sets, one of all of them combined."""
     results = [measure(scored, model=model, replicates=replicates) for scored in sets]
     if len(sets) > 1:
         results.append(measure(combine(sets), model=model, replicates=replicates))
@@ -211,11 +212,16 @@ def _thin(roc: RocCurve) -> RocPoints:
 
 def score_histogram(scores: FloatArray, same: BoolArray) -> ScoreHistogram:
     """How many pairs of each kind score where."""
-    # Ends on whole twentieths, so that the edges are round and the outermost score is inside.
-    low, high = np.floor(scores.min() * 20) / 20, np.ceil(scores.max() * 20) / 20
-    edges = np.linspace(low, high if high > low else low + 0.05, _BINS + 1)
+    edges = histogram_edges(float(scores.min()), float(scores.max()))
     genuine, impostor = (np.histogram(scores[kind], edges)[0] for kind in (same, ~same))
     return ScoreHistogram(tuple(edges.tolist()), tuple(genuine.tolist()), tuple(impostor.tolist()))
+
+
+def histogram_edges(lowest: float, highest: float) -> FloatArray:
+    """The edges of forty bins for scores from `lowest` to `highest`."""
+    # Ends on whole twentieths, so that the edges are round and the outermost score is inside.
+    low, high = math.floor(lowest * 20) / 20, math.ceil(highest * 20) / 20
+    return np.linspace(low, high if high > low else low + 0.05, _BINS + 1)
 
 
 def _hardest(scored: PairScores, *, genuine: bool, count: int) -> tuple[ScoredPair, ...]:

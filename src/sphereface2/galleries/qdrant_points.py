@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
-from sphereface2.files import LockedError, file_lock, printable
+from sphereface2.files import file_lock, printable
 from sphereface2.registry import resolve_options
 
 if TYPE_CHECKING:
@@ -461,10 +461,8 @@ def shard(folder: Path) -> Iterator[EdgePoints]:
 def _hold(stack: ExitStack, folder: Path) -> None:
     """Keep other processes away, which the engine does not."""
     lock = folder.with_name(f".{folder.name}.lock")
-    try:
-        stack.enter_context(file_lock(lock, patience=0))
-    except LockedError:
-        raise ValueError(
-            f"another process has {printable(folder)} open, and Qdrant's engine allows one only; "
-            "wait for it, or run a Qdrant server"
-        ) from None
+    refusal = (
+        f"another process has {printable(folder)} open, and Qdrant's engine allows one only; "
+        "wait for it, or run a Qdrant server"
+    )
+    stack.enter_context(file_lock(lock, patience=0, refusal=refusal))

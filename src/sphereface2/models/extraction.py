@@ -104,15 +104,13 @@ class ModelEmbedder(Embedder):
         title: str = "embedding",
         names: Sequence[str] | None = None,
         people: Sequence[str] | None = None,
-        what: Mapping[str, Any] | None = None,
         overwrite: bool | None = None,
     ) -> Embeddings:
         """The embeddings in `output`, memory-mapped; `names` and `people` go into a .txt beside it.
 
-        To be called by all ranks. `what` identifies these images. A file that is there
-        already is refused or replaced as `overwrite` says; by default it is taken if it is of this
-        model and these images, replaced if it is another's extraction, and refused if it is not
-        known what it is.
+        To be called by all ranks. A file that is there already is refused or replaced as
+        `overwrite` says; by default it is taken if it is of this model and these images, replaced
+        if it is another's extraction, and refused if it is not known what it is.
         """
         team = current_team()
         job = Extraction(
@@ -127,7 +125,6 @@ class ModelEmbedder(Embedder):
                 "people": _digest_of(people or ()),
                 # Embeddings that may be missing are for nobody who asks for all.
                 **({"missing": "skip"} if self.missing == "skip" else {}),
-                **(what or {}),
             },
             block_size=self.batches.batch_size,
         )

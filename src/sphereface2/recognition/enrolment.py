@@ -185,5 +185,5 @@ def request_key(person: str, digests: Sequence[str]) -> str:
 
 
 def as_png(crop: NDArray[np.uint8]) -> bytes:
-    """An RGB crop as a gallery keeps it."""
+    """An RGB crop as a gallery keeps it and as it travels."""
     return bytes(cv2.imencode(".png", crop[..., ::-1])[1].tobytes())

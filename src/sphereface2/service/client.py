@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
@@ -27,7 +26,7 @@ from sphereface2.data.sources.image_file import TooManyPixelsError, decode, read
 from sphereface2.evaluation.decision import Answer
 from sphereface2.faces import Face
 from sphereface2.galleries.gallery import KeptPhoto, Negative, Person
-from sphereface2.recognition.enrolment import Enrolment, PhotoOutcome
+from sphereface2.recognition.enrolment import Enrolment, PhotoOutcome, as_png
 from sphereface2.recognition.gate import Gate
 from sphereface2.recognition.identification import Candidate, Identification, Rule
 from sphereface2.recognition.photos import (
@@ -424,10 +423,7 @@ def _encoded(photo: Photo, number: int) -> bytes:
     """A photo as it travels: a file as it is, pixels as PNG."""
     if isinstance(photo, str | Path):
         return read_file(photo)
-    image = as_array(photo, photo_name(photo, number))
-    done, encoded = cv2.imencode(".png", np.ascontiguousarray(image[..., ::-1]))
-    assert done
-    return encoded.tobytes()
+    return as_png(as_array(photo, photo_name(photo, number)))
 
 
 def _face(facts: Mapping[str, Any], name: str) -> FoundFace:

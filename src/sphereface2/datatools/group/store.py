@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.sources.folder import find_images
+from sphereface2.data.transforms import fit_within
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
-from sphereface2.files import JsonLines, LockedError, file_lock, on_full_disk, printable
+from sphereface2.files import JsonLines, file_lock, on_full_disk, printable, written_elsewhere
 from sphereface2.models.unit_rows import Float32, absent_rows, fold_mirror, unit_rows
 from sphereface2.progress import Progress
 from sphereface2.recognition.photos import FaceFinder, FoundFace
@@ -100,12 +101,8 @@ class FaceStore:
         if out.exists() and not out.is_dir():
             raise ValueError(f"{printable(out)} is not a folder; give a folder for the groups")
         with ExitStack() as held:
-            try:
-                held.enter_context(file_lock(self.folder / "lock", patience=0))
-            except LockedError:
-                raise ValueError(
-                    f"another process is writing to {printable(out)}; wait for it"
-                ) from None
+            lock = self.folder / "lock"
+            held.enter_context(file_lock(lock, patience=0, refusal=written_elsewhere(out)))
             self._lines = JsonLines(self.folder / _PHOTOS, durable=True)
             held.callback(self._lines.close)
             self.settings = self._begun(settings)
@@ -252,7 +249,7 @@ class FaceStore:
         except LostWorkerError as error:
             raise OSError(
                 f"a worker process died at the photo {printable(cast(str, error.task))}, perhaps "
-                "for want of memory; run the same command with fewer --workers to resume"
+                "for lack of memory; run the same command with fewer --workers to resume"
             ) from None
         return names
 
@@ -365,7 +362,7 @@ class PhotoFaces:
             # One photo of many must not end the work; it is listed with its reason.
             reason = " ".join(str(error).split()) or type(error).__name__
             return FoundPhoto(photo, stamp, [], [], reason)
-        # An aligned crop is of one face, whoever else is in its corners.
+        # An aligned crop is of one face, even if others are in its corners.
         found = [each for each in found if each.aligned][:1] or found
         found.sort(key=lambda each: () if each.face is None else each.face.box)
         faces: list[Found] = []
@@ -383,11 +380,7 @@ def _rounded(box: tuple[float, float, float, float]) -> tuple[float, float, floa
 
 
 def _jpeg(found: FoundFace) -> bytes:
-    crop = cv2.cvtColor(found.crop, cv2.COLOR_RGB2BGR)
-    if max(crop.shape[:2]) > _CROP_SIDE:
-        scale = _CROP_SIDE / max(crop.shape[:2])
-        size = tuple(max(1, round(side * scale)) for side in (crop.shape[1], crop.shape[0]))
-        crop = cv2.resize(crop, (size[0], size[1]), interpolation=cv2.INTER_AREA)
+    crop = cv2.cvtColor(fit_within(found.crop, _CROP_SIDE), cv2.COLOR_RGB2BGR)
     _, encoded = cv2.imencode(".jpg", crop, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
     return encoded.tobytes()
 

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from sphereface2.data.transforms import resize
 from sphereface2.faces.face import TEMPLATE, TEMPLATE_SIZE
 
 SIDE = TEMPLATE_SIZE
@@ -17,8 +18,7 @@ DETAIL_SIDE = 56
 
 def detail(grey: NDArray[np.uint8]) -> NDArray[np.float32]:
     """A grey picture at 56 × 56 pixels, only what is about as large as an eye or a mouth."""
-    small = cv2.resize(grey, (DETAIL_SIDE, DETAIL_SIDE), interpolation=cv2.INTER_AREA)
-    return eye_sized(small.astype(np.float32))
+    return eye_sized(resize(grey, DETAIL_SIDE).astype(np.float32))
 
 
 def eye_sized(picture: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -50,13 +50,9 @@ class FaceAverage:
 
     def add(self, image: NDArray[np.uint8], grey: NDArray[np.uint8]) -> None:
         """Take one RGB picture in; `grey` is the same without colour."""
-        if image.shape[:2] != (SIDE, SIDE):
-            image = np.asarray(
-                cv2.resize(image, (SIDE, SIDE), interpolation=cv2.INTER_AREA), np.uint8
-            )
         structure = detail(grey)
         self.count += 1
-        cv2.accumulate(image, self._colour)
+        cv2.accumulate(resize(image, SIDE), self._colour)
         # Of unit length: a picture of strong contrast counts no more than any other.
         self._detail += _unit(structure)
         inner = _unit(structure * _WINDOW)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.image_file import to_pixels
 from sphereface2.data.sources.source import BadImage
+from sphereface2.data.transforms import resize
 from sphereface2.datatools.inspect.faces import FaceAverage, redness
 from sphereface2.progress import Progress
 
@@ -132,6 +133,5 @@ _ROWS, _COLUMNS = _lowest_waves()
 
 def picture_hash(grey: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """The signs of a grey picture's 128 slowest waves, as two words of 64 bits."""
-    small = cv2.resize(grey, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
-    signs = cv2.dct(small.astype(np.float32))[_ROWS, _COLUMNS] > _FLAT
+    signs = cv2.dct(resize(grey, _SIDE).astype(np.float32))[_ROWS, _COLUMNS] > _FLAT
     return np.packbits(signs).view(np.uint64)

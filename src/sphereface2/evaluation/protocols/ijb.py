@@ -5,7 +5,6 @@ On disk: meta/ with the lists and, for a model, loose_crop/ with the images belo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +42,7 @@ from sphereface2.evaluation.templates import (
     positions,
 )
 from sphereface2.evaluation.thresholds import Measure, Scores, Trials
+from sphereface2.evaluation.verification import histogram_edges
 from sphereface2.models.unit_rows import Mirror, Vectors
 from sphereface2.progress import Progress
 from sphereface2.registry import nearest
@@ -279,8 +279,7 @@ def _whose(
 def _histogram(genuine: Scores, impostor: Scores) -> ScoreHistogram:
     low = min(float(genuine.min()), float(impostor[-1]))
     high = max(float(genuine.max()), float(impostor[0]))
-    low, high = math.floor(low * 20) / 20, math.ceil(high * 20) / 20
-    edges = np.linspace(low, high if high > low else low + 0.05, 41)
+    edges = histogram_edges(low, high)
     # Sorted already, so the bins are found by search instead of a pass over all pairs.
     rising = impostor[::-1]
     cuts = np.searchsorted(rising, edges.astype(np.float32), side="left")

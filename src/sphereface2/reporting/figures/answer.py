@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sphereface2.evaluation.calibration import Calibration
-from sphereface2.evaluation.decision import Answer
+from sphereface2.evaluation.decision import Answer, in_figures
 from sphereface2.recognition.identification import Identification
 from sphereface2.recognition.photos import FoundFace
 from sphereface2.recognition.verification import Verification
@@ -60,7 +60,7 @@ def search_figure(
     shown = [(Path(identification.photo.photo).name, identification.photo)]
     for each in identification.candidates:
         if each.person in faces:
-            score = f"{each.answer.score:.3f}".replace("-", "−")
+            score = in_figures(each.answer.score)
             shown.append((f"{each.person} {score}", faces[each.person]))
     first = identification.match or identification.candidates[0]
     return _figure(shown, first.answer, identification.sentences(), calibration)

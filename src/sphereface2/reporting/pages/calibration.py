@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sphereface2.evaluation.calibration import Calibration
+from sphereface2.evaluation.decision import in_figures
 from sphereface2.evaluation.thresholds import RateAtTarget
 from sphereface2.reporting.figures.verification import draw_scores
 from sphereface2.reporting.style import (
@@ -27,11 +28,11 @@ def thresholds_content(calibration: Calibration) -> TableContent:
     """Where to cut for each target FAR, what that gives, and where the learned bias would cut."""
     rows = [_threshold_row(each) for each in calibration.thresholds]
     prior = percent(calibration.probability.prior, digits=0)
-    even = Cell(_score(calibration.probability.even))
+    even = Cell(in_figures(calibration.probability.even))
     rows.append((Cell(f"P(same) = 50% at prior {prior}%"), even, *_blank(2)))
     bias = calibration.bias
     if bias is not None:
-        cut = "beyond all scores" if bias.threshold is None else _score(bias.threshold)
+        cut = "beyond all scores" if bias.threshold is None else in_figures(bias.threshold)
         rows.append(
             (
                 Cell("learned bias, −b/r through g⁻¹"),
@@ -71,9 +72,9 @@ def bias_sentence(calibration: Calibration) -> str | None:
         away = f" ({gap} from the threshold for FAR {each.target:g})"
     tar, far = percent(bias.tar.value), percent(bias.far.value, digits=2)
     return (
-        f"the learned bias would cut at {_score(bias.threshold)}{away} and accept {tar}% of the "
-        f"genuine and {far}% of the impostor pairs: it parts images from classes, not images from "
-        "images"
+        f"the learned bias would cut at {in_figures(bias.threshold)}{away} and accept {tar}% of "
+        f"the genuine and {far}% of the impostor pairs: it separates images from classes, not "
+        "images from images"
     )
 
 
@@ -158,8 +159,8 @@ def _threshold_row(each: RateAtTarget) -> tuple[Cell, ...]:
     return (
         name,
         Cell(
-            _score(each.threshold),
-            "" if ends is None else f"{_score(ends.low)} to {_score(ends.high)}",
+            in_figures(each.threshold),
+            "" if ends is None else f"{in_figures(ends.low)} to {in_figures(ends.high)}",
             strong=True,
         ),
         Cell(
@@ -172,7 +173,3 @@ def _threshold_row(each: RateAtTarget) -> tuple[Cell, ...]:
 
 def _blank(count: int) -> tuple[Cell, ...]:
     return (Cell(""),) * count
-
-
-def _score(value: float) -> str:
-    return f"{value:.3f}".replace("-", "−")

@@ -13,6 +13,7 @@ from rich.text import Text
 from sphereface2.datatools.group.groups import Groups, Person
 from sphereface2.datatools.group.people import label
 from sphereface2.datatools.group.store import StoredFace
+from sphereface2.evaluation.decision import in_figures
 from sphereface2.files import printable
 from sphereface2.progress import counted
 from sphereface2.reporting.pages.page import Page, Section, Tile, blocks
@@ -42,8 +43,8 @@ def group_table(groups: Groups) -> RenderableType:
             Text(person.called),
             f"{len(person.faces):,}",
             f"{len(person.photos):,}",
-            "" if person.score is None else _number(person.score),
-            "" if near is None else Text(f"{called[near[0]]}, {_number(near[1])}"),
+            "" if person.score is None else in_figures(person.score),
+            "" if near is None else Text(f"{called[near[0]]}, {in_figures(near[1])}"),
         )
     more = len(groups.several) - _LINES
     parts: list[RenderableType] = [Text(_summary(groups))]
@@ -59,7 +60,7 @@ def _summary(groups: Groups) -> str:
     return (
         f"{counted(groups.faces, 'face')} in {counted(groups.photos, 'photo')}: "
         f"{counted(len(groups.several), 'person', 'people')} seen several times, {once:,} once; "
-        f"threshold {_number(groups.threshold.value)} ({groups.threshold.words})"
+        f"threshold {in_figures(groups.threshold.value)} ({groups.threshold.words})"
     )
 
 
@@ -103,7 +104,7 @@ def group_pages(
 def _tiles(groups: Groups) -> list[Tile]:
     once = len(groups.people) - len(groups.several)
     left_out = len(groups.without_face) + len(groups.unreadable)
-    note = f"threshold {_number(groups.threshold.value)}: {groups.threshold.words}"
+    note = f"threshold {in_figures(groups.threshold.value)}: {groups.threshold.words}"
     return [
         Tile("people seen several times", f"{len(groups.several):,}", note, "main"),
         Tile("seen once", f"{once:,}", "nobody else is near enough"),
@@ -130,8 +131,8 @@ def _card(
         "id": label(person.number),
         "name": person.called,
         "count": f"{counted(len(person.faces), 'face')} in "
-        f"{counted(len(person.photos), 'photo')}, mean score {_number(person.score or 0)}",
-        "near": "" if near is None else f"most like {called[near[0]]} ({_number(near[1])})",
+        f"{counted(len(person.photos), 'photo')}, mean score {in_figures(person.score or 0)}",
+        "near": "" if near is None else f"most like {called[near[0]]} ({in_figures(near[1])})",
         "near_link": "" if near is None else addresses.get(near[0], ""),
         "faces": [
             _face(face, crop, score, doubtful=score < groups.threshold.value)
@@ -152,7 +153,8 @@ def _face(
         "picture": f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" if jpeg else "",
         "photo": photo,
         "number": face.number,
-        "title": f"face {face.number}, {photo}" + ("" if score is None else f", {_number(score)}"),
+        "title": f"face {face.number}, {photo}"
+        + ("" if score is None else f", {in_figures(score)}"),
         "doubtful": doubtful,
     }
 
@@ -184,10 +186,6 @@ def _further(groups: Groups, crop: Crop) -> list[Section]:
 def _some(names: Sequence[str]) -> list[str]:
     rest = len(names) - LISTED
     return [*names[:LISTED], *([f"and {rest:,} further ones"] if rest > 0 else [])]
-
-
-def _number(score: float) -> str:
-    return f"{score:.3f}".replace("-", "−")
 
 
 _HOW = (

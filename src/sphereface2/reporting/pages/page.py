@@ -13,6 +13,7 @@ import numpy as np
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from sphereface2.data.transforms import fit_within
 from sphereface2.files import write_atomically
 from sphereface2.reporting.style import ImageArray
 
@@ -114,11 +115,8 @@ def _data_uri(image: ImageArray, kind: str, max_size: int | None, *options: int)
             "a picture of the report must be uint8 of the shape (height, width, 3), got "
             f"{image.dtype} of the shape {image.shape}"
         )
-    height, width = image.shape[:2]
-    if max_size is not None and max(height, width) > max_size:
-        scale = max_size / max(height, width)
-        size = (max(1, round(width * scale)), max(1, round(height * scale)))
-        image = np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+    if max_size is not None:
+        image = fit_within(image, max_size)
     done, encoded = cv2.imencode(f".{kind}", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), options)
     assert done
     return f"data:image/{kind};base64,{base64.b64encode(encoded.tobytes()).decode('ascii')}"

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from sphereface2.data.sources.source import Images, Source
+from sphereface2.data.transforms import resize
+from sphereface2.evaluation.decision import in_figures
 from sphereface2.evaluation.results import (
     COMBINED,
     RAW_PIXELS,
@@ -352,7 +353,7 @@ def _card(evaluation: EvaluationResult, pair: PairPicture) -> dict[str, Any]:
     card: dict[str, Any] = {
         "left": png_data_uri(pair.left, max_size=160),
         "right": png_data_uri(pair.right, max_size=160),
-        "score": f"{pair.score:.3f}".replace("-", "−"),
+        "score": in_figures(pair.score),
         "set_name": pair.set_name,
         "verdict": "",
         "wrong": False,
@@ -393,7 +394,7 @@ def people_sheet(
     size: int = 112,
     gap: int = 2,
 ) -> ImageArray:
-    """A picture of a source: a row for each of the people (the first seven), a column an image.
+    """A picture of a source: a row for each of the people (the first seven), a column per image.
 
     A person with fewer images leaves the rest of the row white.
     """
@@ -404,7 +405,6 @@ def people_sheet(
     for row, label in enumerate(shown):
         for column, index in enumerate(np.flatnonzero(source.labels == label)[:samples]):
             image, _ = source[int(index)]
-            tile = cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA)
             top, left = row * step, column * step
-            sheet[top : top + size, left : left + size] = tile
+            sheet[top : top + size, left : left + size] = resize(image, size)
     return sheet
