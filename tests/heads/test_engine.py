@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 import sphereface2.heads.engine as engine
 from sphereface2.heads import HEADS, CosFace, ProxyHead, SphereFace2, build_head
@@ -89,20 +90,28 @@ def test_the_sum_of_softplus_terms(is_bounded: bool) -> None:
     torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0.0)
 
 
+def cosines(rows: Tensor, head: ProxyHead) -> Tensor:
+    """Of every row to every class, in the type of the rows."""
+    weight = head.weight.detach().to(rows.dtype)
+    return functional.normalize(rows) @ functional.normalize(weight).T
+
+
 @pytest.mark.parametrize("bias", ["shared", "per-class"])
 def test_a_bias_may_lift_bounded_logits_beyond_what_exp_can_take(bias: Any) -> None:
     head = SphereFace2(8, 5, radius=40.0, margin=0.4, sharpness=1.0, bias=bias, bias_start=60.0)
     x = head.weight.detach()[1:2].clone().requires_grad_()
     loss = head(x, torch.tensor([0]))
-    cosine = (x @ head.weight.T).detach().double()[0, 1:]
-    logits = 40.0 * (cosine + 0.4) + 60.0
-    assert float(logits.max()) > 100.0
+    exact = x.detach().double().requires_grad_()
+    logits = 40.0 * (cosines(exact, head)[0, 1:] + 0.4) + 60.0
+    assert float(logits.detach().max()) > 100.0
     _, weight = head._balance_weights()
-    expected = head.loss_weight / 40.0 * weight * torch.nn.functional.softplus(logits).sum()
+    expected = head.loss_weight / 40.0 * weight * functional.softplus(logits).sum()
     torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-5)
-    loss.backward()
+    for each in (loss, expected):
+        each.backward()
     assert x.grad is not None
-    assert bool(torch.isfinite(x.grad).all())
+    assert exact.grad is not None
+    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -113,13 +122,16 @@ def test_a_class_that_is_drawn_twice_does_not_hide_the_others(seed: int) -> None
     head.sample_negatives(0.9)
     x = head.weight.detach()[:2].clone().requires_grad_()
     loss = head(x, torch.tensor([0, 1]))
-    cosine = (x @ head.weight.T).detach().double()
-    logits = 1000.0 * (cosine - 0.4 * torch.eye(2, 3, dtype=torch.float64))
+    exact = x.detach().double().requires_grad_()
+    logits = 1000.0 * (cosines(exact, head) - 0.4 * torch.eye(2, 3, dtype=torch.float64))
     expected = (logits.logsumexp(dim=1) - logits.diagonal()).mean()
     torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=1e-4)
-    loss.backward()
+    for each in (loss, expected):
+        each.backward()
     assert x.grad is not None
-    assert bool(torch.isfinite(x.grad).all())
+    assert exact.grad is not None
+    # Logits of a thousand, rounded to 1e-4, are off by that share.
+    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=1e-3, atol=0.05)
 
 
 def test_a_sample_of_nobody_known_with_low_logits_leaves_the_gradient_finite() -> None:
@@ -130,9 +142,16 @@ def test_a_sample_of_nobody_known_with_low_logits_leaves_the_gradient_finite() -
         head.weight.fill_(100.0)
     x = torch.tensor([[-1.0] * 4, [1.0] * 4]).requires_grad_()
     head(x, torch.tensor([-1, 2])).backward()
-    for gradient in (x.grad, head.weight.grad, head.bias.grad if head.bias is not None else None):
-        assert gradient is not None
-        assert bool(torch.isfinite(gradient).all())
+    assert x.grad is not None
+    assert head.weight.grad is not None
+    assert head.bias is not None
+    assert head.bias.grad is not None
+    # Alike for all classes, so that the known one's row pulls at none; and of the weights, a third
+    # of the way from the two others, two thirds to its own.
+    torch.testing.assert_close(x.grad, torch.zeros_like(x), rtol=0.0, atol=1e-3)
+    for gradient in (head.weight.grad, head.bias.grad):
+        share = gradient / gradient[2].abs()
+        assert share.reshape(3, -1)[:, 0].tolist() == pytest.approx([0.5, 0.5, -1.0])
 
 
 def test_a_zero_vector_has_no_direction() -> None:
