@@ -20,7 +20,7 @@ from sphereface2.evaluation.calibration import calibrate
 from sphereface2.models.folder import import_onnx, store_calibration, weights_digest
 from sphereface2.service.app import build_app
 from sphereface2.service.keys import Key
-from sphereface2.service.server import configure
+from sphereface2.service.server import Http, configure
 from sphereface2.service.settings import Settings
 from tests.evaluation.test_decision import scored_pairs
 from tests.models.onnx_files import SIDE, save
@@ -50,7 +50,11 @@ Start = Callable[..., httpx.Client]
 def running(settings: Settings, keys: tuple[Key, ...] = (), *, port: int = 0) -> Iterator[str]:
     """The address of a server that runs in a thread."""
     with socket.create_server(("127.0.0.1", port)) as listener:
-        server = uvicorn.Server(configure(settings, build_app(settings, keys)))
+        config = configure(settings, build_app(settings, keys))
+        # A process has one server, and its limits; here the next one would change them for all.
+        limits = {name: getattr(Http, name) for name in ("header_timeout", "max_connections")}
+        config.http = type("Http", (Http,), limits)
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

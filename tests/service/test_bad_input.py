@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from sphereface2.service.server import Http
 from tests.recognition.test_photos import large_png
 from tests.service.conftest import Start, code, in_base64
 
@@ -155,7 +156,7 @@ def test_a_request_id_goes_into_the_answer_only_if_it_is_harmless(client: httpx.
 
 
 def raw(client: httpx.Client, *parts: bytes, pause: float = 0.0) -> bytes:
-    """What the server answers to some bytes."""
+    """What the server answers to some bytes, until it closes; a TimeoutError if it does not."""
     address = (str(client.base_url.host), int(client.base_url.port or 0))
     with socket.create_connection(address, timeout=30) as link:
         for part in parts:
@@ -191,14 +192,13 @@ def test_what_is_not_http_and_headers_with_line_breaks(client: httpx.Client) -> 
 
 def test_slow_heads_and_bodies_are_given_up(start: Start, pictures: Pictures) -> None:
     slow = start(header_timeout=0.5, body_timeout=0.5)
-    before = time.monotonic()
+    assert Http.header_timeout == 0.5  # else it would be given up as well, after the usual time
     assert raw(slow, b"GET /v1/health HTTP/1.1\r\n") == b""  # closed, without an answer
     assert raw(slow, b"") == b""
     head = b"POST /v1/embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     answer = raw(slow, head + b"Content-Length: 100\r\n\r\n{", b"}", pause=0.1)
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"slow_upload" in answer
-    assert time.monotonic() - before < 20  # not the 30 s after which the test itself gives up
     assert slow.post("/v1/embed", files={"photos": pictures["a"]}).status_code == 200
     # A connection that is kept open may rest for longer than a head may take.
     assert slow.get("/v1/health").status_code == 200
