@@ -257,6 +257,7 @@ def test_all_options_with_their_defaults() -> None:
     }
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_images_as_the_loader_gives_them_do_not_crash_a_narrow_iresnet() -> None:
     # In a process of its own: a torch that writes past its memory takes the whole process along.
     code = (

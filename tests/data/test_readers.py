@@ -382,6 +382,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_processes_end_when_the_training_is_killed() -> None:
     root = Path(__file__).parents[2]
     with subprocess.Popen(

@@ -298,6 +298,7 @@ def test_weights_that_cannot_be_opened_again_are_one_sentence(tmp_path: Path) ->
         torch.UntypedStorage.from_file(str(path), False, 8)
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_ctrl_c_is_too_late_once_a_command_has_ended() -> None:
     ended = """
 import signal, sys
@@ -312,6 +313,7 @@ finally:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.usefixtures("quick_processes")
 @pytest.mark.parametrize(
     "moment", ["last()", "Destroyed(); time.sleep(9)"], ids=["at the end", "in a destructor"]
 )

@@ -195,6 +195,7 @@ def wait_until_ready(address: str) -> None:
     wait_until(ready)
 
 
+@pytest.mark.usefixtures("quick_processes")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sigterm_loses_nothing_that_was_acknowledged(
     place: Path, pictures: Pictures, tmp_path: Path, workers: int
@@ -275,6 +276,7 @@ def test_an_ending_service_closes_each_connection_with_its_next_answer() -> None
             signal.signal(number, handler)
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_workers_share_a_gallery_and_add_up_their_metrics(
     place: Path, pictures: Pictures, tmp_path: Path
 ) -> None:
