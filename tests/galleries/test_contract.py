@@ -214,9 +214,9 @@ def test_unknown_people_are_refused_with_the_nearest_name(
             ask()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_any_name_is_only_a_name(gallery: Gallery, rng: np.random.Generator) -> None:
+    gallery.add("Ann", [photo(rng)])
+    for name in (
         "Robert'); DROP TABLE person;--",
         "' OR 1=1 --",
         '"; DELETE FROM photo; "',
@@ -226,18 +226,15 @@ def test_unknown_people_are_refused_with_the_nearest_name(
         "x" * MAX_NAME,
         "NULL",
         "a\u202eb",
-    ],
-)
-def test_any_name_is_only_a_name(name: str, gallery: Gallery, rng: np.random.Generator) -> None:
-    gallery.add("Ann", [photo(rng)])
-    new = photo(rng, source=name)
-    gallery.add(name, [new], metadata={name: name}, key=name)
-    assert gallery.person(name).metadata == {name: name}
-    assert gallery.search(new.embedding[None])[0][0].person == name
-    assert gallery.photos(name)[0].source == name
-    gallery.rename(name, f"{name[:-1]}2")
-    assert gallery.remove(f"{name[:-1]}2") == 1
-    assert gallery.count() == (1, 1)
+    ):
+        new = photo(rng, source=name)
+        gallery.add(name, [new], metadata={name: name}, key=name)
+        assert gallery.person(name).metadata == {name: name}
+        assert gallery.search(new.embedding[None])[0][0].person == name
+        assert gallery.photos(name)[0].source == name
+        gallery.rename(name, f"{name[:-1]}2")
+        assert gallery.remove(f"{name[:-1]}2") == 1
+        assert gallery.count() == (1, 1)
 
 
 def test_what_cannot_be_kept_is_refused_in_a_sentence_and_changes_nothing(
@@ -315,16 +312,14 @@ def test_another_model_is_refused(url: str, gallery: Gallery) -> None:
         open_gallery(url, collection="new", create=True)
 
 
-@pytest.mark.parametrize(
-    "name", ["", "../x", "a/b", ".hidden", "x" * 41, "a b", "a;drop", "-a", "a\n", "Ünï", "con."]
-)
-def test_a_collection_has_a_harmless_name(name: str, url: str) -> None:
-    for ask in (
-        lambda: open_gallery(url, collection=name, model=MODEL, dim=DIM, create=True),
-        lambda: drop_collection(url, name),
-    ):
-        with pytest.raises(ValueError, match="a collection's name has up to 40 lower-case"):
-            ask()
+def test_a_collection_has_a_harmless_name(url: str) -> None:
+    refused = "a collection's name has up to 40 lower-case"
+    wrong = ["", "../x", "a/b", ".hidden", "x" * 41, "a b", "a;drop", "-a", "a\n", "Ünï", "con."]
+    for name in wrong:
+        with pytest.raises(ValueError, match=refused):
+            open_gallery(url, collection=name, model=MODEL, dim=DIM, create=True)
+        with pytest.raises(ValueError, match=refused):
+            drop_collection(url, name)
 
 
 def test_two_open_at_once_see_each_other(
