@@ -59,6 +59,7 @@ def test_every_public_name_is_there() -> None:
         sphereface2.SphereFace3  # noqa: B018
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_python_dash_m_is_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sphereface2", "recipes"], capture_output=True, text=True, check=True

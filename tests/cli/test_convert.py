@@ -80,6 +80,7 @@ main()
 """
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
     fill(tmp_path / "crops")
     stopped = subprocess.run(
