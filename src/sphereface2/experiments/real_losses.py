@@ -54,8 +54,8 @@ TRIALS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "arcface": _heads("arcface", "scale", (16, 0.3), (16, 0.5), (30, 0.2), (30, 0.4), (64, 0.5)),
     "adaface": _heads("adaface", "scale", (16, 0.2), (16, 0.4), (30, 0.2), (30, 0.4), (64, 0.4)),
     "softmax": tuple(
-        ("head.name=softmax", f"optimizer.learning_rate={rate}")
-        for rate in (0.02, 0.05, 0.1, 0.2, 0.4)
+        ("head.name=softmax", f"optimizer.matrix_step={step}")
+        for step in (0.01, 0.02, 0.03, 0.05, 0.1)
     ),
 }
 """Loss -> the settings that are tried; as many for each."""
