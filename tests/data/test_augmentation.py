@@ -23,9 +23,12 @@ from sphereface2.data.transforms import resize, uniform
 from tests.data.numbered_images import Pictures, picture
 
 Image = NDArray[np.uint8]
-KINDS: list[tuple[WorkerKind, int]] = [("threads", 0), ("threads", 1), ("threads", 3)]
+PRESETS = [name for name in AUGMENTATIONS if name != "none"]
+WORKERS: list[tuple[str, WorkerKind, int]] = [
+    (name, "threads", workers) for name in PRESETS for workers in (0, 1, 3)
+]
 if sys.platform == "linux":
-    KINDS += [("processes", 1), ("processes", 2)]
+    WORKERS += [("strong", "processes", 2)]  # which take a second to start
 
 
 def filled(
@@ -62,27 +65,27 @@ def bilinear(image: Image, x: float, y: float) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("mirror", [False, True])
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (48, 48), (40, 56)])
-@pytest.mark.parametrize("number", range(3))
-def test_a_move_by_hand(number: int, height: int, width: int, mirror: bool) -> None:
-    image = picture(64, 5)[:height, :width]
-    options = {"move": 1.0, "scale": (0.8, 1.25), "rotation": 20.0, "shift": 0.1}
-    draw, size = drawn(number), 48
-    found = filled(image, options, draw, size=size, mirror=mirror)
-    zoom = 0.8 + 0.45 * draw.scale
-    angle = math.radians(20 * (2 * draw.rotation - 1))
-    for row in range(0, size, 5):
-        for column in range(0, size, 5):
-            # Seen from the middle, in sides of the image: mirror, shrink by the zoom, turn, shift.
-            x, y = (column + 0.5) / size - 0.5, (row + 0.5) / size - 0.5
-            x, y = (-x if mirror else x) / zoom, y / zoom
-            x, y = (
-                x * math.cos(angle) + y * math.sin(angle),
-                y * math.cos(angle) - x * math.sin(angle),
-            )
-            x, y = x + 0.1 * (2 * draw.right - 1), y + 0.1 * (2 * draw.down - 1)
-            expected = bilinear(image, (x + 0.5) * width - 0.5, (y + 0.5) * height - 0.5)
-            # OpenCV places pixels to a thirty-second part of one.
-            assert np.abs(found[row, column] - expected).max() <= 1.5
+def test_a_move_by_hand(height: int, width: int, mirror: bool) -> None:
+    for number in range(3):
+        image = picture(64, 5)[:height, :width]
+        options = {"move": 1.0, "scale": (0.8, 1.25), "rotation": 20.0, "shift": 0.1}
+        draw, size = drawn(number), 48
+        found = filled(image, options, draw, size=size, mirror=mirror)
+        zoom = 0.8 + 0.45 * draw.scale
+        angle = math.radians(20 * (2 * draw.rotation - 1))
+        for row in range(0, size, 5):
+            for column in range(0, size, 5):
+                # From the middle, in sides of the image: mirror, shrink by the zoom, turn, shift.
+                x, y = (column + 0.5) / size - 0.5, (row + 0.5) / size - 0.5
+                x, y = (-x if mirror else x) / zoom, y / zoom
+                x, y = (
+                    x * math.cos(angle) + y * math.sin(angle),
+                    y * math.cos(angle) - x * math.sin(angle),
+                )
+                x, y = x + 0.1 * (2 * draw.right - 1), y + 0.1 * (2 * draw.down - 1)
+                expected = bilinear(image, (x + 0.5) * width - 0.5, (y + 0.5) * height - 0.5)
+                # OpenCV places pixels to a thirty-second part of one.
+                assert np.abs(found[row, column] - expected).max() <= 1.5
 
 
 def test_a_move_by_nothing_leaves_the_pixels() -> None:
@@ -100,42 +103,42 @@ def test_a_large_image_is_averaged_before_it_is_moved() -> None:
     assert found.max() < 120
 
 
-@pytest.mark.parametrize("number", range(4))
-def test_colour_by_hand(number: int) -> None:
-    image, draw = picture(16, number), drawn(number)
-    options = {"colour": 1.0, "brightness": 0.3, "contrast": 0.4, "saturation": 0.5}
-    found = filled(image, options, draw._replace(move=1.0), size=16)
-    factors = [1 + s * (2 * getattr(draw, k) - 1) for k, s in list(options.items())[1:]]
-    luma = np.array([0.299, 0.587, 0.114])
-    bright = image * factors[0]
-    contrasted = (bright - (bright @ luma).mean()) * factors[1] + (bright @ luma).mean()
-    grey = (contrasted @ luma)[..., None]
-    expected = np.clip(grey + (contrasted - grey) * factors[2], 0, 255)
-    assert np.abs(found - expected).max() <= 1
+def test_colour_by_hand() -> None:
+    for number in range(4):
+        image, draw = picture(16, number), drawn(number)
+        options = {"colour": 1.0, "brightness": 0.3, "contrast": 0.4, "saturation": 0.5}
+        found = filled(image, options, draw._replace(move=1.0), size=16)
+        factors = [1 + s * (2 * getattr(draw, k) - 1) for k, s in list(options.items())[1:]]
+        luma = np.array([0.299, 0.587, 0.114])
+        bright = image * factors[0]
+        contrasted = (bright - (bright @ luma).mean()) * factors[1] + (bright @ luma).mean()
+        grey = (contrasted @ luma)[..., None]
+        expected = np.clip(grey + (contrasted - grey) * factors[2], 0, 255)
+        assert np.abs(found - expected).max() <= 1
 
 
-@pytest.mark.parametrize("number", range(20))
-def test_a_crop_leaves_a_rectangle_and_blackens_the_rest(number: int) -> None:
-    image = picture(48, 3)
-    found = filled(image, {"crop": 1.0, "crop_area": 0.3}, drawn(number))
-    left = (found != 0).any(axis=2)
-    rows, columns = np.flatnonzero(left.any(1)), np.flatnonzero(left.any(0))
-    inside = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
-    assert left[inside].all()
-    assert (found[inside] == image[inside]).all()
-    assert 0.28 * 48**2 <= left.sum() == len(rows) * len(columns)
-    assert len(rows) == 48 or len(columns) == 48 or 0.7 < len(rows) / len(columns) < 1.43
+def test_a_crop_leaves_a_rectangle_and_blackens_the_rest() -> None:
+    for number in range(20):
+        image = picture(48, 3)
+        found = filled(image, {"crop": 1.0, "crop_area": 0.3}, drawn(number))
+        left = (found != 0).any(axis=2)
+        rows, columns = np.flatnonzero(left.any(1)), np.flatnonzero(left.any(0))
+        inside = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
+        assert left[inside].all()
+        assert (found[inside] == image[inside]).all()
+        assert 0.28 * 48**2 <= left.sum() == len(rows) * len(columns)
+        assert len(rows) == 48 or len(columns) == 48 or 0.7 < len(rows) / len(columns) < 1.43
 
 
-@pytest.mark.parametrize("number", range(20))
-def test_a_cover_is_one_rectangle_of_one_colour(number: int) -> None:
-    image = picture(48, 3)
-    found = filled(image, {"occlusion": 1.0, "occlusion_area": 0.2}, drawn(number))
-    covered = (found != image).any(axis=2)
-    rows, columns = np.flatnonzero(covered.any(1)), np.flatnonzero(covered.any(0))
-    inside = found[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].reshape(-1, 3)
-    assert len(np.unique(inside, axis=0)) == 1
-    assert len(inside) <= 0.21 * 48**2
+def test_a_cover_is_one_rectangle_of_one_colour() -> None:
+    for number in range(20):
+        image = picture(48, 3)
+        found = filled(image, {"occlusion": 1.0, "occlusion_area": 0.2}, drawn(number))
+        covered = (found != image).any(axis=2)
+        rows, columns = np.flatnonzero(covered.any(1)), np.flatnonzero(covered.any(0))
+        inside = found[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].reshape(-1, 3)
+        assert len(np.unique(inside, axis=0)) == 1
+        assert len(inside) <= 0.21 * 48**2
 
 
 def test_low_resolution_keeps_what_few_pixels_can_hold() -> None:
@@ -184,8 +187,7 @@ def test_numbers_depend_on_seed_epoch_and_image_alone() -> None:
         assert (some != uniform(np.array([7, 3, 900]), 4, seed=seed, epoch=epoch)).all()
 
 
-@pytest.mark.parametrize("name", [name for name in AUGMENTATIONS if name != "none"])
-@pytest.mark.parametrize(("kind", "workers"), KINDS)
+@pytest.mark.parametrize(("name", "kind", "workers"), WORKERS)
 def test_all_workers_give_the_same_bits_from_any_step(
     name: str, kind: WorkerKind, workers: int
 ) -> None:
