@@ -113,7 +113,7 @@ def test_galleries_stand_apart(ijb: IjbResult) -> None:
 
 
 def test_the_paper_stands_beside_ours(ijb: IjbResult, mega: MegaFaceResult) -> None:
-    first, *_ = published_beside(ijb)
+    first, *_ = published_beside("ijb-c", ijb)
     assert first.columns == ("method", *IJB_C.columns)
     names = [row[0].text for row in first.rows]
     assert names[:2] == ["ours, 1:N standard", "ours, 1:N legacy"]
@@ -124,14 +124,14 @@ def test_the_paper_stands_beside_ours(ijb: IjbResult, mega: MegaFaceResult) -> N
     assert ijb.legacy is not None
     assert first.rows[0][3].text == "not resolved"  # TAR at 1e-3, of 391 impostor pairs
     enough = replace(ijb, verification=replace(ijb.verification, tar_at_far=(_at_once(ijb),)))
-    shown = published_beside(enough)[0].rows[0][3].text
+    shown = published_beside("ijb-c", enough)[0].rows[0][3].text
     assert shown == texts(_at_once(ijb))[0]
     assert first.rows[0][4].text == texts(ijb.standard.ranks[0])[0]
     assert first.rows[1][4].text == texts(ijb.legacy.ranks[0])[0]
     assert first.rows[1][6].text == texts(ijb.legacy.tpir[1])[0]
     only = replace(ijb, standard=None, legacy=None)
-    assert published_beside(only)[0].rows[0][4].text == "–"
-    (table,) = published_beside(mega)
+    assert published_beside("ijb-c", only)[0].rows[0][4].text == "–"
+    (table,) = published_beside("megaface", mega)
     assert table.columns == ("method", *MEGAFACE.columns)
     assert table.rows[0][1].text == texts(mega.rank_1[-1])[0]
     assert table.rows[0][2].text == "–"  # these probes are not refined
@@ -150,7 +150,9 @@ def test_the_page_shows_all_and_loads_nothing(
         assert "http" not in page.replace("http-equiv", "")
         assert all(f'id="{name}"' in page for name in ("numbers", "conventions"))
     assert "Beside the paper" not in protocol_page(ijb, title="x", label="y").render()
-    beside = protocol_page(ijb, title="x", label="y", published=published_beside(ijb)).render()
+    beside = protocol_page(
+        ijb, title="x", label="y", published=published_beside("ijb-c", ijb)
+    ).render()
     assert "Beside the paper" in beside
     assert "its 1:N is presumably the legacy one" in beside
     protocol_page(search, title="x", label="y").write(tmp_path / "deep" / "page.html")

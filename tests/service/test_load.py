@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 from sphereface2 import Recognizer
 from sphereface2.service.errors import BusyError, DeadlineError
 from sphereface2.service.guard import Guard
-from sphereface2.service.logs import JsonLines
+from sphereface2.service.logs import JsonFormatter
 from sphereface2.service.metrics import Metrics
 from sphereface2.service.micro_batches import Crops, MicroBatches
 from sphereface2.service.settings import Settings
@@ -330,7 +330,7 @@ def test_an_error_is_logged_by_its_kind_and_place_alone() -> None:
         raise RuntimeError("Rumpelstiltskin")
     except RuntimeError:
         record = logging.LogRecord("x", logging.ERROR, "f", 1, "failed", (), sys.exc_info())
-    line = json.loads(JsonLines().format(record))
+    line = json.loads(JsonFormatter().format(record))
     assert line["error"] == "RuntimeError"
     assert "test_load.py" in line["through"][0]
     assert "Rumpelstiltskin" not in json.dumps(line)

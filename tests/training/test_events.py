@@ -15,7 +15,7 @@ from sphereface2.training.events import (
     EvaluationRecord,
     EventGroup,
     Events,
-    JsonLines,
+    MetricsFile,
     Notice,
     TensorBoard,
     TrainingRecord,
@@ -52,7 +52,7 @@ def test_headline_is_combined_or_the_mean() -> None:
 
 
 def test_json_lines_hold_every_record(tmp_path: Path) -> None:
-    sink = JsonLines(tmp_path / "metrics.jsonl")
+    sink = MetricsFile(tmp_path / "metrics.jsonl")
     sink.started(step=0, total_steps=20)
     sink.trained(training(1, bias=2.0))
     sink.evaluated(evaluation(10, plain=0.9))
@@ -83,7 +83,7 @@ def test_json_lines_hold_every_record(tmp_path: Path) -> None:
 
 
 def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
-    sink = JsonLines(tmp_path / "metrics.jsonl")
+    sink = MetricsFile(tmp_path / "metrics.jsonl")
     sink.started(step=0, total_steps=20)
     sink.trained(training(1, positive_score=math.nan, bias=math.inf))
     sink.finished()
@@ -91,7 +91,7 @@ def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
 
 
 def test_going_on_cuts_what_comes_after_the_step_and_a_torn_line(tmp_path: Path) -> None:
-    sink = JsonLines(tmp_path / "metrics.jsonl")
+    sink = MetricsFile(tmp_path / "metrics.jsonl")
     sink.started(step=0, total_steps=20)
     for step in (2, 4, 6):
         sink.trained(training(step))
@@ -118,7 +118,7 @@ def test_records_that_cannot_be_read_are_named(
     def fail(path: Path, **_: Any) -> str:
         raise OSError(5, "Input/output error")  # as a read fails, which does not know its file
 
-    lines = JsonLines(tmp_path / "metrics.jsonl")
+    lines = MetricsFile(tmp_path / "metrics.jsonl")
     lines.path.touch()
     monkeypatch.setattr(Path, "read_text", fail)
     with pytest.raises(OSError, match=r"Input/output error: .*metrics\.jsonl"):

@@ -396,7 +396,8 @@ def _evaluate_protocol(subject: "Subject", protocol: "Protocol[Any]", *, root: P
     result = measure_protocol(protocol, subject, root)
     if result is None:
         return  # rank 0 has it
-    published = [] if is_made(root or subject.embeddings) else published_beside(result)
+    is_real = not is_made(root or subject.embeddings)
+    published = published_beside(protocol.name, result) if is_real else []
     _print_protocol(result, write_protocol(subject, result, published=published))
 
 

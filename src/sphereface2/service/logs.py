@@ -17,7 +17,7 @@ LOGGER = logging.getLogger("sphereface2.service")
 _MOST_FRAMES = 12
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """A log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -43,7 +43,7 @@ def _where(error: BaseException) -> dict[str, Any]:
 def set_up_logs(level: str = "info") -> None:
     """Send the service's log lines, and uvicorn's, to stderr."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     for name in (LOGGER.name, "uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         logger.handlers = [handler] if name in (LOGGER.name, "uvicorn") else []

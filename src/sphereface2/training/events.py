@@ -104,7 +104,7 @@ class EventGroup(Events):
             getattr(member, name)(*arguments, **options)
 
 
-class JsonLines(Events):
+class MetricsFile(Events):
     """Writes every record as a line of JSON, each step once, also over interruptions."""
 
     def __init__(self, path: Path) -> None:

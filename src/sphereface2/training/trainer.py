@@ -34,7 +34,7 @@ from sphereface2.training.events import (
     EvaluationRecord,
     EventGroup,
     Events,
-    JsonLines,
+    MetricsFile,
     Notice,
     TensorBoard,
     TrainingRecord,
@@ -140,7 +140,7 @@ class Trainer:
         )
         self.update = Update(self.backbone, self.head, config, team=team, device=self.device)
         self.freezing = Freezing(self.backbone, training.freeze)
-        sinks: list[Events] = [JsonLines(run_folder / "metrics.jsonl")]
+        sinks: list[Events] = [MetricsFile(run_folder / "metrics.jsonl")]
         if training.tensorboard:
             sinks.append(TensorBoard(run_folder / "tensorboard"))
         sinks += [] if events is None else [events]

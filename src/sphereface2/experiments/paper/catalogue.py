@@ -41,6 +41,7 @@ class Experiment:
     table, row_names: the paper's numbers for a protocol, and our label -> the paper's row
     recipe: what is trained at the paper's scale
     dim: of features
+    drawing: the name of a drawing
     figure: how a table is drawn
     """
 
@@ -56,6 +57,7 @@ class Experiment:
     recipe: str = SMALLER
     scales: tuple[Scale, ...] = BOTH
     dim: int = 0
+    drawing: str = ""
     figure: SweepFigure = field(default_factory=SweepFigure)
 
 
@@ -211,12 +213,14 @@ _ALL = (
         "Loss against the cosine of the target",
         "Fig. 3",
         "A larger s or r looks more at hard samples.",
+        drawing="loss",
     ),
     _drawing(
         "fig-margin",
         "Angular margins",
         "Fig. 4",
         "The margin of SphereFace2 lies around one threshold for all classes.",
+        drawing="margin",
     ),
     Experiment(
         "fig-scores",
@@ -231,6 +235,7 @@ _ALL = (
         "The similarity adjustment g",
         "Fig. 6",
         "g stretches the range in which cosines lie.",
+        drawing="adjustment",
     ),
     Experiment(
         "fig-features-2d",

@@ -88,12 +88,11 @@ _ROWS: Mapping[str, Callable[[Any], dict[str, _Columns]]] = {
 }
 
 
-def published_beside(result: ProtocolResult) -> list[TableContent]:
+def published_beside(protocol: str, result: ProtocolResult) -> list[TableContent]:
     """The paper's numbers for the same protocol, ours first; none if it has none."""
-    name = result.protocol.removesuffix(", refined")
-    if name not in _ROWS:
+    if protocol not in _ROWS:
         return []
-    return [_beside(table, _ROWS[name](result)) for table in BESIDE[name]]
+    return [_beside(table, _ROWS[protocol](result)) for table in BESIDE[protocol]]
 
 
 def _beside(table: PublishedTable, ours: Mapping[str, _Columns]) -> TableContent:

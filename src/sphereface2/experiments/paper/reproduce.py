@@ -269,9 +269,8 @@ class Reproduction:
         return self._keep(experiment, [named], more={RESULT: result})
 
     def _drawing(self, experiment: Experiment) -> Reproduced:
-        name = experiment.name.removeprefix("fig-")
-        caption, draw = DRAWINGS[name]
-        named = NamedFigure(name, caption, draw())
+        caption, draw = DRAWINGS[experiment.drawing]
+        named = NamedFigure(experiment.drawing, caption, draw())
         return self._keep(experiment, [named])
 
     def _real(self, experiment: Experiment) -> Reproduced:
