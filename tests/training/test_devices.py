@@ -114,6 +114,7 @@ print(min(pages() for _ in range(20)) < 100)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
+@pytest.mark.usefixtures("quick_processes")
 def test_memory_that_was_freed_is_not_mapped_again() -> None:
     words = [sys.executable, "-c", FREED]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
