@@ -4,10 +4,15 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import IO, Any
 
+import cv2
 import numpy as np
 import pytest
+import typer.main
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from sphereface2.data.sources.synthetic import FOLDER_VARIABLE, SyntheticFaces
@@ -34,6 +39,43 @@ def _rendered_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER_VARIABLE, str(shared / "rendered"))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_built_once() -> Iterator[None]:
+    """Typer builds all commands again for each call, which takes longer than most of the calls."""
+    built = cache(typer.main.get_command)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.main.get_command", built)
+        patch.setattr("typer.testing._get_command", built)
+        yield
+
+
+DRAWING = {"reporting", "golden"}  # folders whose tests look at figures
+_savefig = Figure.savefig
+_BLANK = {
+    "svg": '<svg viewBox="0 0 1 1"></svg>',
+    "png": cv2.imencode(".png", np.zeros((1, 1, 3), np.uint8))[1].tobytes(),
+}
+
+
+def _save_blank(figure: Figure, place: IO[Any], *, format: str, **_: Any) -> None:  # noqa: A002
+    place.write(_BLANK[format])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _blank_figures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Figures are made but not drawn, which is three quarters of the work for a report."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not DRAWING & set(request.path.parts):
+            patch.setattr(Figure, "savefig", _save_blank)
+        yield
+
+
+@pytest.fixture
+def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn, outside of `DRAWING` too."""
+    monkeypatch.setattr(Figure, "savefig", _savefig)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def run_program(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.usefixtures("quick_processes")
+@pytest.mark.usefixtures("quick_processes", "drawn_figures")
 def test_train_and_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = run_program("train", "quickstart", *SMALL, *SETS, cwd=tmp_path)
     assert (trained.returncode, trained.stdout) == (0, ""), trained.stderr

@@ -107,6 +107,7 @@ def test_compare_prints_differences_and_writes_a_page(place: Path, run: Run) -> 
     assert (place / "out" / "comparison.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.usefixtures("drawn_figures")
 def test_calibrate_prints_thresholds_and_keeps_them(place: Path, run: Run) -> None:
     done = run(
         "calibrate", "net", "--on", "mine.txt", "--root", "faces", "--far", "0.1", "--far", "0.001",

@@ -40,6 +40,7 @@ def gallery(filled: Path, tmp_path: Path) -> Path:
     return copy
 
 
+@pytest.mark.usefixtures("drawn_figures")
 def test_who_is_it_in_words_json_and_a_picture(known: Known, filled: Path, tmp_path: Path) -> None:
     probe, stranger = known.photos("Ben", 5)[0], known.photos("Dora", 0)[0]
     words = ["--gallery", filled, "--model", known.model, "--crops"]

@@ -47,7 +47,7 @@ def test_the_list_has_every_name_its_place_and_its_claim() -> None:
         assert each.where in line
 
 
-@pytest.mark.usefixtures("quick_processes")
+@pytest.mark.usefixtures("quick_processes", "drawn_figures")
 def test_a_table_leaves_its_numbers_in_every_form_and_is_not_trained_twice(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def naive(
     return float(threshold), scores >= threshold
 
 
+@pytest.mark.usefixtures("drawn_figures")
 def test_rates_by_group_are_those_of_a_naive_loop(
     root: Path, subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,7 @@ def test_ties_stand_before_and_precision_counts_every_image(tmp_path: Path) -> N
     assert result.mean_precision.rate.value == pytest.approx((1 / 4 + 5 / 12) / 2)
 
 
+@pytest.mark.usefixtures("drawn_figures")
 def test_saved_embeddings_and_the_page(root: Path, subject: Subject, tmp_path: Path) -> None:
     first = measure_protocol(TinyFace(), subject, root)
     assert first is not None

@@ -87,6 +87,7 @@ def test_a_person_of_several_photos_has_the_mean_score(place: Path) -> None:
         recognizer.verify(photos[0], [])
 
 
+@pytest.mark.usefixtures("drawn_figures")
 def test_the_answer_is_printed_drawn_and_given_as_json(place: Path, tmp_path: Path) -> None:
     words = ["verify", place / "a.png", place / "a.png", "--model", place / "model"]
     picture = tmp_path / "answer.png"

@@ -90,6 +90,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("drawn_figures")
 def test_a_run_leaves_everything_that_is_needed_to_judge_and_repeat_it(
     finished: Path, tmp_path: Path
 ) -> None:

@@ -23,6 +23,8 @@ from sphereface2.reporting.figures.verification import roc_over_seeds
 from sphereface2.reporting.style import NamedFigure, save_figure
 from tests.experiments.sweep.tiny import pretend_done, write_recipe
 
+pytestmark = pytest.mark.usefixtures("drawn_figures")
+
 PARALLEL = ParallelResult(
     identities=10, dim=2, batch=4, device="cpu", threads=1,
     runs=(ParallelRun("cosface", 1, (1.0,)), ParallelRun("cosface", 2, (0.5,))),
