@@ -35,7 +35,7 @@ from faults.processes import (
     left_running,
     shared_memory,
 )
-from faults.tasks import TASKS, Result, Task, lay_out, make_materials
+from faults.tasks import PATIENCE, TASKS, Result, Task, lay_out, make_materials
 from faults.trials import accompany, compare, wait_for_address
 from sphereface2.training.distributed import TIMEOUT_VARIABLE
 from sphereface2.workers import usable_cores
@@ -300,7 +300,8 @@ class LoadedService(Bench):
             from sphereface2.service.client import Client
 
             photo = self.folder / "crops" / "Ada" / "0.png"
-            with suppress(Exception), Client(address, kind="crop", retries=0) as client:
+            caller = Client(address, kind="crop", retries=0, timeout=PATIENCE)
+            with suppress(Exception), caller as client:
                 gallery = client.open_gallery()
                 while True:
                     with lock:

@@ -27,6 +27,8 @@ import numpy as np
 Result = dict[str, str]
 
 PEOPLE = ("Ada", "Ben", "Cem", "Dora")
+PATIENCE = 600
+"""Seconds that a request may take: on a busy machine a service is slow, and nothing is lost."""
 PRINTED = "printed.txt"
 """What a command printed on stdout, in the folder of its trial."""
 
@@ -352,7 +354,7 @@ def _talk(address: str, folder: Path) -> None:
     from sphereface2.recognition.gate import Gate
     from sphereface2.service.client import Client
 
-    with Client(address, retries=0) as client:
+    with Client(address, retries=0, timeout=PATIENCE) as client:
         gallery = client.open_gallery()
         for person in PEOPLE:
             photos = sorted((folder / "crops" / person).iterdir())
@@ -403,7 +405,7 @@ TASKS = {
         ),
         Task(
             "serve",
-            ("serve", "model", "--gallery", "served", "--port", "0"),
+            ("serve", "model", "--gallery", "served", "--port", "0", "--deadline", str(PATIENCE)),
             lambda folder: of_gallery(folder, "served"),
             talk=_talk,
         ),
