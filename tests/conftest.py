@@ -5,6 +5,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from functools import cache
+from io import TextIOBase
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,13 +55,14 @@ def _commands_built_once() -> Iterator[None]:
 DRAWING = {"reporting", "golden"}  # folders whose tests look at figures
 _savefig = Figure.savefig
 _BLANK = {
-    "svg": '<svg viewBox="0 0 1 1"></svg>',
+    "svg": b'<svg viewBox="0 0 1 1"></svg>',
     "png": cv2.imencode(".png", np.zeros((1, 1, 3), np.uint8))[1].tobytes(),
 }
 
 
 def _save_blank(figure: Figure, place: IO[Any], *, format: str, **_: Any) -> None:  # noqa: A002
-    place.write(_BLANK[format])
+    blank = _BLANK[format]
+    place.write(blank.decode() if isinstance(place, TextIOBase) else blank)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -79,6 +79,7 @@ def test_a_table_leaves_its_numbers_in_every_form_and_is_not_trained_twice(
         assert path.stat().st_mtime_ns == time
 
 
+@pytest.mark.usefixtures("drawn_figures")
 @pytest.mark.parametrize("name", ["fig-loss", "fig-margin", "fig-adjustment"])
 def test_a_drawing_needs_no_training(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

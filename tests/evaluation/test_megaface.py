@@ -305,7 +305,7 @@ def test_gathering_goes_on_where_it_was_interrupted(
 
 
 def test_gathering_reports_how_far_it_is(devkit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sphereface2.evaluation.embedding_files._TOLD", 2)
+    monkeypatch.setattr("sphereface2.evaluation.embedding_files._REPORTED", 2)
     seen: list[tuple[int, int]] = []
     features(
         devkit,

@@ -73,7 +73,8 @@ def same_embeddings(path: Path, tape: Tape, network: Network, name: str, channel
         expected = network(tape, plain(pictures, channels))
         found = model.backbone(model.preprocessing.to_tensor(pictures))
     assert expected.std() > 1e-2
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    # Both take their sums in an order of their own: 2.4e-5 on some processors.
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
     # And through the folder, as it is used.
     save_import(model, path.with_suffix(""), flip=False)
     unit = torch.nn.functional.normalize(expected).numpy()

@@ -234,6 +234,6 @@ def _paired_tests(result: SweepResult, runs: Path) -> PairedTests:
     rates = compare_seeds(scored[RATES], far_targets=FAR_TARGETS, replicates=_REPLICATES)
     losses = []
     for loss in (row.method for row in rows[1:]):
-        tars = [each for each in rates[loss] if each.measure.startswith("TAR")]
+        tars = [each for each in rates[loss] if each.target is not None]
         losses.append(LossDifferences(loss, (accuracy[loss][0], *tars)))
     return PairedTests(rows[0].method, result.seeds, tuple(losses))
