@@ -284,6 +284,27 @@ def test_a_killed_run_ends_and_goes_on_to_the_same_bits(tmp_path: Path, ranks: i
     assert losses[0] == losses[1]
 
 
+# Whoever destroys a group waits for its threads, and they for Python's lock, which that one holds.
+LEAVES = """
+import torch.distributed as dist
+from pathlib import Path
+from sphereface2.training.distributed import leave_group
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+leave_group()
+names = {(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
+print("kept" if "pt_gloo_runloop" in names else "destroyed")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds threads by /proc")
+@pytest.mark.usefixtures("quick_processes")
+def test_a_group_that_was_left_is_kept_until_the_end() -> None:
+    words = [sys.executable, "-c", LEAVES]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "kept\n"), done.stderr
+
+
 @pytest.mark.usefixtures("quick_processes")
 def test_a_mistake_under_torchrun_is_one_sentence(tmp_path: Path) -> None:
     arguments = ["train", "quickstart", *LONGER, "training.batch_size=15"]

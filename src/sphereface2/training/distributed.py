@@ -43,6 +43,8 @@ TIMEOUT_VARIABLE = "SPHEREFACE2_RANK_TIMEOUT"
 # microseconds once they are let; see `leave_group`.
 _LETTING_GO = 0.2
 
+_LEFT: list[Any] = []  # groups; see `leave_group`
+
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _LOST = re.compile(r"gloo|nccl|connection (closed|reset|refused)|broken pipe|timed? ?out", re.I)
 
@@ -147,9 +149,12 @@ def leave_group() -> None:
     let go of them, for which it may have to wait. If Python shuts down in that moment it ends the
     thread in the middle of C++, which aborts the whole process: "terminate called without an
     active exception", and torchrun takes a rank that has done all its work for a lost one.
-    Destroying the group waits for its threads only if nothing else holds it, and data parallel
-    modules do. So the lock is left to the threads before Python shuts down; then they idle.
+    And whoever lets go of the group last waits for its threads and keeps the lock meanwhile, so
+    that both wait for ever: that was a data parallel module in the frames of a `LostRankError`.
+    So the group is kept until Python shuts down, and the lock left to the threads before; then
+    they idle.
     """
+    _LEFT.append(dist.group.WORLD)
     dist.destroy_process_group()
     # At the end and not here: a rank that has lost another must say so before torchrun ends it.
     atexit.unregister(_let_threads_finish)  # once is enough for any number of groups
