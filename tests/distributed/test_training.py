@@ -286,14 +286,20 @@ def test_a_killed_run_ends_and_goes_on_to_the_same_bits(tmp_path: Path, ranks: i
 
 # Whoever destroys a group waits for its threads, and they for Python's lock, which that one holds.
 LEAVES = """
+import time
 import torch.distributed as dist
 from pathlib import Path
 from sphereface2.training.distributed import leave_group
 
+def has_thread():
+    tasks = Path("/proc/self/task").iterdir()
+    return "pt_gloo_runloop" in {(task / "comm").read_text().strip() for task in tasks}
+
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+while not has_thread():  # it gives itself its name when it gets the processor
+    time.sleep(0.01)
 leave_group()
-names = {(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
-print("kept" if "pt_gloo_runloop" in names else "destroyed")
+print("kept" if has_thread() else "destroyed")
 """
 
 
@@ -301,7 +307,7 @@ print("kept" if "pt_gloo_runloop" in names else "destroyed")
 @pytest.mark.usefixtures("quick_processes")
 def test_a_group_that_was_left_is_kept_until_the_end() -> None:
     words = [sys.executable, "-c", LEAVES]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout) == (0, "kept\n"), done.stderr
 
 
