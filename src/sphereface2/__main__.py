@@ -1,11 +1,15 @@
 """The command `sphereface2`, also as `python -m sphereface2`."""
 
+import os
 import signal
 import sys
 
 
 def main() -> None:
     """Load the command line and run it; Ctrl-C is quiet from the first moment to the last."""
+    # OpenMP reads this when torch is loaded. By default a thread that waits for another one keeps
+    # its core busy; beside other programs the other one then waits for that very core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         from sphereface2.cli import main as run
         from sphereface2.workers import catch_unraisable

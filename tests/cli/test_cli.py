@@ -35,6 +35,25 @@ def run_program(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize("given", [None, "ACTIVE"])
+def test_waiting_threads_leave_their_core(tmp_path: Path, given: str | None) -> None:
+    environment = {**os.environ, "OMP_DISPLAY_ENV": "verbose"}
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        environment.pop(name, None)
+    if given is not None:
+        environment["OMP_WAIT_POLICY"] = given
+    shown = subprocess.run(
+        [sys.executable, "-m", "sphereface2", "heads", "arcface"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # What OpenMP made of it, in rounds of waiting; a user's own choice stays.
+    assert ("GOMP_SPINCOUNT = '0'" in shown.stderr) == (given is None)
+
+
 @pytest.mark.usefixtures("quick_processes", "drawn_figures")
 def test_train_and_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = run_program("train", "quickstart", *SMALL, *SETS, cwd=tmp_path)
