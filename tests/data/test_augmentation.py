@@ -228,6 +228,22 @@ def test_an_epoch_sees_another_version_of_an_image() -> None:
     assert len(seen) == 10
 
 
+@pytest.mark.parametrize("size", [16, 20])
+@pytest.mark.parametrize("name", PRESETS)
+def test_later_epochs_see_the_images_as_they_are(name: str, size: int) -> None:
+    source = Pictures(list(range(12)), size=20)
+    plan = BatchPlan(source.labels, batch_size=12, seed=3)
+
+    def epochs(augmentation: Augmentation | None) -> list[Image]:
+        loader = Loader(source, plan, size=size, augmentation=augmentation, workers=0)
+        return [batch.images.numpy().copy() for batch in loader.batches(0, 4)]
+
+    plain, always = epochs(None), epochs(build_augmentation(name))
+    for epoch, found in enumerate(epochs(build_augmentation(name, epochs=2))):
+        assert (found == (always if epoch < 2 else plain)[epoch]).all()
+        assert (found != plain[epoch]).any() == (epoch < 2)
+
+
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 def test_every_preset_takes_images_of_any_shape_and_leaves_them(name: str) -> None:
     augmentation = build_augmentation(name)
@@ -286,6 +302,8 @@ def test_adaface_is_as_its_authors_train() -> None:
         ("strong", {"jpeg_quality": 0}, "augmentation.jpeg_quality: must be at least 1, got 0"),
         ("strong", {"resampling": "all"}, "augmentation.resampling: must be 'smooth' or 'any'"),
         ("none", {"rotation": 9}, "augmentation.rotation=9.0 would change nothing, for augmentat"),
+        ("light", {"epochs": 0}, "augmentation.epochs: must be at least 1, got 0"),
+        ("none", {"epochs": 3}, "augmentation.epochs=3 would change nothing, for no image is"),
         ("light", {"jpeg_quality": 9}, "for augmentation.jpeg is 0; set that as well"),
     ],
 )

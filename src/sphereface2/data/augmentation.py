@@ -55,6 +55,7 @@ class Augmentation:
     How much it changes one is drawn evenly, up to what is given.
 
     Args:
+        epochs: how long it lasts; later epochs see the images as they are, as an evaluation does.
         move: share that is scaled, turned and shifted, all at once and from the original pixels.
         scale: smallest and largest zoom; above 1 the face gets larger.
         rotation: degrees, either way.
@@ -74,6 +75,7 @@ class Augmentation:
         jpeg_quality: the lowest; the highest is 95.
     """
 
+    epochs: Annotated[int, Field(ge=1)] | None = None
     move: Share = 0.0
     scale: Zooms = (0.85, 1.15)
     rotation: Degrees = 5.0
@@ -104,6 +106,8 @@ class Augmentation:
 
         Each serves one purpose, so that another share of one effect leaves all others as they are.
         """
+        if self.epochs is not None and epoch >= self.epochs:
+            return [_UNCHANGED] * len(indices)
         numbers = uniform(indices, len(Draw._fields), seed=seed, epoch=epoch)
         return [Draw._make(row) for row in numbers.tolist()]
 
@@ -230,6 +234,9 @@ class Draw(NamedTuple):
     quality: float
 
 
+_UNCHANGED = Draw._make([1.0] * len(Draw._fields))  # no share of the images reaches above 1
+
+
 def _rectangle(
     size: int, area: float, aspect: float, down: float, right: float
 ) -> tuple[int, int, int, int]:
@@ -314,6 +321,11 @@ def augmentation_options(name: str, options: Mapping[str, Any]) -> dict[str, Any
     """All options of the augmentation called `name`: `options` over its own, checked."""
     factory = look_up("augmentation", AUGMENTATIONS, name)
     resolved = resolve_options("augmentation", name, factory, options)
+    if resolved["epochs"] is not None and not any(resolved[share] for share in _STRENGTHS):
+        raise ValueError(
+            f"augmentation.epochs={resolved['epochs']} would change nothing, for no image is "
+            "changed in any epoch; name an augmentation, such as augmentation.name=light"
+        )
     for share, strengths in _STRENGTHS.items():
         for key in strengths:
             if not resolved[share] and resolved[key] != getattr(factory, key):
