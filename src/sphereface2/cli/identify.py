@@ -92,7 +92,7 @@ def identify(
             continue
         answers.append(done.to_mapping())
         if show is not None:
-            from sphereface2.reporting.figures.answer import write_search_picture
+            from sphereface2.reporting.figures.calibration import write_search_picture
 
             faces = {
                 each.person: face

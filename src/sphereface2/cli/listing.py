@@ -30,7 +30,7 @@ def _print_pull(name: str) -> None:
     import torch
 
     from sphereface2.heads import ProxyHead, build_head
-    from sphereface2.heads.strength import SHOWN_CLASSES, SHOWN_COSINES, pull
+    from sphereface2.heads.proxy import SHOWN_CLASSES, SHOWN_COSINES, pull
 
     with torch.random.fork_rng(devices=[]):
         head = build_head(name, 3, SHOWN_CLASSES)

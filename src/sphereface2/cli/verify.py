@@ -81,7 +81,7 @@ def verify(
             prior=prior,
         )
     if show is not None:
-        from sphereface2.reporting.figures.answer import write_answer_picture
+        from sphereface2.reporting.figures.calibration import write_answer_picture
 
         write_answer_picture(show, done, recognizer.calibration)
     if json:

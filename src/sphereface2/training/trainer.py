@@ -38,15 +38,14 @@ from sphereface2.training.events import (
     Notice,
     TensorBoard,
     TrainingRecord,
+    WaitingAdvice,
     Window,
     headline,
 )
-from sphereface2.training.freezing import Freezing
-from sphereface2.training.optimizer import Schedule
+from sphereface2.training.optimizer import Freezing, Schedule
 from sphereface2.training.result import ModelStep, TrainingResult
 from sphereface2.training.step import Update
 from sphereface2.training.stopping import DivergedError, stop_signals
-from sphereface2.training.waiting import WaitingAdvice
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
