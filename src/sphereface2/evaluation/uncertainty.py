@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray
+from sphereface2.evaluation.metrics import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    areas,
+    equal_error_rates,
+)
 
 People = npt.NDArray[Any]
 
@@ -97,7 +103,6 @@ def logit_normal(
     *,
     method: str,
     finest: float = 1e-9,
-    confidence: float = 0.95,
 ) -> Interval:
     """An interval for a share near 1 (an AUC): normal on the scale of log(p / (1 - p)).
 
@@ -106,12 +111,12 @@ def logit_normal(
     it, for on this scale none at all is infinitely far away.
     """
     if not 0.0 < value < 1.0:
-        return percentiles(replicates, method=method, confidence=confidence)
+        return percentiles(replicates, method=method)
     inside = np.clip(replicates, finest / 2, 1.0 - finest / 2)
-    half = normal_quantile(confidence) * float(np.std(np.log(inside / (1.0 - inside))))
+    half = normal_quantile(0.95) * float(np.std(np.log(inside / (1.0 - inside))))
     centre = math.log(value / (1.0 - value))
     low, high = (1.0 / (1.0 + math.exp(-end)) for end in (centre - half, centre + half))
-    return Interval(low, high, confidence, method)
+    return Interval(low, high, 0.95, method)
 
 
 def wider(interval: Interval, other: Interval) -> Interval:
@@ -233,15 +238,17 @@ def replicate(
     curves = [_SortedPairs(scores, same, who) for scores, _ in models]
     parts: list[list[tuple[FloatArray, ...]]] = [[] for _ in models]
     for drawn in _draws(who, replicates=replicates, seed=seed):
-        drawn = _with_both_kinds(drawn, who, same)
+        # Of very few people some draws may lack genuine or impostor pairs.
+        kinds = _weights(drawn, who) @ np.stack([same, ~same], axis=1).astype(np.float64)
+        drawn = drawn[kinds.all(axis=1)]
         if not len(drawn):
             continue
         shares = _shares(drawn, who, same, [right for _, right in models])
         for number, curve in enumerate(curves):
             false_accepts, true_accepts = curve.accepted(drawn)
             tar, threshold = curve.at_far(false_accepts, true_accepts, targets)
-            eer = _equal_error_rates(false_accepts, true_accepts)
-            auc = _areas(false_accepts, true_accepts)
+            eer = equal_error_rates(false_accepts, true_accepts)
+            auc = areas(false_accepts, true_accepts)
             parts[number].append((shares[number], tar, threshold, eer, auc))
     if not parts[0]:
         raise ValueError(
@@ -253,12 +260,12 @@ def replicate(
 
 
 def replicated_shares(
-    counted: BoolArray, people: IntArray, *, replicates: int = REPLICATES, seed: int = 0
+    counted: BoolArray, people: IntArray, *, replicates: int = REPLICATES
 ) -> FloatArray:
     """The share of the pairs that count, in each replicate of their people."""
     who = np.unique(people, return_inverse=True)[1].reshape(people.shape).astype(np.int64)
     shares = []
-    for drawn in _draws(who, replicates=replicates, seed=seed):
+    for drawn in _draws(who, replicates=replicates, seed=0):
         weights = _weights(drawn, who)
         total = weights.sum(axis=1)
         # Of very few people a draw may hold no pair at all.
@@ -304,26 +311,6 @@ class _SortedPairs:
         return tar, threshold
 
 
-def _equal_error_rates(false_accepts: FloatArray, true_accepts: FloatArray) -> FloatArray:
-    rows = np.arange(len(false_accepts))
-    far = false_accepts / false_accepts[:, -1:]
-    frr = 1.0 - true_accepts / true_accepts[:, -1:]
-    after = np.argmax(far >= frr, axis=1)
-    before = after - 1
-    gap_before = frr[rows, before] - far[rows, before]
-    gap_after = far[rows, after] - frr[rows, after]
-    share = gap_before / (gap_before + gap_after)
-    rates: FloatArray = far[rows, before] + share * (far[rows, after] - far[rows, before])
-    return rates
-
-
-def _areas(false_accepts: FloatArray, true_accepts: FloatArray) -> FloatArray:
-    steps = np.diff(false_accepts, axis=1)
-    doubled = np.einsum("rp,rp->r", steps, true_accepts[:, 1:] + true_accepts[:, :-1])
-    areas: FloatArray = doubled / (2.0 * false_accepts[:, -1] * true_accepts[:, -1])
-    return areas
-
-
 def _shares(
     drawn: FloatArray, who: IntArray, same: BoolArray, right: Sequence[BoolArray]
 ) -> list[FloatArray]:
@@ -343,12 +330,6 @@ def _weights(drawn: FloatArray, who: IntArray) -> FloatArray:
     two = np.flatnonzero(who[:, 0] != who[:, 1])
     weights[:, two] *= np.take(drawn, who[two, 1], axis=1)
     return weights
-
-
-def _with_both_kinds(drawn: FloatArray, who: IntArray, same: BoolArray) -> FloatArray:
-    """The draws with genuine and impostor pairs; of very few people some may lack one kind."""
-    kinds = _weights(drawn, who) @ np.stack([same, ~same], axis=1).astype(np.float64)
-    return drawn[kinds.all(axis=1)]
 
 
 def _draws(who: IntArray, *, replicates: int, seed: int) -> Iterator[FloatArray]:
