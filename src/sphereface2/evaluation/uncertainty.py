@@ -129,27 +129,14 @@ def wider(interval: Interval, other: Interval) -> Interval:
     return replace(interval, low=low, high=high)
 
 
-def rate_of(
-    hits: BoolArray,
-    people: People | None,
-    *,
-    confidence: float = 0.95,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Rate:
+def rate_of(hits: BoolArray, people: People | None) -> Rate:
     """The share of `hits`; `people` (n,) says whose trial each is, None that nobody knows."""
     if people is None:
-        return wilson(int(np.count_nonzero(hits)), hits.size, confidence=confidence)
-    return mean_rate([(hits, people)], confidence=confidence, resamples=resamples, seed=seed)
+        return wilson(int(np.count_nonzero(hits)), hits.size)
+    return mean_rate([(hits, people)])
 
 
-def mean_rate(
-    parts: Sequence[tuple[BoolArray, People]],
-    *,
-    confidence: float = 0.95,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Rate:
+def mean_rate(parts: Sequence[tuple[BoolArray, People]]) -> Rate:
     """The mean of the shares of several parts (the galleries of IJB), each resampled by people.
 
     A person drawn brings all of their trials, so trials of one person are not taken for
@@ -161,16 +148,16 @@ def mean_rate(
     successes = sum(int(np.count_nonzero(hits)) for hits, _ in parts)
     trials = sum(hits.size for hits, _ in parts)
     value = float(np.mean([np.count_nonzero(hits) / hits.size for hits, _ in parts]))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     tables = [_by_person(hits, people) for hits, people in parts]
     if successes in (0, trials):
         # Every resample looks the same, which says nothing; at worst each person is one trial.
         count = sum(len(table) for table in tables)
-        plain = wilson(count if successes else 0, count, confidence=confidence)
+        plain = wilson(count if successes else 0, count)
         interval = replace(plain.interval, method=WILSON_OVER_PEOPLE)
         return Rate(value, successes, trials, interval)
-    drawn = np.mean([_resampled(table, resamples, rng) for table in tables], axis=0)
-    interval = percentiles(drawn, method=OVER_PEOPLE, confidence=confidence)
+    drawn = np.mean([_resampled(table, rng) for table in tables], axis=0)
+    interval = percentiles(drawn, method=OVER_PEOPLE)
     return Rate(value, successes, trials, interval)
 
 
@@ -180,10 +167,10 @@ def _by_person(hits: BoolArray, people: People) -> FloatArray:
     return np.stack([np.bincount(codes, weights=hits), np.bincount(codes)], axis=1)
 
 
-def _resampled(table: FloatArray, resamples: int, rng: np.random.Generator) -> FloatArray:
+def _resampled(table: FloatArray, rng: np.random.Generator) -> FloatArray:
     count = len(table)
-    sums = np.empty((resamples, 2))
-    for number in range(resamples):
+    sums = np.empty((REPLICATES, 2))
+    for number in range(REPLICATES):
         times = np.bincount(rng.integers(0, count, count), minlength=count)
         sums[number] = times @ table
     shares: FloatArray = sums[:, 0] / sums[:, 1]
