@@ -67,8 +67,8 @@ def enroll(
     the same command can be repeated; with --folder it resumes. Exit code 2 if nothing was enrolled.
     """
     from sphereface2.config.yaml_text import parse_mapping
+    from sphereface2.recognition.enrolment import people_of
     from sphereface2.recognition.gate import Gate
-    from sphereface2.recognition.people_folder import enroll_folder, people_of
     from sphereface2.recognition.recognizer import Recognizer
 
     gate = Gate.of(allow=allow or (), limits=limit or ())
@@ -101,8 +101,8 @@ def enroll(
         ]
     else:
         with stoppable(), Watch(console())("enrolling photos") as progress:
-            done = enroll_folder(
-                recognizer, listed, opened, gate=gate, keep_crops=keep_crops, progress=progress
+            done = recognizer.enroll_people(
+                listed, opened, gate=gate, keep_crops=keep_crops, progress=progress
             )
     if json:
         print_json([each.to_mapping() for each in done])

@@ -59,7 +59,7 @@ def identify(
     Exit code 0 whatever the answer is; 2 if a photo has none.
     """
     from sphereface2.evaluation.decision import share_in_words
-    from sphereface2.recognition.identification import faces_of
+    from sphereface2.recognition.answers import faces_of
     from sphereface2.recognition.recognizer import Recognizer
 
     if false_alarms is not None and false_accepts is not None:

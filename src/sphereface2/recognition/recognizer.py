@@ -24,30 +24,26 @@ from sphereface2.galleries.gallery import (
 )
 from sphereface2.galleries.opening import open_gallery
 from sphereface2.models.folder import find_model, load_model, stored_calibration, weights_digest
-from sphereface2.recognition.enrolment import (
-    Enrolment,
-    PhotoOutcome,
-    add_once,
-    as_png,
-    look_at,
-    request_key,
-)
-from sphereface2.recognition.gate import Gate
-from sphereface2.recognition.identification import (
+from sphereface2.progress import Progress
+from sphereface2.recognition.answers import (
     Identification,
     Rule,
+    Verification,
     candidate,
     faces_of,
     share_out,
 )
-from sphereface2.recognition.photos import (
-    FaceFinder,
-    FoundFace,
-    Kind,
-    Photo,
+from sphereface2.recognition.enrolment import (
+    Enrolment,
+    Looked,
+    PhotoOutcome,
+    add_once,
+    as_png,
+    look_at,
 )
+from sphereface2.recognition.gate import Gate
+from sphereface2.recognition.photos import FaceFinder, FoundFace, Kind, Photo
 from sphereface2.recognition.rejection import object_to
-from sphereface2.recognition.verification import Verification
 
 _SCORED = 10  # candidates of a search, at least, that share the probability
 _SHOWN = 5  # of a person's faces, in a picture
@@ -281,42 +277,52 @@ class Recognizer:
             else {}
         )
         looked = look_at(photos, self.finder, gate, there)
-        outcomes = looked.outcomes
-        taken: dict[int, NewPhoto] = {}
-        if looked.faces:
-            rows = self.embed_faces(list(looked.faces.values()))
+        faces = [each.face for each in looked if each.outcome is None and each.face is not None]
+        taken: list[Looked] = []
+        new: list[NewPhoto] = []
+        if faces:
+            rows = self.embed_faces(faces)
             judged = gate.compare(person, rows, gallery, self.calibration)
-            for (number, face), row, reasons in zip(
-                looked.faces.items(), rows, judged, strict=True
-            ):
-                quality = looked.qualities[number]
+            good = (each for each in looked if each.outcome is None)
+            for each, face, row, reasons in zip(good, faces, rows, judged, strict=True):
                 if reasons:
-                    outcomes[number] = PhotoOutcome(face.photo, None, tuple(reasons), quality)
+                    each.refuse(*reasons)
                     continue
-                facts = {**quality.to_mapping(), "digest": looked.digests[number]}
+                assert each.quality is not None
+                facts = {**each.quality.to_mapping(), "digest": each.digest}
                 crop = as_png(face.crop) if keep_crops else b""
-                taken[number] = NewPhoto(row, crop, face.photo, facts)
+                new.append(NewPhoto(row, crop, face.photo, facts))
+                taken.append(each)
         if taken:
-            wanted = [looked.digests[number] for number in taken]
-            ids = add_once(
-                gallery,
-                person,
-                list(taken.values()),
-                metadata=metadata,
-                key=key,
-                own_key=request_key(person, wanted),
-            )
-            for number, photo_id in zip(taken, ids, strict=True):
-                outcomes[number] = PhotoOutcome(
-                    taken[number].source, photo_id, (), looked.qualities[number]
-                )
+            digests = [each.digest for each in taken]
+            ids = add_once(gallery, person, new, metadata=metadata, key=key, digests=digests)
+            for each, photo_id in zip(taken, ids, strict=True):
+                each.outcome = PhotoOutcome(each.photo, photo_id, (), each.quality)
         return Enrolment(
             person,
-            tuple(outcomes[number] for number in range(len(photos))),
+            tuple(each.outcome for each in looked if each.outcome is not None),
             gallery.name,
             self.digest,
             tuple(gate.unchecked(self.calibration)),
         )
+
+    def enroll_people(
+        self,
+        people: Mapping[str, Sequence[Photo]],
+        gallery: Gallery,
+        *,
+        gate: Gate | None = None,
+        keep_crops: bool = True,
+        progress: Progress | None = None,
+    ) -> list[Enrolment]:
+        """Enrol everybody; photos that an earlier, interrupted run has added are passed over."""
+        total = sum(len(photos) for photos in people.values())
+        done: list[Enrolment] = []
+        for person, photos in people.items():
+            done.append(self.enroll(person, photos, gallery, gate=gate, keep_crops=keep_crops))
+            if progress is not None:
+                progress(sum(len(each.photos) for each in done), total)
+        return done
 
     def reject(
         self, photo: Photo, person: str | None, gallery: Gallery, *, key: str | None = None

@@ -26,9 +26,9 @@ from sphereface2.data.sources.image_file import TooManyPixelsError, decode, read
 from sphereface2.evaluation.decision import Answer
 from sphereface2.faces import Face
 from sphereface2.galleries.gallery import KeptPhoto, Negative, Person
+from sphereface2.recognition.answers import Candidate, Identification, Rule, Verification
 from sphereface2.recognition.enrolment import Enrolment, PhotoOutcome, as_png
 from sphereface2.recognition.gate import Gate
-from sphereface2.recognition.identification import Candidate, Identification, Rule
 from sphereface2.recognition.photos import (
     FoundFace,
     Kind,
@@ -39,7 +39,6 @@ from sphereface2.recognition.photos import (
     photo_name,
 )
 from sphereface2.recognition.rejection import Objection
-from sphereface2.recognition.verification import Verification
 from sphereface2.workers import install_command
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from sphereface2.evaluation.decision import share_in_words
 from sphereface2.evaluation.results import ScoreHistogram
 from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.galleries.gallery import KeptPhoto, Person
+from sphereface2.recognition.answers import Rule
 from sphereface2.recognition.enrolment import as_png
 from sphereface2.recognition.gate import Reason
-from sphereface2.recognition.identification import Rule
 from sphereface2.recognition.photos import FoundFace
 from sphereface2.service.bodies import Picture, Pictures, as_list
 
