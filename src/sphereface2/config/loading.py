@@ -10,9 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
-from sphereface2.aliases import other_words
 from sphereface2.config.yaml_text import TEXTS, parse_mapping, parse_yaml, read_yaml_file
-from sphereface2.registry import nearest
+from sphereface2.registry import nearest, other_words
 
 
 @dataclass(frozen=True)

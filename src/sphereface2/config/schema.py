@@ -21,10 +21,9 @@ from pydantic import (
     model_validator,
 )
 
-from sphereface2.aliases import SYNONYMS
 from sphereface2.config.loading import Recipe, named, read_run, recipes
 from sphereface2.config.yaml_text import dump_yaml
-from sphereface2.registry import DataPath, did_you_mean, mistake, near, nearest, shown
+from sphereface2.registry import SYNONYMS, DataPath, did_you_mean, mistake, near, nearest, shown
 
 __all__ = [
     "AverageConfig",

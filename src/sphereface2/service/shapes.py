@@ -15,10 +15,9 @@ from sphereface2.galleries.gallery import KeptPhoto, Person
 from sphereface2.recognition.answers import Rule
 from sphereface2.recognition.enrolment import as_png
 from sphereface2.recognition.gate import Reason
-from sphereface2.recognition.photos import FoundFace
+from sphereface2.recognition.photos import FoundFace, Kind
 from sphereface2.service.bodies import Picture, Pictures, as_list
 
-KindOfPhoto = Literal["auto", "photo", "crop"]
 Choice = Literal["prominent", "largest", "central", "only"]
 
 
@@ -51,7 +50,7 @@ class Asked(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    kind: KindOfPhoto = Field(
+    kind: Kind = Field(
         default="auto",
         description="a photo to find the face in, an aligned crop, or found out for each",
     )

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from sphereface2.progress import Progress
 
+_SHOWN = 5
+
 
 class Images(Protocol):
     """A numbered collection of uint8 RGB pictures of shape (height, width, 3)."""
@@ -38,6 +40,12 @@ class BadImage:
     index: int
     location: str
     reason: str
+
+
+def first_of(bad: Sequence[BadImage]) -> str:
+    """The first bad images with their reasons, for a sentence about all."""
+    shown = ", ".join(f"{each.location} ({each.reason})" for each in bad[:_SHOWN])
+    return f"{shown}, ..." if len(bad) > _SHOWN else shown
 
 
 class Source(Protocol):
