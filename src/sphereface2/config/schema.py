@@ -21,28 +21,9 @@ from pydantic import (
     model_validator,
 )
 
-from sphereface2.config.loading import Recipe, named, read_run, recipes
+from sphereface2.config.loading import named, read_run
 from sphereface2.config.yaml_text import dump_yaml
 from sphereface2.registry import SYNONYMS, DataPath, did_you_mean, mistake, near, nearest, shown
-
-__all__ = [
-    "AverageConfig",
-    "Choice",
-    "EvaluationConfig",
-    "FreezeConfig",
-    "LabelNoiseConfig",
-    "OpenSetConfig",
-    "OptimizerConfig",
-    "PreprocessingConfig",
-    "Recipe",
-    "RunConfig",
-    "ScheduleConfig",
-    "TrainingConfig",
-    "config_from_mapping",
-    "dump_config",
-    "load_config",
-    "recipes",
-]
 
 # What checks the options of a choice. These rooms come later in the line and load torch, so they
 # are named here and imported when a config is read. Images and sets are checked where they are

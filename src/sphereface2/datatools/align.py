@@ -18,8 +18,8 @@ import numpy as np
 
 from sphereface2.data.sources.folder import find_images
 from sphereface2.data.sources.image_file import IMAGE_SUFFIXES, read_file, to_pixels
-from sphereface2.faces import CHOICES, DETECTORS, Detector, Face, align_face, find_faces
-from sphereface2.faces.face import FIRST_LOOK
+from sphereface2.faces import DETECTORS
+from sphereface2.faces.face import CHOICES, FIRST_LOOK, Detector, Face, align_face, find_faces
 from sphereface2.files import (
     JsonLines,
     file_lock,

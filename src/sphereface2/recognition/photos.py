@@ -12,8 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.sources.image_file import MAX_PIXELS, MIN_SIDE, read_photo
-from sphereface2.faces import CHOICES, DETECTORS, Detector, Face, align_face, find_faces
-from sphereface2.faces.face import TEMPLATE, TEMPLATE_SIZE, similarity_transform
+from sphereface2.faces import DETECTORS
+from sphereface2.faces.face import (
+    CHOICES,
+    TEMPLATE,
+    TEMPLATE_SIZE,
+    Detector,
+    Face,
+    align_face,
+    find_faces,
+    similarity_transform,
+)
 from sphereface2.files import printable
 from sphereface2.registry import build, look_up
 

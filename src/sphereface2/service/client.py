@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from sphereface2.data.sources.image_file import TooManyPixelsError, decode, read_file
 from sphereface2.evaluation.decision import Answer
-from sphereface2.faces import Face
+from sphereface2.faces.face import Face
 from sphereface2.galleries.gallery import KeptPhoto, Negative, Person
 from sphereface2.recognition.answers import Candidate, Identification, Rule, Verification
 from sphereface2.recognition.enrolment import Enrolment, PhotoOutcome, as_png
