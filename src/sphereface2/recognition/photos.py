@@ -179,6 +179,12 @@ def is_aligned(face: Face, width: int, height: int) -> bool:
     return float(np.hypot(away[:, 0], away[:, 1]).mean()) < _NEAR * width
 
 
+def require_list(photos: Sequence[Photo]) -> None:
+    """Refuse a single path in the place of a list: its letters are not photos."""
+    if isinstance(photos, str | Path):
+        raise ValueError(f"photos must be a list; give a single one as ['{photos}']")
+
+
 def photo_name(photo: Photo, number: int) -> str:
     """The path of a photo as text, or "photo 2" for the second of those that have none."""
     if isinstance(photo, FoundFace):

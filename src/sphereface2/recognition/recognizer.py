@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.evaluation.calibration import Calibration
-from sphereface2.evaluation.decision import decide
+from sphereface2.evaluation.decision import Answer, decide
 from sphereface2.faces.face import TEMPLATE_SIZE
 from sphereface2.galleries.gallery import (
     Gallery,
@@ -42,7 +42,7 @@ from sphereface2.recognition.enrolment import (
     look_at,
 )
 from sphereface2.recognition.gate import Gate
-from sphereface2.recognition.photos import FaceFinder, FoundFace, Kind, Photo
+from sphereface2.recognition.photos import FaceFinder, FoundFace, Kind, Photo, require_list
 from sphereface2.recognition.rejection import object_to
 
 _SCORED = 10  # candidates of a search, at least, that share the probability
@@ -94,8 +94,7 @@ class Recognizer:
 
     def find(self, photos: Sequence[Photo]) -> list[FoundFace]:
         """The face of each photo; a ValueError or FileNotFoundError for one that has none."""
-        if isinstance(photos, str | Path):
-            raise ValueError(f"photos must be a list; give a single one as ['{photos}']")
+        require_list(photos)
         return [self.finder.find(photo, number=n) for n, photo in enumerate(photos, start=1)]
 
     def embed(self, photos: Sequence[Photo]) -> NDArray[np.float32]:
@@ -132,12 +131,17 @@ class Recognizer:
             raise ValueError("there is no photo of the person to compare with")
         found = self.find([photo, *known])
         embeddings = self.embed_faces(found)
-        scores = np.clip(embeddings[1:] @ embeddings[0], -1.0, 1.0)
-        answer = decide(
-            float(scores.mean()), self.calibration, false_accepts=false_accepts, prior=prior
-        )
-        each = tuple(float(score) for score in scores)
-        return Verification(answer, each, found[0], tuple(found[1:]), self.digest)
+        answer, scores = self._judge(embeddings[1:] @ embeddings[0], false_accepts, prior)
+        return Verification(answer, scores, found[0], tuple(found[1:]), self.digest)
+
+    def _judge(
+        self, cosines: NDArray[np.float32], false_accepts: float | None, prior: float | None
+    ) -> tuple[Answer, tuple[float, ...]]:
+        """The answer for the mean of some cosines, and these."""
+        scores = np.clip(cosines, -1.0, 1.0)
+        mean = float(scores.mean())
+        answer = decide(mean, self.calibration, false_accepts=false_accepts, prior=prior)
+        return answer, tuple(float(score) for score in scores)
 
     # With people who are enrolled.
 
@@ -182,10 +186,7 @@ class Recognizer:
         (found,) = self.find([photo])
         (embedding,) = self.embed_faces([found])
         cosines = gallery.embeddings([each.id for each in kept]) @ embedding
-        scores = tuple(float(each) for each in np.clip(cosines, -1.0, 1.0))
-        answer = decide(
-            float(np.mean(scores)), self.calibration, false_accepts=false_accepts, prior=prior
-        )
+        answer, scores = self._judge(cosines, false_accepts, prior)
         return Verification(
             answer,
             scores,
@@ -264,8 +265,7 @@ class Recognizer:
 
         A photo of the person that is there already, by the bytes of its file, is not added again.
         """
-        if isinstance(photos, str | Path):
-            raise ValueError(f"photos must be a list; give a single one as ['{photos}']")
+        require_list(photos)
         if not photos:
             raise ValueError("there is no photo to enrol")
         self._require_own(gallery)

@@ -36,6 +36,7 @@ from sphereface2.recognition.photos import (
     SeveralFacesError,
     as_array,
     photo_name,
+    require_list,
 )
 from sphereface2.recognition.rejection import Objection
 from sphereface2.workers import install_command
@@ -188,8 +189,7 @@ class Client:
 
     def embed(self, photos: Sequence[Photo]) -> NDArray[np.float32]:
         """Unit embeddings (N, D) of N photos."""
-        if isinstance(photos, str | Path):
-            raise ValueError(f"photos must be a list; give a single one as ['{photos}']")
+        require_list(photos)
         files = [("photos", photo) for photo in photos]
         answer = self._send("/v1/embed", files, params={"encoding": "base64"})
         flat = np.frombuffer(base64.b64decode(answer["embeddings"]), "<f4")
@@ -265,8 +265,7 @@ class Client:
         key: str | None = None,
     ) -> Enrolment:
         """Add photos to a person, who is made if new; those that the gate lets through."""
-        if isinstance(photos, str | Path):
-            raise ValueError(f"photos must be a list; give a single one as ['{photos}']")
+        require_list(photos)
         allow, limits = _gate_in_words(gate or Gate())
         options = {
             "name": person,

@@ -23,7 +23,7 @@ from sphereface2.evaluation.embedding_files import SavedEmbeddings
 from sphereface2.files import JsonLines, file_lock, on_full_disk, printable, written_elsewhere
 from sphereface2.models.unit_rows import Float32, absent_rows, fold_mirror, unit_rows
 from sphereface2.progress import Progress
-from sphereface2.recognition.photos import FaceFinder, FoundFace
+from sphereface2.recognition.photos import FaceFinder
 from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.workers import LostWorkerError, in_processes, one_opencv_thread
 
@@ -367,22 +367,14 @@ class PhotoFaces:
         found.sort(key=lambda each: () if each.face is None else each.face.box)
         faces: list[Found] = []
         for each in found:
-            where = None if each.face is None or each.aligned else each.face
-            box = None if where is None else _rounded(where.box)
-            score = None if where is None else round(where.score, 4)
-            faces.append((box, score, _jpeg(each)))
+            crop = cv2.cvtColor(fit_within(each.crop, _CROP_SIDE), cv2.COLOR_RGB2BGR)
+            _, jpeg = cv2.imencode(".jpg", crop, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
+            box = score = None
+            if each.face is not None and not each.aligned:
+                left, top, right, bottom = (round(side, 1) for side in each.face.box)
+                box, score = (left, top, right, bottom), round(each.face.score, 4)
+            faces.append((box, score, jpeg.tobytes()))
         return FoundPhoto(photo, stamp, faces, [each.crop for each in found])
-
-
-def _rounded(box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
-    left, top, right, bottom = (round(side, 1) for side in box)
-    return left, top, right, bottom
-
-
-def _jpeg(found: FoundFace) -> bytes:
-    crop = cv2.cvtColor(fit_within(found.crop, _CROP_SIDE), cv2.COLOR_RGB2BGR)
-    _, encoded = cv2.imencode(".jpg", crop, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
-    return encoded.tobytes()
 
 
 def _stamp(path: Path) -> Stamp:
