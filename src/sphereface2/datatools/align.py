@@ -75,11 +75,12 @@ def align_folder(
     run with the same settings has finished are not looked at again, except those that it could not
     read.
     """
-    _check(source, target, size=size, choose=choose, image_format=image_format, workers=workers)
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
     aligner = PhotoAligner(
         source, target, detector, dict(options or {}), size, choose, image_format
     )
-    aligner.build_detector()  # what it lacks is said before anything is written
+    aligner.check()
     found = find_images(source)
     photos = found.names
     if not photos and not found.unread:
@@ -87,17 +88,9 @@ def align_folder(
             f"no photos in {printable(source)}: no file there begins as an image does or "
             f"ends in {', '.join(IMAGE_SUFFIXES)}"
         )
-    settings = {
-        "source": str(source.resolve()),
-        "detector": detector,
-        "options": aligner.options,
-        "size": size,
-        "choose": choose,
-        "format": image_format,
-    }
     start = time.perf_counter()
     full_disk = on_full_disk(target, kept="the crops that are there stay")
-    with full_disk, AlignJournal(target, settings) as journal:
+    with full_disk, AlignJournal(target, aligner.settings()) as journal:
         tasks = _tasks(photos, journal.outcomes, target, ending=image_format)
         done = len(photos) - len(tasks)
         if progress is not None:
@@ -135,28 +128,6 @@ def align_folder(
         new=len(tasks) + len(found.unread),
         seconds=time.perf_counter() - start,
     )
-
-
-def _check(
-    source: Path, target: Path, *, size: int, choose: str, image_format: str, workers: int
-) -> None:
-    if not source.is_dir():
-        kind = "is not a folder" if source.exists() else "does not exist"
-        raise FileNotFoundError(f"{printable(source)} {kind}; give the folder with the photos")
-    if target.exists() and not target.is_dir():
-        raise ValueError(f"{printable(target)} is not a folder; give a folder for the crops")
-    inside = target.resolve()
-    if source.resolve() in (inside, *inside.parents):
-        raise ValueError(
-            f"{printable(target)} lies in the folder of the photos, which would be aligned again "
-            "with them; give a folder outside"
-        )
-    look_up("choice", CHOICES, choose)
-    look_up("format", ENCODINGS, image_format)
-    if not 16 <= size <= LARGEST_CROP:
-        raise ValueError(f"size must be from 16 to {LARGEST_CROP} pixels, got {size}")
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
 
 
 def _tasks(
@@ -357,13 +328,43 @@ class PhotoAligner:
     choose: str
     image_format: str
 
-    def build_detector(self) -> Detector:
-        """The detector, or a sentence about what it lacks."""
+    def check(self) -> None:
+        """Say what cannot be done before anything is written."""
+        source, target = self.source, self.target
+        if not source.is_dir():
+            kind = "is not a folder" if source.exists() else "does not exist"
+            raise FileNotFoundError(f"{printable(source)} {kind}; give the folder with the photos")
+        if target.exists() and not target.is_dir():
+            raise ValueError(f"{printable(target)} is not a folder; give a folder for the crops")
+        inside = target.resolve()
+        if source.resolve() in (inside, *inside.parents):
+            raise ValueError(
+                f"{printable(target)} lies in the folder of the photos, which would be aligned "
+                "again with them; give a folder outside"
+            )
+        look_up("choice", CHOICES, self.choose)
+        look_up("format", ENCODINGS, self.image_format)
+        if not 16 <= self.size <= LARGEST_CROP:
+            raise ValueError(f"size must be from 16 to {LARGEST_CROP} pixels, got {self.size}")
+        self._build_detector()
+
+    def settings(self) -> dict[str, Any]:
+        """What all crops of a folder have in common."""
+        return {
+            "source": str(self.source.resolve()),
+            "detector": self.detector,
+            "options": self.options,
+            "size": self.size,
+            "choose": self.choose,
+            "format": self.image_format,
+        }
+
+    def _build_detector(self) -> Detector:
         return build("detector", DETECTORS, self.detector, **self.options)
 
     @cached_property
     def _detector(self) -> Detector:
-        return self.build_detector()
+        return self._build_detector()
 
     def __call__(self, task: Task) -> Outcome:
         """What becomes of a photo; an OSError if its crop cannot be written."""

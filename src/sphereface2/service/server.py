@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -32,12 +31,8 @@ _KEEP_ALIVE = 30  # seconds between two requests of a connection
 _GRACE = 10.0  # seconds beyond a request's own time, until a stopping service gives up on it
 
 
-def _announce(address: str) -> None:
-    print(address, flush=True)  # into a pipe, too, before the first request
-
-
-def serve(settings: Settings, *, announce: Callable[[str], None] = _announce) -> None:
-    """Serve until SIGTERM or Ctrl-C, which finish what was accepted."""
+def serve(settings: Settings) -> None:
+    """Say the address, and serve until SIGTERM or Ctrl-C, which finish what was accepted."""
     keys = read_keys(settings.keys)
     if not keys and not settings.on_loopback:
         raise ValueError(
@@ -51,7 +46,7 @@ def serve(settings: Settings, *, announce: Callable[[str], None] = _announce) ->
         address = f"http://{host}:{listener.getsockname()[1]}"
         if settings.workers == 1:
             app = build_app(settings, keys, recognizer=recognizer)
-            announce(address)
+            print(address, flush=True)  # into a pipe, too, before the first request
             # uvicorn passes SIGTERM on when all is finished, and Python's own way is to die of it.
             signal.signal(signal.SIGTERM, _ended)
             uvicorn.Server(configure(settings, app)).run(sockets=[listener])
@@ -61,7 +56,7 @@ def serve(settings: Settings, *, announce: Callable[[str], None] = _announce) ->
             os.environ[FOLDER_VARIABLE] = str(folder)
             os.environ[SETTINGS_VARIABLE] = settings.to_json()
             config = configure(settings, f"{__name__}:_app_of_a_worker")
-            announce(address)
+            print(address, flush=True)
             Multiprocess(config, sockets=[listener]).run()
 
 
