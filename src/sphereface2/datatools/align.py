@@ -29,7 +29,7 @@ from sphereface2.files import (
     write_atomically,
     written_elsewhere,
 )
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 from sphereface2.registry import build, look_up
 from sphereface2.workers import LostWorkerError, in_processes, one_opencv_thread
 
@@ -65,7 +65,7 @@ def align_folder(
     choose: str = "prominent",
     image_format: str = "jpg",
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> Aligned:
     """Write the aligned face of every photo below `source` to the same place below `target`.
 
@@ -93,8 +93,7 @@ def align_folder(
     with full_disk, AlignJournal(target, aligner.settings()) as journal:
         tasks = _tasks(photos, journal.outcomes, target, ending=image_format)
         done = len(photos) - len(tasks)
-        if progress is not None:
-            progress(done, len(photos))
+        progress(done, len(photos))
         results = in_processes(
             aligner, tasks, workers=min(workers, len(tasks)), start=one_opencv_thread
         )
@@ -103,8 +102,7 @@ def align_folder(
                 for _, outcome in results:
                     journal.add(outcome)
                     done += 1
-                    if progress is not None:
-                        progress(done, len(photos))
+                    progress(done, len(photos))
         except LostWorkerError as error:
             photo, _ = cast(Task, error.task)
             raise OSError(

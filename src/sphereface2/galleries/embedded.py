@@ -44,8 +44,7 @@ from sphereface2.galleries.gallery import (
     now,
     plain_source,
 )
-from sphereface2.galleries.nearest import NOBODY, Owners, nearest_people
-from sphereface2.galleries.parts_file import PartsFile
+from sphereface2.galleries.parts_file import NOBODY, Owners, PartsFile, nearest_people
 from sphereface2.galleries.sql import SqlGallery
 from sphereface2.registry import did_you_mean, near
 

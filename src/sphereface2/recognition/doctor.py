@@ -20,7 +20,7 @@ from sphereface2.evaluation.decision import (
     threshold_for,
 )
 from sphereface2.galleries.gallery import Embeddings, Gallery, KeptPhoto
-from sphereface2.progress import Progress, counted
+from sphereface2.progress import Progress, counted, unseen
 from sphereface2.recognition.gate import Gate, Quality, outliers, sharpness
 from sphereface2.recognition.recognizer import SAME_PHOTO
 
@@ -68,7 +68,7 @@ def examine(
     url: str,
     collection: str = "default",
     gate: Gate | None = None,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> Diagnosis:
     """Look at all people of a gallery, by the limits of an enrolment.
 
@@ -98,8 +98,7 @@ def examine(
                 crops += bool(crop)
                 findings += _by_itself(photo, crop, gate, where)
             findings += _unlike(kept, rows, gate, calibration, where)
-        if progress is not None:
-            progress(number + 1, len(people))
+        progress(number + 1, len(people))
     if calibration is not None and gate.same_as_another is not None and len(named) > 1:
         rate = resolvable(calibration, false_accepts_for(gate.same_as_another, len(named)))
         limit = threshold_for(calibration, rate)

@@ -16,7 +16,7 @@ import numpy as np
 from sphereface2.data.sources.image_file import decode
 from sphereface2.files import replacing, require_writable
 from sphereface2.galleries.gallery import Gallery, KeptPhoto, NewPhoto, knows
-from sphereface2.progress import Progress, counted
+from sphereface2.progress import Progress, counted, unseen
 from sphereface2.recognition.photos import FoundFace
 from sphereface2.recognition.recognizer import Recognizer
 
@@ -65,7 +65,7 @@ class Migration:
 
 
 def migrate(
-    old: Gallery, new: Gallery, recognizer: Recognizer, *, progress: Progress | None = None
+    old: Gallery, new: Gallery, recognizer: Recognizer, *, progress: Progress = unseen
 ) -> Migration:
     """Embed all people of a gallery by another model, from the crops that were kept.
 
@@ -102,8 +102,7 @@ def migrate(
         done += len(kept)
         if more := len(kept) - without.get(person.name, 0):
             wanted[person.name] = more
-        if progress is not None:
-            progress(done, total)
+        progress(done, total)
     for name, count in wanted.items():
         moved = [photo for photo in new.photos(name) if _MIGRATED in photo.facts]
         if len(moved) != count:
@@ -160,7 +159,7 @@ def merge(gallery: Gallery, person: str, into: str) -> int:
 COLUMNS = ("photo", "person", "source", "added", "crop", "facts", "metadata")
 
 
-def export(gallery: Gallery, folder: Path, *, progress: Progress | None = None) -> int:
+def export(gallery: Gallery, folder: Path, *, progress: Progress = unseen) -> int:
     """Write embeddings.npz, people.csv and crops/ into a new folder; how many photos.
 
     `embeddings.npz` has the rows of `people.csv` in its order, and is read by `evaluation.
@@ -188,8 +187,7 @@ def export(gallery: Gallery, folder: Path, *, progress: Progress | None = None) 
             writer.writerow(
                 [photo.id, photo.person, photo.source, photo.added, name, facts, metadata]
             )
-            if progress is not None:
-                progress(number + 1, len(kept))
+            progress(number + 1, len(kept))
         (made / "people.csv").write_text(table.getvalue(), encoding="utf-8", newline="")
         rows = gallery.embeddings([photo.id for photo in kept])
         np.savez(

@@ -24,7 +24,7 @@ from sphereface2.galleries.gallery import (
 )
 from sphereface2.galleries.opening import open_gallery
 from sphereface2.models.folder import find_model, load_model, stored_calibration, weights_digest
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 from sphereface2.recognition.answers import (
     Identification,
     Rule,
@@ -313,15 +313,14 @@ class Recognizer:
         *,
         gate: Gate | None = None,
         keep_crops: bool = True,
-        progress: Progress | None = None,
+        progress: Progress = unseen,
     ) -> list[Enrolment]:
         """Enrol everybody; photos that an earlier, interrupted run has added are passed over."""
         total = sum(len(photos) for photos in people.values())
         done: list[Enrolment] = []
         for person, photos in people.items():
             done.append(self.enroll(person, photos, gallery, gate=gate, keep_crops=keep_crops))
-            if progress is not None:
-                progress(sum(len(each.photos) for each in done), total)
+            progress(sum(len(each.photos) for each in done), total)
         return done
 
     def reject(

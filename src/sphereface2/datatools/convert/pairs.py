@@ -117,7 +117,7 @@ def _write_bin(
     pairs: NDArray[np.int64],
     same: NDArray[np.bool_],
     work: Conversion,
-    progress: Progress | None,
+    progress: Progress,
 ) -> Written:
     made, part = work.path / "set.bin", work.path / "set.bin.part"
     order = pairs.ravel().tolist()
@@ -167,7 +167,7 @@ def _write_folder(
     same: NDArray[np.bool_],
     people: NDArray[np.int64] | None,
     work: Conversion,
-    progress: Progress | None,
+    progress: Progress,
 ) -> Written:
     """images/000012.jpg and so on (in a folder for each person where people are known)."""
     made = work.path / "images"

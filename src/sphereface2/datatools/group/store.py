@@ -22,7 +22,7 @@ from sphereface2.data.transforms import fit_within
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
 from sphereface2.files import JsonLines, file_lock, on_full_disk, printable, written_elsewhere
 from sphereface2.models.unit_rows import Float32, absent_rows, fold_mirror, unit_rows
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 from sphereface2.recognition.photos import FaceFinder
 from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.workers import LostWorkerError, in_processes, one_opencv_thread
@@ -207,7 +207,7 @@ class FaceStore:
         finder: FaceFinder,
         *,
         workers: int = 1,
-        progress: Progress | None = None,
+        progress: Progress = unseen,
     ) -> list[str]:
         """Find and embed the faces of all photos below `source` that are new; all photos there.
 
@@ -226,8 +226,7 @@ class FaceStore:
             )
         open_names = [name for name in names if not self._is_done(source, name)]
         done = len(names) - len(open_names)
-        if progress is not None:
-            progress(done, len(names))
+        progress(done, len(names))
         if not open_names:
             return names
         look = PhotoFaces(source, finder)
@@ -243,8 +242,7 @@ class FaceStore:
                     done += 1
                     if sum(len(each.crops) for each in waiting) >= BATCH:
                         self._embed(waiting, recognizer)
-                    if progress is not None:
-                        progress(done, len(names))
+                    progress(done, len(names))
                 self._embed(waiting, recognizer)
         except LostWorkerError as error:
             raise OSError(
@@ -271,7 +269,7 @@ class FaceStore:
 
     # -- saved embeddings --------------------------------------------------------------------------
 
-    def take(self, saved: SavedEmbeddings, *, progress: Progress | None = None) -> list[str]:
+    def take(self, saved: SavedEmbeddings, *, progress: Progress = unseen) -> list[str]:
         """Take over saved embeddings, whose names are the photos; all names.
 
         A name that stands several times is a photo of several faces. Names whose embeddings have
@@ -296,8 +294,7 @@ class FaceStore:
             if len(waiting) == _ROWS or done == len(order):
                 self._take(waiting, rows, saved)
                 waiting.clear()
-                if progress is not None:
-                    progress(done, len(order))
+                progress(done, len(order))
         return order
 
     def _take(

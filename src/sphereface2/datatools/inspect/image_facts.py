@@ -17,7 +17,7 @@ from sphereface2.data.sources.image_file import to_pixels
 from sphereface2.data.sources.source import BadImage
 from sphereface2.data.transforms import resize
 from sphereface2.datatools.inspect.faces import FaceAverage, redness
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 from sphereface2.workers import in_threads
 
 _CHUNK = 128
@@ -48,9 +48,7 @@ class ImageFacts:
     average: FaceAverage
 
 
-def examine(
-    source: EncodedImages, *, workers: int = 1, progress: Progress | None = None
-) -> ImageFacts:
+def examine(source: EncodedImages, *, workers: int = 1, progress: Progress = unseen) -> ImageFacts:
     """Read and decode every image once, in `workers` threads; no image is kept."""
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
@@ -70,8 +68,7 @@ def examine(
         for numbers, (found, average) in done:
             bad += found
             facts.average.merge(average)
-            if progress is not None:
-                progress(numbers.stop, count)
+            progress(numbers.stop, count)
     return replace(facts, bad=tuple(bad))
 
 
