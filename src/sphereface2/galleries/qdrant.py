@@ -98,27 +98,27 @@ class QdrantGallery:
     @classmethod
     def create(cls, url: str, collection: str, model: str, dim: int) -> None:
         place = Place.of(url)
-        with _sentences(place):
+        state = {
+            "kind": "state",
+            "format": _FORMAT,
+            "model": model,
+            "dim": dim,
+            "identity": str(uuid.uuid4()),
+        }
+        with _sentences(place), ExitStack() as held:
             folder = None
             if place.scheme == "qdrant+edge":
                 assert place.folder is not None
                 folder = place.folder / collection
                 EdgePoints.create(folder, dim, place.options)
             else:
-                with connected(place) as client:
-                    ClientPoints.create(client, PREFIX + collection, dim, place.options)
-            with _points(place, collection) as points:
-                points.index()
-                state = {
-                    "kind": "state",
-                    "format": _FORMAT,
-                    "model": model,
-                    "dim": dim,
-                    "identity": str(uuid.uuid4()),
-                }
-                points.put([Point(_STATE, state)])
-            if folder is not None:
-                (folder / "complete").touch()
+                client = held.enter_context(connected(place))
+                ClientPoints.create(client, PREFIX + collection, dim, place.options)
+            points = held.enter_context(_points(place, collection))
+            points.index()
+            points.put([Point(_STATE, state)])
+        if folder is not None:
+            (folder / "complete").touch()
 
     @classmethod
     def collections(cls, url: str) -> list[str]:

@@ -30,7 +30,7 @@ REPORT = "inspection.json"
 
 
 @dataclass(frozen=True, eq=False)
-class Inspector:
+class LabelJudge:
     """What labels are judged by: a model, or embeddings that were saved; and how strictly.
 
     false_alarms: the share of the suspects that may be labelled rightly; threshold: instead, the
@@ -54,7 +54,7 @@ def inspect_data(
     *,
     title: str,
     root: Path | None = None,
-    judge: Inspector | None = None,
+    judge: LabelJudge | None = None,
     workers: int = 1,
     watch: Watch = unwatched,
 ) -> tuple[Inspected, ImageFacts]:
@@ -62,7 +62,7 @@ def inspect_data(
 
     root: where the paths of a list start from, for the list of images that are not suspect
     """
-    judge = judge or Inspector()
+    judge = judge or LabelJudge()
     with watch("looking at the images") as progress:
         facts = examine(source, workers=workers, progress=progress)
     with watch("comparing copies") as progress:
@@ -78,7 +78,7 @@ def inspect_data(
 
 
 def _vectors(
-    source: EncodedImages, facts: ImageFacts, folder: Path, judge: Inspector
+    source: EncodedImages, facts: ImageFacts, folder: Path, judge: LabelJudge
 ) -> Vectors | None:
     """The embeddings of the readable images, in their order."""
     numbers = np.flatnonzero(facts.readable)
@@ -117,7 +117,7 @@ def embedding_key(model: Path, digests: npt.NDArray[np.uint64]) -> str:
 
 
 def _judge_labels(
-    source: EncodedImages, facts: ImageFacts, vectors: Vectors, judge: Inspector, watch: Watch
+    source: EncodedImages, facts: ImageFacts, vectors: Vectors, judge: LabelJudge, watch: Watch
 ) -> MislabelledResult:
     numbers = np.flatnonzero(facts.readable)
     with watch("judging the labels") as progress:
