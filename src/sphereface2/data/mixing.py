@@ -22,6 +22,7 @@ from sphereface2.data.sources.source import (
     Source,
     bad_images,
     exclude,
+    layer_of,
     notes_on,
     suits_processes,
 )
@@ -262,15 +263,12 @@ def build_training_source(config: RunConfig) -> Source:
 
 def set_aside_of(source: Source) -> SetAside | None:
     """The people whom a training source leaves out, if there are any."""
-    while isinstance(source, WithStrangers | NoisyLabels):
-        source = source.source
-    return source if isinstance(source, SetAside) else None
+    return layer_of(source, SetAside)
 
 
 def noise_of(source: Source) -> NoisyLabels | None:
     """The noise in the labels of a training source, if there is any."""
-    labelled = source.source if isinstance(source, WithStrangers) else source
-    return labelled if isinstance(labelled, NoisyLabels) else None
+    return layer_of(source, NoisyLabels)
 
 
 def _require_two_people(source: Source, data: Choice) -> None:
