@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -26,6 +24,7 @@ from sphereface2.data.sources.source import (
     notes_on,
     suits_processes,
 )
+from sphereface2.files import csv_text
 from sphereface2.progress import Progress
 from sphereface2.registry import build, resolve_options
 
@@ -80,15 +79,12 @@ class NoisyLabels(DerivedSource):
 
         With `resample` some of them have drawn their true label.
         """
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["index", "name", "true_label", "given_label"])
         name = getattr(self.source, "name", lambda index: "")
-        writer.writerows(
+        rows = (
             (index, name(index), self.true_labels[index], self.labels[index])
             for index in self.drawn.tolist()
         )
-        return text.getvalue()
+        return csv_text(["index", "name", "true_label", "given_label"], rows)
 
 
 def flipped(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +15,12 @@ import cv2
 import numpy as np
 
 from sphereface2.data.sources.folder import find_images
-from sphereface2.data.sources.image_file import IMAGE_SUFFIXES, read_file, to_pixels
+from sphereface2.data.sources.image_file import IMAGE_SUFFIXES, encode, read_file, to_pixels
 from sphereface2.faces import DETECTORS
 from sphereface2.faces.face import CHOICES, FIRST_LOOK, Detector, Face, align_face, find_faces
 from sphereface2.files import (
     JsonLines,
+    csv_text,
     file_lock,
     on_full_disk,
     printable,
@@ -277,9 +276,7 @@ class AlignJournal:
 def write_reports(target: Path, outcomes: Iterable[Outcome]) -> None:
     """faces.csv, no_face.txt and unreadable.txt of the target, in the order of the photos."""
     in_order = sorted(outcomes, key=lambda outcome: outcome.photo)
-    table = io.StringIO(newline="")
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    rows: list[list[Any]] = []
     no_face, unreadable = [], []
     for each in in_order:
         for number, face in enumerate(each.faces):
@@ -287,7 +284,7 @@ def write_reports(target: Path, outcomes: Iterable[Outcome]) -> None:
             places = [*face.box, *face.landmarks.ravel().tolist()]
             numbers = [f"{face.score:.4f}", *(f"{place:.2f}" for place in places)]
             found = [each.crop if taken else "", len(each.faces), int(taken), each.look]
-            writer.writerow([each.photo, *found, *numbers])
+            rows.append([each.photo, *found, *numbers])
         if each.crop is not None:
             continue
         if each.reason is None:
@@ -297,7 +294,7 @@ def write_reports(target: Path, outcomes: Iterable[Outcome]) -> None:
     for name, text in (
         ("no_face.txt", "".join(f"{line}\n" for line in no_face)),
         ("unreadable.txt", "".join(f"{line}\n" for line in unreadable)),
-        ("faces.csv", table.getvalue()),
+        ("faces.csv", csv_text(_COLUMNS, rows)),
     ):
         write_atomically(target / name, text)
 
@@ -311,7 +308,7 @@ def _one_line(name: str) -> str:
 Task = tuple[str, str]
 """A photo below the source, and the name of its crop below the target."""
 
-ENCODINGS: dict[str, list[int]] = {"jpg": [cv2.IMWRITE_JPEG_QUALITY, 95], "png": []}
+QUALITIES = {"jpg": 95, "png": None}
 
 
 @dataclass(frozen=True)
@@ -341,7 +338,7 @@ class PhotoAligner:
                 "again with them; give a folder outside"
             )
         look_up("choice", CHOICES, self.choose)
-        look_up("format", ENCODINGS, self.image_format)
+        look_up("format", QUALITIES, self.image_format)
         if not 16 <= self.size <= LARGEST_CROP:
             raise ValueError(f"size must be from 16 to {LARGEST_CROP} pixels, got {self.size}")
         self._build_detector()
@@ -379,12 +376,11 @@ class PhotoAligner:
         except (ValueError, OSError, MemoryError, cv2.error) as error:
             # One photo of a million must not end the work; it is reported with the others.
             return Outcome(photo, reason=" ".join(str(error).split()) or type(error).__name__)
-        bgr = cv2.cvtColor(aligned, cv2.COLOR_RGB2BGR)
-        _, encoded = cv2.imencode(f".{self.image_format}", bgr, ENCODINGS[self.image_format])
+        encoded = encode(aligned, f".{self.image_format}", quality=QUALITIES[self.image_format])
         place = self.target / crop
         partial = self.target / WORK_FOLDER / f"{os.getpid()}.part"
         try:
-            write_atomically(place, encoded.tobytes(), by=partial, durable=False)
+            write_atomically(place, encoded, by=partial, durable=False)
         except OSError as error:
             raise OSError(error.errno, error.strerror, printable(place)) from None
         return Outcome(photo, crop, tuple(faces), taken=faces.index(face), look=look)

@@ -8,10 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
-from numpy.typing import NDArray
-
 from sphereface2.data.sources.folder import find_images
 from sphereface2.data.sources.image_file import read_file
 from sphereface2.files import printable
@@ -193,8 +189,3 @@ def add_once(
         return ids
     # The request was made before and its photos were removed since.
     return gallery.add(person, photos, metadata=metadata)
-
-
-def as_png(crop: NDArray[np.uint8]) -> bytes:
-    """An RGB crop as a gallery keeps it and as it travels."""
-    return bytes(cv2.imencode(".png", crop[..., ::-1])[1].tobytes())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sphereface2.data.sources.image_file import decode
-from sphereface2.files import replacing, require_writable
+from sphereface2.files import csv_text, replacing, require_writable
 from sphereface2.galleries.gallery import Gallery, KeptPhoto, NewPhoto, knows
 from sphereface2.progress import Progress, counted, unseen
 from sphereface2.recognition.photos import FoundFace
@@ -171,9 +169,7 @@ def export(gallery: Gallery, folder: Path, *, progress: Progress = unseen) -> in
     people = {person.name: person for person in gallery.people()}
     with replacing(folder) as made:
         (made / "crops").mkdir(parents=True)
-        table = io.StringIO(newline="")
-        writer = csv.writer(table)
-        writer.writerow(COLUMNS)
+        rows = []
         kept = gallery.photos()
         for number, photo in enumerate(kept):
             crop = gallery.crop(photo.id)
@@ -184,15 +180,13 @@ def export(gallery: Gallery, folder: Path, *, progress: Progress = unseen) -> in
                 json.dumps(dict(each), ensure_ascii=False)
                 for each in (photo.facts, people[photo.person].metadata)
             )
-            writer.writerow(
-                [photo.id, photo.person, photo.source, photo.added, name, facts, metadata]
-            )
+            rows.append([photo.id, photo.person, photo.source, photo.added, name, facts, metadata])
             progress(number + 1, len(kept))
-        (made / "people.csv").write_text(table.getvalue(), encoding="utf-8", newline="")
-        rows = gallery.embeddings([photo.id for photo in kept])
+        table = csv_text(COLUMNS, rows, end="\r\n")
+        (made / "people.csv").write_text(table, encoding="utf-8", newline="")
         np.savez(
             made / "embeddings.npz",
-            embeddings=rows,
+            embeddings=gallery.embeddings([photo.id for photo in kept]),
             names=np.array([photo.id for photo in kept], dtype=np.str_),
             people=np.array([photo.person for photo in kept], dtype=np.str_),
             model=np.array(gallery.model),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sphereface2.data.sources.image_file import encode
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.decision import Answer, decide
 from sphereface2.faces.face import TEMPLATE_SIZE
@@ -38,7 +39,6 @@ from sphereface2.recognition.enrolment import (
     Looked,
     PhotoOutcome,
     add_once,
-    as_png,
     look_at,
 )
 from sphereface2.recognition.gate import Gate
@@ -290,7 +290,7 @@ class Recognizer:
                     continue
                 assert each.quality is not None
                 facts = {**each.quality.to_mapping(), "digest": each.digest}
-                crop = as_png(face.crop) if keep_crops else b""
+                crop = encode(face.crop, ".png") if keep_crops else b""
                 new.append(NewPhoto(row, crop, face.photo, facts))
                 taken.append(each)
         if taken:

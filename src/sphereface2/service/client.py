@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from sphereface2.data.sources.image_file import TooManyPixelsError, decode, read_file
+from sphereface2.data.sources.image_file import TooManyPixelsError, decode, encode, read_file
 from sphereface2.evaluation.decision import Answer
 from sphereface2.faces.face import Face
 from sphereface2.galleries.gallery import KeptPhoto, Negative, Person
 from sphereface2.recognition.answers import Candidate, Identification, Rule, Verification
-from sphereface2.recognition.enrolment import Enrolment, PhotoOutcome, as_png
+from sphereface2.recognition.enrolment import Enrolment, PhotoOutcome
 from sphereface2.recognition.gate import Gate
 from sphereface2.recognition.photos import (
     FoundFace,
@@ -415,7 +415,7 @@ def _encoded(photo: Photo, number: int) -> bytes:
     """A photo as it travels: a file as it is, pixels as PNG."""
     if isinstance(photo, str | Path):
         return read_file(photo)
-    return as_png(as_array(photo, photo_name(photo, number)))
+    return encode(as_array(photo, photo_name(photo, number)), ".png")
 
 
 def _face(facts: Mapping[str, Any], name: str) -> FoundFace:

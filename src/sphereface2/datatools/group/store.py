@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.sources.folder import find_images
+from sphereface2.data.sources.image_file import encode
 from sphereface2.data.transforms import fit_within
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
 from sphereface2.files import JsonLines, file_lock, on_full_disk, printable, written_elsewhere
@@ -364,13 +365,12 @@ class PhotoFaces:
         found.sort(key=lambda each: () if each.face is None else each.face.box)
         faces: list[Found] = []
         for each in found:
-            crop = cv2.cvtColor(fit_within(each.crop, _CROP_SIDE), cv2.COLOR_RGB2BGR)
-            _, jpeg = cv2.imencode(".jpg", crop, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
             box = score = None
             if each.face is not None and not each.aligned:
                 left, top, right, bottom = (round(side, 1) for side in each.face.box)
                 box, score = (left, top, right, bottom), round(each.face.score, 4)
-            faces.append((box, score, jpeg.tobytes()))
+            jpeg = encode(fit_within(each.crop, _CROP_SIDE), ".jpg", quality=_QUALITY)
+            faces.append((box, score, jpeg))
         return FoundPhoto(photo, stamp, faces, [each.crop for each in found])
 
 

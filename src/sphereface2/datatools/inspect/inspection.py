@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +19,7 @@ from sphereface2.datatools.inspect.image_facts import ImageFacts, examine
 from sphereface2.evaluation.mislabelled import MislabelledResult, find_mislabelled
 from sphereface2.evaluation.protocols.measuring import Subject, rows_of
 from sphereface2.evaluation.results import installed_versions
-from sphereface2.files import WorkFolder, printable, remove, replacing
+from sphereface2.files import WorkFolder, csv_text, printable, remove, replacing
 from sphereface2.models.extraction import ModelEmbedder, read_note
 from sphereface2.models.unit_rows import Vectors, fold_mirror
 from sphereface2.progress import Watch, unwatched
@@ -173,7 +171,7 @@ def _write_lists(
     titles = ("group", "kind", "across_people", "person", "image")
     for name, lines in (
         ("unreadable.txt", unreadable),
-        ("duplicates.csv", _csv_lines(titles, duplicates) if duplicates else []),
+        ("duplicates.csv", [csv_text(titles, duplicates)] if duplicates else []),
     ):
         if lines:
             write_lines(folder / name, lines)
@@ -186,19 +184,11 @@ def _write_lists(
         for s in labels.suspects
     ]
     head = ("image", "person", "kind", "nearest_other", "own", "other", "chance")
-    write_lines(folder / "suspects.csv", _csv_lines(head, rows))
+    write_lines(folder / "suspects.csv", [csv_text(head, rows)])
     left = facts.readable.copy()
     left[[suspect.index for suspect in labels.suspects]] = False
     kept = np.flatnonzero(left).tolist()
     write_lines(folder / "clean.txt", clean_list(source, kept, root=root))
-
-
-def _csv_lines(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(titles)
-    writer.writerows(rows)
-    return [text.getvalue()]
 
 
 def clean_list(
