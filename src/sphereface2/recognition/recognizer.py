@@ -135,7 +135,7 @@ class Recognizer:
         return Verification(answer, scores, found[0], tuple(found[1:]), self.digest)
 
     def _judge(
-        self, cosines: NDArray[np.float32], false_accepts: float | None, prior: float | None
+        self, cosines: NDArray[np.floating], false_accepts: float | None, prior: float | None
     ) -> tuple[Answer, tuple[float, ...]]:
         """The answer for the mean of some cosines, and these."""
         scores = np.clip(cosines, -1.0, 1.0)
@@ -186,7 +186,7 @@ class Recognizer:
         (found,) = self.find([photo])
         (embedding,) = self.embed_faces([found])
         cosines = gallery.embeddings([each.id for each in kept]) @ embedding
-        answer, scores = self._judge(cosines, false_accepts, prior)
+        answer, scores = self._judge(cosines.astype(np.float64), false_accepts, prior)
         return Verification(
             answer,
             scores,
@@ -277,13 +277,13 @@ class Recognizer:
             else {}
         )
         looked = look_at(photos, self.finder, gate, there)
-        faces = [each.face for each in looked if each.outcome is None and each.face is not None]
+        good = [each for each in looked if each.outcome is None]
+        faces = [each.face for each in good if each.face is not None]
         taken: list[Looked] = []
         new: list[NewPhoto] = []
         if faces:
             rows = self.embed_faces(faces)
             judged = gate.compare(person, rows, gallery, self.calibration)
-            good = (each for each in looked if each.outcome is None)
             for each, face, row, reasons in zip(good, faces, rows, judged, strict=True):
                 if reasons:
                     each.refuse(*reasons)
