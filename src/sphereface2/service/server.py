@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -31,8 +32,12 @@ _KEEP_ALIVE = 30  # seconds between two requests of a connection
 _GRACE = 10.0  # seconds beyond a request's own time, until a stopping service gives up on it
 
 
-def serve(settings: Settings) -> None:
-    """Say the address, and serve until SIGTERM or Ctrl-C, which finish what was accepted."""
+def _announce(address: str) -> None:
+    print(address, flush=True)  # into a pipe, too, before the first request
+
+
+def serve(settings: Settings, *, announce: Callable[[str], None] = _announce) -> None:
+    """Serve until SIGTERM or Ctrl-C, which finish what was accepted."""
     keys = read_keys(settings.keys)
     if not keys and not settings.on_loopback:
         raise ValueError(
@@ -46,7 +51,7 @@ def serve(settings: Settings) -> None:
         address = f"http://{host}:{listener.getsockname()[1]}"
         if settings.workers == 1:
             app = build_app(settings, keys, recognizer=recognizer)
-            print(address, flush=True)  # into a pipe, too, before the first request
+            announce(address)
             # uvicorn passes SIGTERM on when all is finished, and Python's own way is to die of it.
             signal.signal(signal.SIGTERM, _ended)
             uvicorn.Server(configure(settings, app)).run(sockets=[listener])
@@ -56,7 +61,7 @@ def serve(settings: Settings) -> None:
             os.environ[FOLDER_VARIABLE] = str(folder)
             os.environ[SETTINGS_VARIABLE] = settings.to_json()
             config = configure(settings, f"{__name__}:_app_of_a_worker")
-            print(address, flush=True)
+            announce(address)
             Multiprocess(config, sockets=[listener]).run()
 
 
