@@ -23,11 +23,11 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from sphereface2 import Recognizer
+from sphereface2.service.engine import Crops, MicroBatches
 from sphereface2.service.errors import BusyError, DeadlineError
 from sphereface2.service.guard import Guard
 from sphereface2.service.logs import JsonFormatter
 from sphereface2.service.metrics import Metrics
-from sphereface2.service.micro_batches import Crops, MicroBatches
 from sphereface2.service.settings import Settings
 from tests.service.conftest import Start, code
 

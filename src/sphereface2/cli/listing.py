@@ -8,7 +8,7 @@ import typer
 
 def recipes() -> None:
     """List the built-in recipes, one line each."""
-    from sphereface2.config.schema import recipes as known
+    from sphereface2.config.loading import recipes as known
 
     _print_table("recipe", [(recipe.name, recipe.summary) for recipe in known()])
 

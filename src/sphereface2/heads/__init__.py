@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from sphereface2.aliases import OPTION_ALIASES
 from sphereface2.heads.contract import UNKNOWN
 from sphereface2.heads.head import Head
 from sphereface2.heads.hybrids import DeepID2, Ring
@@ -23,7 +22,7 @@ from sphereface2.heads.softmax import (
 )
 from sphereface2.heads.sphereface2 import SphereFace2, SphereFace2A, SphereFace2M
 from sphereface2.heads.uniface import UniFace, UniTSFace
-from sphereface2.registry import build, look_up, resolve_options
+from sphereface2.registry import OPTION_ALIASES, build, look_up, resolve_options
 
 HEADS: dict[str, Callable[..., Head]] = {
     "sphereface2-c": SphereFace2,

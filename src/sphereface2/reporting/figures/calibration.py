@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.decision import Answer, in_figures
 from sphereface2.evaluation.thresholds import RateAtTarget
-from sphereface2.recognition.identification import Identification
+from sphereface2.recognition.answers import Identification, Verification
 from sphereface2.recognition.photos import FoundFace
-from sphereface2.recognition.verification import Verification
 from sphereface2.reporting.figures.verification import draw_scores
 from sphereface2.reporting.style import (
     BLUE,
