@@ -69,4 +69,4 @@ audit: install
 	$(BIN)/python -m faults.audit
 
 clean:
-	rm -rf .venv .mutants .faults .coverage* htmlcov runs .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .mutants .faults .hypothesis .coverage* htmlcov runs .mypy_cache .ruff_cache .pytest_cache
