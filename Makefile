@@ -41,8 +41,12 @@ types: install
 check: lint types test
 
 # The numbers that users see, to the last digit, before and after a change of the inside.
-# Only instructions that every x86-64 processor has, so that all of them round alike.
-PORTABLE := OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE
+# Only instructions that every x86-64 processor has, so that all of them round alike: torch, oneDNN, MKL; numpy
+# and its OpenBLAS; OpenCV and its IPP; the C library's exp and log. Names that a processor lacks are ignored.
+PORTABLE := OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE \
+  NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Nehalem \
+  OPENCV_IPP=disabled OPENCV_CPU_DISABLE=AVX,FP16,AVX2,FMA3,AVX512-SKX \
+  GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4
 
 golden: install
 	$(PORTABLE) $(BIN)/python -m pytest tests/golden
@@ -65,4 +69,4 @@ audit: install
 	$(BIN)/python -m faults.audit
 
 clean:
-	rm -rf .venv .mutants .faults .coverage* htmlcov runs .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .mutants .faults .hypothesis .coverage* htmlcov runs .mypy_cache .ruff_cache .pytest_cache

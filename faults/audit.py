@@ -47,6 +47,7 @@ PERMISSIVE = re.compile(
 )
 EXPLAINED = {
     "certifi": "MPL-2.0: a list of certificates, used as it is and not changed",
+    "hypothesis": "MPL-2.0: used by the tests only and not changed",
     "pathspec": "MPL-2.0: a part of mypy, used by developers only and not changed",
     "psycopg": "LGPL-3.0: the extra postgresql alone; used through its interface, not changed",
     "psycopg-binary": "LGPL-3.0: as psycopg, whose compiled half it is",

@@ -14,9 +14,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from faults.outcomes import Outcomes, arguments, finish
 from faults.processes import descriptors, family, megabytes
@@ -124,6 +127,20 @@ def watch(
     return found
 
 
+def _warm_up(training: Path, caller: Caller, processes: Sequence[subprocess.Popen[Any]]) -> None:
+    """Until both have done everything twice, or one has ended: on a busy machine it takes long."""
+
+    def evaluations() -> int:
+        with suppress(OSError):
+            return (training / "metrics.jsonl").read_text().count('"kind": "evaluation"')
+        return 0
+
+    while evaluations() < 2 or caller.rounds < 2:
+        if not caller.is_alive() or any(each.poll() is not None for each in processes):
+            return
+        time.sleep(0.1)
+
+
 def run(work: Path, *, minutes: float) -> dict[str, tuple[list[str], list[Sample]]]:
     """What grew in training and in serving, and the samples."""
     materials = make_materials(work / "materials")
@@ -138,6 +155,7 @@ def run(work: Path, *, minutes: float) -> dict[str, tuple[list[str], list[Sample
     caller = Caller(address, served)
     try:
         caller.start()
+        _warm_up(trained / "run", caller, [training, service])
         found = watch(
             {"training": (training.pid, trained), "serving": (service.pid, served)},
             minutes=minutes,

@@ -292,7 +292,7 @@ def main() -> None:
     if shutil.which("strace") is None:
         raise SystemExit("strace is not installed; apt-get install strace")
     outcomes = Outcomes(given.work / "system_calls.json")
-    most = 3 if given.quick else given.at_most
+    most = 2 if given.quick else given.at_most
     # A sweep takes ten seconds each time, too long for a short selection.
     usual = [name for name in TASKS if not (given.quick and name in _ONLY_FIRST)]
     for name in given.names or usual:

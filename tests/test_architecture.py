@@ -16,7 +16,6 @@ PACKAGE = Path(__file__).parent.parent / "src" / "sphereface2"
 # A module may import modules of its own stage and of stages before it; `runs` and the command line
 # stand at the end, where everything meets.
 LINE = [
-    "aliases",
     "registry",
     "progress",
     "safe_pickle",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import math
 import os
@@ -14,7 +16,7 @@ import socket
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -468,6 +470,15 @@ class JsonLines:
 
     def close(self) -> None:
         self._file.close()
+
+
+def csv_text(titles: Sequence[str], rows: Iterable[Sequence[object]], *, end: str = "\n") -> str:
+    """A table as CSV, below a line of titles."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator=end)
+    writer.writerow(titles)
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 # JSON, read back with a sentence if wrong.

@@ -8,13 +8,17 @@ from contextlib import AbstractContextManager, nullcontext
 Progress = Callable[[int, int], None]
 """Called with how much is done and how much there is in all."""
 
-Watch = Callable[[str], AbstractContextManager[Progress | None]]
+Watch = Callable[[str], AbstractContextManager[Progress]]
 """Shows the progress of a named piece of work: `with watch("checking") as progress: ...`."""
 
 
-def unwatched(title: str) -> AbstractContextManager[Progress | None]:
+def unseen(done: int, total: int) -> None:
+    """Progress that nobody looks at."""
+
+
+def unwatched(title: str) -> AbstractContextManager[Progress]:
     """Work that nobody watches."""
-    return nullcontext()
+    return nullcontext(unseen)
 
 
 # A unit, its seconds, the seconds from which the next one is used, and the unit below it.

@@ -1,4 +1,4 @@
-"""Work in processes: started, fed and ended in one way; and what this process may use."""
+"""Work in processes and threads, started, fed and ended in one way; what this process may use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, requires
 from multiprocessing.connection import Connection, wait
@@ -136,18 +138,44 @@ def _answer(
         try:
             answer = work(task)
         except Exception as error:
-            answer = _sendable(error)
+            answer = sendable(error)
         connection.send(answer)
 
 
-def _sendable(error: Exception) -> Exception:
+def sendable(error: Exception) -> Exception:
     """The error with its kind, as far as callers ask for it, and its text: not all can be sent."""
+    if type(error) is RuntimeError:
+        return RuntimeError(str(error))
     if isinstance(error, OSError) and error.errno is not None:
         return OSError(error.errno, error.strerror, error.filename)
-    for kind in (OSError, ValueError):
+    for kind in (FileNotFoundError, OSError, ValueError):
         if isinstance(error, kind):
             return kind(str(error))
     return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def in_threads(
+    work: Callable[[Task, threading.Event], Result], tasks: Iterable[Task], *, workers: int
+) -> Generator[tuple[Task, Result], None, None]:
+    """Each task with what `work` makes of it, in their order; closing it ends the threads.
+
+    `work` also gets an event, and stops short when it is set: nobody waits for it any more. Threads
+    are a few tasks ahead only, for results may be large.
+    """
+    stopped = threading.Event()
+    pool = ThreadPoolExecutor(max(workers, 1), thread_name_prefix="in_threads")
+    waiting: deque[tuple[Task, Future[Result]]] = deque()
+    try:
+        for task in tasks:
+            waiting.append((task, pool.submit(work, task, stopped)))
+            if len(waiting) > 4 * workers:
+                first, answer = waiting.popleft()
+                yield first, answer.result()
+        for first, answer in waiting:
+            yield first, answer.result()
+    finally:
+        stopped.set()
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def one_opencv_thread() -> None:

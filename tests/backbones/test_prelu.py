@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sphereface2.backbones.prelu import PReLU
+from sphereface2.backbones.backbone import PReLU
 
 
 def run(module: nn.PReLU, features: Tensor, grad: Tensor) -> list[Tensor]:

@@ -17,8 +17,7 @@ from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.image_file import read_image
 from sphereface2.data.sources.image_list import ImageList
 from sphereface2.data.sources.source import Faces
-from sphereface2.datatools.inspect import Inspected
-from sphereface2.datatools.inspect import embeddings as source_embeddings
+from sphereface2.datatools.inspect import Inspected, inspection
 from sphereface2.models.extraction import Extraction
 from sphereface2.models.folder import load_model, save_model
 from tests.data.drawn_faces import face, save
@@ -132,12 +131,12 @@ def test_embeddings_are_kept_for_the_same_model_and_data(
     assert run(*arguments, "--false-alarms", 0.5).exit_code == 0
     assert (tmp_path / "embeddings.npy").stat().st_mtime_ns == before
     # Another key, as for another model or changed images: all is embedded again.
-    monkeypatch.setattr(source_embeddings, "embedding_key", lambda model, digests: "other")
+    monkeypatch.setattr(inspection, "embedding_key", lambda model, digests: "other")
     assert run(*arguments).exit_code == 0
     assert (tmp_path / "embeddings.npy").stat().st_mtime_ns != before
 
 
-def test_an_interrupted_embedding_is_gone_on_with(
+def test_an_interrupted_embedding_is_resumed(
     faces: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stopped(KeyboardInterrupt):
@@ -152,6 +151,15 @@ def test_an_interrupted_embedding_is_gone_on_with(
         assert run(*arguments).exit_code != 0
     assert not (tmp_path / "embeddings.npy").exists()
     assert not (tmp_path / "inspection.json").exists()
+
+    # What was begun for another model or other images is replaced.
+    with monkeypatch.context() as patch:
+        patch.setattr(inspection, "embedding_key", lambda model, digests: "other")
+        patch.setattr(Extraction, "finish", stop)
+        assert run(*arguments).exit_code != 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Extraction, "finish", stop)
+        assert run(*arguments).exit_code != 0
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("embedded twice")

@@ -7,6 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from sphereface2.config import loading as recipes_module
+from sphereface2.config.loading import recipes
 from sphereface2.config.schema import (
     AverageConfig,
     Choice,
@@ -14,7 +15,6 @@ from sphereface2.config.schema import (
     config_from_mapping,
     dump_config,
     load_config,
-    recipes,
 )
 from sphereface2.config.yaml_text import dump_yaml, parse_yaml
 

@@ -184,7 +184,7 @@ def test_an_interrupted_check_ends_its_threads() -> None:
     with pytest.raises(KeyboardInterrupt):
         source.prepare(workers=2, progress=interrupt)
     assert source.reads < 5000
-    assert not [each for each in threading.enumerate() if each.name.startswith("check")]
+    assert not [each for each in threading.enumerate() if each.name.startswith("in_threads")]
     source.prepare(workers=2)
 
 

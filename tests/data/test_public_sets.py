@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sphereface2.config.schema import load_config, recipes
+from sphereface2.config.loading import recipes
+from sphereface2.config.schema import load_config
 from sphereface2.data import public_sets as datasets
 from sphereface2.data.public_sets import (
     KNOWN_DATA,

@@ -11,9 +11,7 @@ from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.sources.image_list import ImageList
 from sphereface2.datatools.inspect import (
     Inspection,
-    clean_list,
     inspect_images,
-    write_lines,
 )
 from sphereface2.datatools.inspect.duplicates import (
     NEAR_IDENTICAL,
@@ -33,6 +31,7 @@ from sphereface2.datatools.inspect.faces import (
 )
 from sphereface2.datatools.inspect.findings import ERROR, GOOD, NOTE, SUSPICION, findings
 from sphereface2.datatools.inspect.image_facts import examine, picture_hash
+from sphereface2.datatools.inspect.inspection import clean_list, write_lines
 from tests.data.drawn_faces import Picture, face, save
 
 

@@ -108,9 +108,7 @@ class TestThresholds:
                 assert ends is not None
                 assert ends.low <= each.threshold <= ends.high
         assert found.thresholds[2].interval is None
-        assert found.threshold_at(0.1) == found.thresholds[0].threshold
-        with pytest.raises(ValueError, match=r"no threshold for FAR 0\.001 \(it has 0\.1, 0\.01\)"):
-            found.threshold_at(0.001)
+        assert found.resolved_thresholds == tuple(each.threshold for each in found.thresholds[:2])
         assert (found.pairs, found.genuine, found.impostor, found.people) == (600, 300, 300, 60)
 
     @pytest.mark.parametrize("share", [0.0, 1.0])

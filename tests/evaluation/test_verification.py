@@ -14,7 +14,7 @@ from sphereface2.evaluation.pair_scores import PairScores, _merged_folds, combin
 from sphereface2.evaluation.results import COMBINED, EvaluationResult, installed_versions
 from sphereface2.evaluation.thresholds import tar_at_fars
 from sphereface2.evaluation.uncertainty import replicate, wilson
-from sphereface2.evaluation.verification import measure, measure_all, verify
+from sphereface2.evaluation.verification import measure, measure_all
 from sphereface2.files import write_atomically
 
 Embeddings = npt.NDArray[np.float32]
@@ -71,9 +71,9 @@ def test_huge_and_tiny_float32_embeddings_neither_overflow_nor_vanish() -> None:
         np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
-def test_verify_reports_the_metrics_of_the_scores() -> None:
+def test_a_result_has_the_metrics_of_the_scores() -> None:
     pairs = scored("plain", 0)
-    result = verify("plain", people(0), *pair_list(), model="net")
+    result = measure(score_pairs("plain", people(0), *pair_list()), model="net")
     per_fold = metrics.fold_accuracy(pairs.scores, pairs.same, pairs.folds)
     best = metrics.best_threshold_accuracy(pairs.scores, pairs.same)
     assert (result.set_name, result.model) == ("plain", "net")
@@ -237,7 +237,9 @@ def uneven(strays: npt.NDArray[np.float64]) -> PairScores:
 class TestIntervals:
     def test_every_number_lies_within_its_interval(self) -> None:
         for known in (None, who()):
-            result = verify("plain", people(0), *pair_list(), model="net", people=known)
+            result = measure(
+                score_pairs("plain", people(0), *pair_list(), people=known), model="net"
+            )
             assert result.people == (None if known is None else 60)
             for value, interval in (
                 (result.accuracy, result.accuracy_interval),
@@ -261,7 +263,7 @@ class TestIntervals:
                 assert result.accuracy_interval.high >= alone.high
 
     def test_what_is_not_resolved_has_none(self) -> None:
-        result = verify("plain", people(0), *pair_list(), model="net", people=who())
+        result = measure(score_pairs("plain", people(0), *pair_list(), people=who()), model="net")
         assert [point.interval is not None for point in result.tar_at_far] == [True, False, False]
         assert [point.genuine for point in result.tar_at_far] == [60, 60, 60]
         assert result.tar_at_far[0].false_rate.successes <= 6
@@ -321,7 +323,7 @@ class TestIntervals:
         assert without.accuracy == measure(pairs, model="net").accuracy
 
     def test_the_band_holds_the_curve(self) -> None:
-        result = verify("plain", people(0), *pair_list(), model="net", people=who())
+        result = measure(score_pairs("plain", people(0), *pair_list(), people=who()), model="net")
         band = result.roc_band
         assert band is not None
         assert band.far[0] == pytest.approx(4 / 60)

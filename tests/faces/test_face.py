@@ -7,15 +7,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sphereface2.faces import CHOICES, DETECTORS, MTCNN, Face, find_faces
+from sphereface2.faces import DETECTORS
 from sphereface2.faces.face import (
+    CHOICES,
     FIRST_LOOK,
     MOST_PIXELS,
     SECOND_LOOKS,
     TEMPLATE,
+    Face,
     align_face,
+    find_faces,
     similarity_transform,
 )
+from sphereface2.faces.mtcnn import MTCNN
 from sphereface2.registry import build, look_up
 
 

@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sphereface2.faces import MTCNN, TEMPLATE
-from sphereface2.faces.face import MOST_PIXELS
-from sphereface2.faces.mtcnn import Network, _model_folder, crops, moved, pyramid, squared, suppress
+from sphereface2.faces.face import MOST_PIXELS, TEMPLATE
+from sphereface2.faces.mtcnn import (
+    MTCNN,
+    Network,
+    _model_folder,
+    crops,
+    moved,
+    pyramid,
+    squared,
+    suppress,
+)
 
 Images = NDArray[np.uint8]
 

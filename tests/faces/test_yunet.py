@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sphereface2.faces import YuNet
+from sphereface2.faces.yunet import YuNet
 
 
 class StubNet:

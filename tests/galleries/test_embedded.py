@@ -15,9 +15,8 @@ import pytest
 from sphereface2.galleries import embedded
 from sphereface2.galleries.embedded import CROPS, DATABASE, ROWS, EmbeddedGallery
 from sphereface2.galleries.gallery import Embeddings, NewPhoto
-from sphereface2.galleries.nearest import nearest_people
 from sphereface2.galleries.opening import drop_collection, open_gallery
-from sphereface2.galleries.parts_file import HEADER
+from sphereface2.galleries.parts_file import HEADER, nearest_people
 from tests.galleries.engines import DIM, MODEL, photo, unit
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sphereface2.heads import ProxyHead, build_head
-from sphereface2.heads.strength import SHOWN_CLASSES, SHOWN_COSINES, pull
+from sphereface2.heads.proxy import SHOWN_CLASSES, SHOWN_COSINES, pull
 
 CLASSES = 50
 

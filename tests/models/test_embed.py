@@ -1,7 +1,7 @@
 """Embedding images: batching, mirror images, sizes, modes."""
 
 import threading
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -9,17 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.models.embedder import NetworkEmbedder, PixelEmbedder
 
-
-@dataclass(frozen=True)
-class Pixels:
-    """The preprocessing of a model folder, in short."""
-
-    input_size: int = 12
-
-    def to_tensor(self, images: torch.Tensor, /) -> torch.Tensor:
-        return (images.permute(0, 3, 1, 2).float() - 127.5) / 127.5
+Pixels = partial(Preprocessing, input_size=12)
 
 
 class Net(nn.Module):

@@ -14,9 +14,9 @@ from sphereface2.data.sources.image_file import decode, read_image
 from sphereface2.evaluation.embedding_files import read_embeddings
 from sphereface2.galleries.gallery import Gallery, NewPhoto
 from sphereface2.recognition.doctor import examine
+from sphereface2.recognition.enrolment import people_of
 from sphereface2.recognition.gate import Gate
 from sphereface2.recognition.moving import export, merge, migrate
-from sphereface2.recognition.people_folder import enroll_folder, people_of
 from tests.recognition.conftest import Known
 from tests.recognition.test_photos import photo
 
@@ -210,10 +210,10 @@ def test_a_folder_of_people_is_enrolled_and_resumes(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        enroll_folder(recognizer, people, gallery, gate=ANY, progress=stop)
+        recognizer.enroll_people(people, gallery, gate=ANY, progress=stop)
     assert stopped == [24, 24]
     assert gallery.count() == (2, 12)
-    done = enroll_folder(recognizer, people, gallery, gate=ANY)
+    done = recognizer.enroll_people(people, gallery, gate=ANY)
     assert [each.added for each in done] == [0, 0, 6, 6]
     assert gallery.count() == (4, 24)
     (tmp_path / "loose").mkdir()

@@ -7,7 +7,7 @@ import pytest
 
 from sphereface2.evaluation.calibration import Calibration, calibrate
 from sphereface2.evaluation.decision import decide, false_accepts_for, false_alarms
-from sphereface2.recognition.identification import (
+from sphereface2.recognition.answers import (
     Candidate,
     Identification,
     Rule,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sphereface2.evaluation.calibration import Calibration, calibrate
-from sphereface2.reporting.pages.calibration import (
+from sphereface2.reporting.figures.calibration import (
     bias_sentence,
     calibration_figure,
     thresholds_content,

@@ -14,7 +14,6 @@ from rich.console import Console
 from sphereface2.evaluation.experiment_results import SweepResult
 from sphereface2.reporting.pages.sweep import (
     differences_content,
-    sweep_content,
     sweep_page,
     write_sweep_files,
 )
@@ -27,6 +26,7 @@ from sphereface2.reporting.sweep_tables import (
     rules,
     run_seconds,
     standings,
+    sweep_content,
 )
 from sphereface2.training.result import ModelStep
 from tests.reporting.sweep_example import (
@@ -298,7 +298,7 @@ def test_a_sweep_of_which_nothing_ran_has_a_page() -> None:
 
 
 def test_the_papers_number_stands_under_ours() -> None:
-    content = sweep_content(example_sweep())
+    content = sweep_content(example_sweep(), paper="under")
     assert [cell.detail for cell in content.rows[0]] == ["", "paper 98.20", "paper 89.05"]
     assert content.rows[3][2].text == "failed"
 

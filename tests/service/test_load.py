@@ -103,6 +103,38 @@ def test_a_faulty_face_fails_alone() -> None:
     batches.close()
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_thread_in_which_the_network_once_failed_is_not_used_again(together: bool) -> None:
+    gate, spoilt = Gate(), set[int]()
+
+    def network(crops: Crops) -> NDArray[np.float32]:
+        found = gate(crops)
+        if len(gate.batches) == 2 or threading.get_ident() in spoilt:
+            spoilt.add(threading.get_ident())
+            raise RuntimeError("could not create a primitive")
+        return found
+
+    batches = MicroBatches(network, most=8)
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(batches.embed, [crop(0)], deadline=later())
+        wait_until(lambda: len(gate.batches) == 1)
+        jobs = []
+        for number in range(1, 4 if together else 2):
+            jobs.append(pool.submit(batches.embed, [crop(number)], deadline=later()))
+            wait_until(lambda number=number: batches.waiting == number)  # type: ignore[misc]
+        gate.open.set()
+        assert first.result().tolist() == [[0.0]]
+        if together:  # each is tried again
+            assert [each.result().tolist() for each in jobs] == [[[1.0]], [[2.0]], [[3.0]]]
+        else:
+            with pytest.raises(RuntimeError, match="primitive"):
+                jobs[0].result()
+        assert batches.embed([crop(9)], deadline=later()).tolist() == [[9.0]]
+    assert batches.alive
+    batches.close()
+    assert not batches.alive
+
+
 def test_the_line_is_bounded_and_late_faces_are_never_embedded() -> None:
     network = Gate()
     batches = MicroBatches(network, depth=2)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sphereface2 import Recognizer
-from sphereface2.faces import TEMPLATE
+from sphereface2.faces.face import TEMPLATE
 from tests.models.onnx_files import SIDE, WIDTH
 from tests.service.conftest import Start, code, in_base64
 

@@ -10,9 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from sphereface2.heads import build_head
-from sphereface2.training.events import Events, Notice
+from sphereface2.training.events import Events, Notice, WaitingAdvice, own_cores, workers_wanted
 from sphereface2.training.trainer import Trainer
-from sphereface2.training.waiting import WaitingAdvice, own_cores, workers_wanted
 from tests.training.conftest import Crowd, TinyNet, make_config
 
 

@@ -4,8 +4,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from sphereface2.backbones.backbone import Backbone, halved
-from sphereface2.backbones.prelu import PReLU
+from sphereface2.backbones.backbone import Backbone, PReLU, halved
 
 
 class IResNet(Backbone):

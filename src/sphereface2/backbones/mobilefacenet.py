@@ -4,8 +4,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from sphereface2.backbones.backbone import Backbone, halved
-from sphereface2.backbones.prelu import PReLU
+from sphereface2.backbones.backbone import Backbone, PReLU, halved
 
 # The paper's Table 1, in units of the width: what the first bottleneck of a stage, which halves the
 # map, widens to; the stage's channels; what its further bottlenecks widen to.

@@ -54,7 +54,7 @@ def calibrate(
 
     from sphereface2.evaluation.calibration import FAR_TARGETS
     from sphereface2.models.folder import find_model, recorded_flip
-    from sphereface2.reporting.pages.calibration import (
+    from sphereface2.reporting.figures.calibration import (
         bias_sentence,
         thresholds_content,
         write_calibration_picture,

@@ -17,7 +17,7 @@ from sphereface2.cli.options import (
     Limit,
     Model,
     kind_of_photos,
-    print_json,
+    print_answer,
     refuse_idle,
 )
 
@@ -67,8 +67,8 @@ def enroll(
     the same command can be repeated; with --folder it resumes. Exit code 2 if nothing was enrolled.
     """
     from sphereface2.config.yaml_text import parse_mapping
+    from sphereface2.recognition.enrolment import people_of
     from sphereface2.recognition.gate import Gate
-    from sphereface2.recognition.people_folder import enroll_folder, people_of
     from sphereface2.recognition.recognizer import Recognizer
 
     gate = Gate.of(allow=allow or (), limits=limit or ())
@@ -101,42 +101,27 @@ def enroll(
         ]
     else:
         with stoppable(), Watch(console())("enrolling photos") as progress:
-            done = enroll_folder(
-                recognizer, listed, opened, gate=gate, keep_crops=keep_crops, progress=progress
+            done = recognizer.enroll_people(
+                listed, opened, gate=gate, keep_crops=keep_crops, progress=progress
             )
-    if json:
-        print_json([each.to_mapping() for each in done])
-    _require_some(done)
-    if not json:
-        _print(done)
-
-
-def _require_some(done: "list[Enrolment]") -> None:
     refused = [photo for each in done for photo in each.refused]
-    if sum(len(each.photos) for each in done) > len(refused):
-        return
-    said = "; ".join(photo.words() for photo in refused[:_NAMED])
-    more = len(refused) - _NAMED
-    raise ValueError(f"nothing was enrolled: {said}{f'; and {more} more' if more > 0 else ''}")
+    total = sum(len(each.photos) for each in done)
+    if json or total > len(refused):
+        print_answer([each.to_mapping() for each in done], *_sentences(done), as_json=json)
+    if total == len(refused):
+        said = "; ".join(photo.words() for photo in refused[:_NAMED])
+        more = len(refused) - _NAMED
+        raise ValueError(f"nothing was enrolled: {said}{f'; and {more} more' if more > 0 else ''}")
 
 
-def _print(done: "list[Enrolment]") -> None:
+def _sentences(done: "list[Enrolment]") -> list[str]:
     from sphereface2.progress import counted
 
     if len(done) == 1:
-        for sentence in done[0].sentences():
-            print(sentence)
-        return
+        return done[0].sentences()
     added = sum(each.added for each in done)
-    refused = [photo for each in done for photo in each.refused]
+    refused = [f"{each.person}: {photo.words()}" for each in done for photo in each.refused]
     again = sum(len(each.photos) for each in done) - added - len(refused)
     people = counted(len(done), "person", "people")
-    print(
-        f"{people}: {counted(added, 'photo')} enrolled, {again} there already, "
-        f"{len(refused)} left out"
-    )
-    for each in done:
-        for photo in each.refused:
-            print(f"{each.person}: {photo.words()}")
-    for note in done[0].notes:
-        print(note)
+    summary = f"{counted(added, 'photo')} enrolled, {again} there already, {len(refused)} left out"
+    return [f"{people}: {summary}", *refused, *done[0].notes]

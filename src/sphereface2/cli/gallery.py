@@ -17,7 +17,7 @@ from sphereface2.cli.options import (
     Limit,
     Model,
     kind_of_photos,
-    print_json,
+    print_answer,
     refuse_idle,
 )
 from sphereface2.progress import counted
@@ -42,15 +42,13 @@ def list_(url: Url, collection: Collection = "default", json: AsJson = False) ->
     """List the people of a gallery, with how many photos each has."""
     gallery = _open(url, collection)
     people = gallery.people()
-    if json:
-        print_json([asdict(person) for person in people])
-        return
-    for person in people:
-        print(f"{person.name}  {counted(person.photos, 'photo')}")
     _, photos = gallery.count()
-    print(
+    print_answer(
+        [asdict(person) for person in people],
+        *(f"{person.name}  {counted(person.photos, 'photo')}" for person in people),
         f"{counted(len(people), 'person', 'people')}, {counted(photos, 'photo')}; model "
-        f"{gallery.model[:12]}"
+        f"{gallery.model[:12]}",
+        as_json=json,
     )
 
 
@@ -61,27 +59,22 @@ def show(url: Url, person: Name, collection: Collection = "default", json: AsJso
     known = gallery.person(person)
     photos = gallery.photos(known.name)
     negatives = gallery.negatives(known.name)
-    if json:
-        print_json(
-            {
-                **asdict(known),
-                "photos": [asdict(photo) for photo in photos],
-                "not_this_person": [_plain(each) for each in negatives],
-            }
-        )
-        return
-    print(f"{known.name}: {counted(known.photos, 'photo')}, since {known.added}")
-    for key, value in known.metadata.items():
-        print(f"  {key}: {value}")
+    lines = [f"{known.name}: {counted(known.photos, 'photo')}, since {known.added}"]
+    lines += [f"  {key}: {value}" for key, value in known.metadata.items()]
     for photo in photos:
         measured = ", ".join(
             f"{word} {photo.facts[word]:g}"
             for word in ("sharpness", "eye_distance", "yaw")
             if isinstance(photo.facts.get(word), int | float)
         )
-        print(f"  {photo.id}  {photo.source}  {measured}")
-    for each in negatives:
-        print(f"  not this person: {each.id}  {each.source}")
+        lines.append(f"  {photo.id}  {photo.source}  {measured}")
+    lines += [f"  not this person: {each.id}  {each.source}" for each in negatives]
+    facts = {
+        **asdict(known),
+        "photos": [asdict(photo) for photo in photos],
+        "not_this_person": [_plain(each) for each in negatives],
+    }
+    print_answer(facts, *lines, as_json=json)
 
 
 @app.command()
@@ -101,11 +94,9 @@ def remove(
         raise ValueError("give the name of a person or --photo ID, and only one of the two")
     gallery = _open(url, collection)
     count = gallery.remove_photos(photo or []) if person is None else gallery.remove(person)
-    if json:
-        print_json({"person": person, "photos": count})
-        return
     photos = counted(count, "photo")
-    print(f"{photos} removed" if person is None else f"{person} is removed, with {photos}")
+    said = f"{photos} removed" if person is None else f"{person} is removed, with {photos}"
+    print_answer({"person": person, "photos": count}, said, as_json=json)
 
 
 @app.command()
@@ -118,10 +109,7 @@ def rename(
 ) -> None:
     """Give a person another name."""
     _open(url, collection).rename(person, name)
-    if json:
-        print_json({"person": name, "before": person})
-    else:
-        print(f"{person} is {name} now")
+    print_answer({"person": name, "before": person}, f"{person} is {name} now", as_json=json)
 
 
 @app.command()
@@ -136,10 +124,8 @@ def merge(
     from sphereface2.recognition.moving import merge as merge_people
 
     count = merge_people(_open(url, collection), person, into)
-    if json:
-        print_json({"person": into, "before": person, "photos": count})
-    else:
-        print(f"{counted(count, 'photo')} of {person} are {into}'s now")
+    said = f"{counted(count, 'photo')} of {person} are {into}'s now"
+    print_answer({"person": into, "before": person, "photos": count}, said, as_json=json)
 
 
 @app.command()
@@ -155,10 +141,8 @@ def export(
     gallery = _open(url, collection)
     with Watch(console())("exporting photos") as progress:
         count = write(gallery, folder, progress=progress)
-    if json:
-        print_json({"photos": count, "folder": str(folder)})
-    else:
-        print(f"{counted(count, 'photo')} in {folder}")
+    said = f"{counted(count, 'photo')} in {folder}"
+    print_answer({"photos": count, "folder": str(folder)}, said, as_json=json)
 
 
 @app.command()
@@ -203,7 +187,7 @@ def doctor(
         note = "scores were not looked at; give --model to find odd photos and one face twice"
         found = replace(found, notes=(note, *found.notes))
     if json:
-        print_json(found.to_mapping())
+        print_answer(found.to_mapping(), as_json=True)
     else:
         _print_diagnosis(found)
 
@@ -231,11 +215,7 @@ def migrate(
     made = recognizer.open_gallery(new, collection=collection, create=True)
     with stoppable(), Watch(console())("embedding photos") as progress:
         done = move(old, made, recognizer, progress=progress)
-    if json:
-        print_json(done.to_mapping())
-        return
-    for sentence in done.sentences():
-        print(sentence)
+    print_answer(done.to_mapping(), *done.sentences(), as_json=json)
 
 
 @app.command()
@@ -268,18 +248,16 @@ def reject(
     recognizer = Recognizer(model, kind=kind_of_photos(crops), choose=choose, flip=flip)
     gallery = recognizer.open_gallery(url, collection=collection)
     kept = [recognizer.reject(photo, person, gallery) for photo in photos]
-    if json:
-        print_json([_plain(each) for each in kept])
-        return
     whom = "a stranger to all" if person is None else f"not {kept[0].person}"
-    for each in kept:
-        print(f"{each.source}: kept as {whom}; undo: gallery unreject {url} {each.id}")
+    undo = f"undo: gallery unreject {url}"
+    lines = [f"{each.source}: kept as {whom}; {undo} {each.id}" for each in kept]
     if person is not None:
         known = len(gallery.negatives(person)) + len(gallery.negatives(None))
-        print(
+        lines.append(
             f"{counted(known, 'face is', 'faces are')} known that are not {kept[0].person}; "
             f"decisions learn from {LEAST_NEGATIVES} on"
         )
+    print_answer([_plain(each) for each in kept], *lines, as_json=json)
 
 
 @app.command()
@@ -293,22 +271,17 @@ def unreject(
     gallery = _open(url, collection)
     for each in face:
         gallery.remove_negative(each)
-    if json:
-        print_json({"removed": face})
-    else:
-        print(f"{counted(len(face), 'face')} removed from those that are not the person")
+    said = f"{counted(len(face), 'face')} removed from those that are not the person"
+    print_answer({"removed": face}, said, as_json=json)
 
 
 @app.command()
 def strangers(url: Url, collection: Collection = "default", json: AsJson = False) -> None:
     """List the faces that were kept as strangers to everybody."""
     kept = _open(url, collection).negatives(None)
-    if json:
-        print_json([_plain(each) for each in kept])
-        return
-    for each in kept:
-        print(f"{each.id}  {each.source}  {each.added}")
-    print(counted(len(kept), "stranger"))
+    lines = [f"{each.id}  {each.source}  {each.added}" for each in kept]
+    count = counted(len(kept), "stranger")
+    print_answer([_plain(each) for each in kept], *lines, count, as_json=json)
 
 
 def _open(url: str, collection: str) -> "Gallery":

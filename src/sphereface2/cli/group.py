@@ -12,7 +12,7 @@ from sphereface2.cli.options import (
     Flip,
     Workers,
     kind_of_photos,
-    print_json,
+    print_answer,
     readers,
     refuse_idle,
 )
@@ -189,7 +189,7 @@ def _show(groups: "Groups", *, as_json: bool) -> None:
         old.unlink()
         number += 1
     if as_json:
-        print_json(groups.to_mapping())
+        print_answer(groups.to_mapping(), as_json=True)
         return
     from rich.console import Console
 

@@ -17,7 +17,7 @@ from sphereface2.cli.options import (
     Model,
     checked_picture,
     kind_of_photos,
-    print_json,
+    print_answer,
 )
 
 
@@ -59,7 +59,7 @@ def identify(
     Exit code 0 whatever the answer is; 2 if a photo has none.
     """
     from sphereface2.evaluation.decision import share_in_words
-    from sphereface2.recognition.identification import faces_of
+    from sphereface2.recognition.answers import faces_of
     from sphereface2.recognition.recognizer import Recognizer
 
     if false_alarms is not None and false_accepts is not None:
@@ -92,7 +92,7 @@ def identify(
             continue
         answers.append(done.to_mapping())
         if show is not None:
-            from sphereface2.reporting.figures.answer import write_search_picture
+            from sphereface2.reporting.figures.calibration import write_search_picture
 
             faces = {
                 each.person: face
@@ -105,9 +105,6 @@ def identify(
                 print(f"{done.photo.photo}")
             for sentence in done.sentences():
                 print(f"  {sentence}" if len(photos) > 1 else sentence)
-    if json:
-        print_json(answers)
-    elif show is not None:
-        print(f"picture: {show}")
+    print_answer(answers, *([] if show is None else [f"picture: {show}"]), as_json=json)
     if failed:
         raise typer.Exit(2)

@@ -1,8 +1,5 @@
 """The command that looks at training data before it is trained on: inspect."""
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,10 +13,7 @@ from sphereface2.workers import usable_cores
 if TYPE_CHECKING:
     from sphereface2.data.sources.encoded import EncodedImages
     from sphereface2.datatools.inspect import Inspected
-    from sphereface2.datatools.inspect.duplicates import DuplicateGroup
     from sphereface2.datatools.inspect.image_facts import ImageFacts
-    from sphereface2.evaluation.mislabelled import MislabelledResult
-    from sphereface2.models.unit_rows import Vectors
 
 
 def inspect(
@@ -77,9 +71,7 @@ def inspect(
 ) -> None:
     """Look for what is wrong with training data: sphereface2 inspect faces/ --model runs/first"""
     from sphereface2.data.sources import open_images
-    from sphereface2.datatools.inspect import Inspected, inspect_images
-    from sphereface2.datatools.inspect.image_facts import examine
-    from sphereface2.evaluation.results import installed_versions
+    from sphereface2.datatools.inspect.inspection import LabelJudge, inspect_data
 
     if augment is not None:
         inspecting = ("model", "embeddings", "workers", "false_alarms", "threshold", "device")
@@ -105,64 +97,56 @@ def inspect(
     if not 0 < false_alarms < 1:
         raise ValueError(f"--false-alarms must be between 0 and 1, got {false_alarms}")
     # Before the long pass over the images: what is wrong here is wrong in a second.
-    loaded = None
+    embedder = None
+    threads = workers or usable_cores()
+    watch = Watch(console())
     if model is not None:
-        from sphereface2.models.folder import find_model, load_model
+        from sphereface2.models.extraction import open_embedder
 
-        model = find_model(model)
-        loaded = load_model(model)
+        embedder = open_embedder(model, workers=threads, device=device, watch=watch)
     source = open_images(data, root=root)
     folder = output or _folder(data)
     require_writable(folder)
-    threads = workers or usable_cores()
-    watch = Watch(console())
-    with watch("looking at the images") as progress:
-        facts = examine(source, workers=threads, progress=progress)
-    with watch("comparing copies") as progress:
-        inspection, groups = inspect_images(source, facts, progress=progress)
-    labels = None
-    vectors = None
-    if loaded is not None and model is not None:
-        from sphereface2.datatools.inspect.embeddings import embed_source, embedding_key
-        from sphereface2.training.devices import choose_device
-
-        with watch("embedding the images") as progress:
-            vectors = embed_source(
-                source,
-                facts.readable.nonzero()[0],
-                folder / "embeddings.npy",
-                model=loaded,
-                key=embedding_key(model, facts.digest[facts.readable]),
-                device=choose_device(device),
-                workers=threads,
-                progress=progress,
-            )
-    elif embeddings is not None:
-        vectors = _saved_vectors(source, facts, embeddings)
-    if vectors is not None:
-        labels = _judge_labels(
-            source, facts, vectors, false_alarms=false_alarms, threshold=threshold, watch=watch
-        )
-    judge = model or embeddings
-    inspected = Inspected(
+    inspected, facts = inspect_data(
+        source,
+        folder,
         title=data.resolve().name,
-        data=inspection,
-        model=str(judge) if judge is not None else None,
-        labels=labels,
-        versions=installed_versions(),
+        root=root,
+        judge=LabelJudge(embedder, embeddings, false_alarms, threshold),
+        workers=threads,
+        watch=watch,
     )
-    _write(folder, source, facts, inspected, groups, root=root)
-    _print(inspected, folder, as_json=json)
+    page = _write_page(folder, source, inspected, facts)
+    if json:
+        print(inspected.to_json(), end="")
+        return
+    from rich.console import Console
+
+    from sphereface2.reporting.pages.inspection import inspection_table
+
+    out = Console()
+    out.print(inspection_table(inspected))
+    say(out, f"report: {page}")
 
 
-def _saved_vectors(source: "EncodedImages", facts: "ImageFacts", path: Path) -> "Vectors":
-    """The rows of saved embeddings that are of the readable images, by their names."""
-    from sphereface2.evaluation.protocols.measuring import Subject, rows_of
-    from sphereface2.models.unit_rows import fold_mirror
+def _write_page(
+    folder: Path, source: "EncodedImages", inspected: "Inspected", facts: "ImageFacts"
+) -> Path:
+    from sphereface2.data.sources.image_file import decode
+    from sphereface2.reporting.figures.inspection import collect_pictures
+    from sphereface2.reporting.pages.inspection import inspection_page
 
-    saved = Subject(None, path, Path()).read(path)
-    names = [source.name(number) for number in facts.readable.nonzero()[0].tolist()]
-    return fold_mirror(*rows_of(saved, names))
+    pictures = collect_pictures(
+        inspected,
+        average=facts.average.picture(),
+        labels=source.labels,
+        people=source.people,
+        usable=facts.readable,
+        read=lambda index: decode(source.encoded(index), source.location(index), looked=True),
+    )
+    page = folder / "inspection.html"
+    inspection_page(inspected, pictures).write(page)
+    return page
 
 
 def _folder(data: Path) -> Path:
@@ -195,127 +179,3 @@ def _show_augmented(
         page
     )
     say(console(), f"what the network will see: {page}")
-
-
-def _judge_labels(
-    source: "EncodedImages",
-    facts: "ImageFacts",
-    vectors: "Vectors",
-    *,
-    false_alarms: float,
-    threshold: float | None,
-    watch: Watch,
-) -> "MislabelledResult":
-    from dataclasses import replace
-
-    import numpy as np
-
-    from sphereface2.evaluation.mislabelled import find_mislabelled
-    from sphereface2.files import printable
-
-    numbers = np.flatnonzero(facts.readable)
-    with watch("judging the labels") as progress:
-        result = find_mislabelled(
-            vectors,
-            source.labels[numbers],
-            false_alarms=false_alarms,
-            threshold=threshold,
-            progress=progress,
-        )
-    # Rows of the embeddings are readable images; the result speaks of images of the source.
-    result = replace(
-        result,
-        suspects=tuple(
-            replace(
-                suspect,
-                index=int(numbers[suspect.index]),
-                examples=tuple(numbers[list(suspect.examples)].tolist()),
-                other_examples=tuple(numbers[list(suspect.other_examples)].tolist()),
-            )
-            for suspect in result.suspects
-        ),
-        split=tuple(
-            replace(each, part=tuple(numbers[list(each.part)].tolist())) for each in result.split
-        ),
-    )
-    return result.named(source.people, lambda index: printable(source.name(index)))
-
-
-def _write(
-    folder: Path,
-    source: "EncodedImages",
-    facts: "ImageFacts",
-    inspected: "Inspected",
-    groups: "Sequence[DuplicateGroup]",
-    *,
-    root: Path | None,
-) -> None:
-    """Write the page, the JSON and the lists; a list with nothing to say is taken away."""
-    import numpy as np
-
-    from sphereface2.data.sources.image_file import decode
-    from sphereface2.datatools.inspect import clean_list, write_lines
-    from sphereface2.files import printable
-    from sphereface2.reporting.figures.inspection import collect_pictures
-    from sphereface2.reporting.pages.inspection import inspection_page
-
-    unreadable = [f"{bad.location}\t{bad.reason}\n" for bad in facts.bad]
-    unreadable += [
-        f"{printable(source.path / name)}\t{why}\n" for name, why in source.unread.items()
-    ]
-    duplicates = [
-        (number, group.kind, group.across_people, source.person(i), printable(source.name(i)))
-        for number, group in enumerate(groups, start=1)
-        for i in group.images
-    ]
-    titles = ("group", "kind", "across_people", "person", "image")
-    for name, lines in (
-        ("unreadable.txt", unreadable),
-        ("duplicates.csv", _csv_lines(titles, duplicates) if duplicates else []),
-    ):
-        if lines:
-            write_lines(folder / name, lines)
-        else:
-            (folder / name).unlink(missing_ok=True)
-    if inspected.labels is not None:
-        rows = [
-            (s.image, s.person, s.kind, s.other_person, f"{s.own:.4f}", f"{s.other:.4f}", s.chance)
-            for s in inspected.labels.suspects
-        ]
-        head = ("image", "person", "kind", "nearest_other", "own", "other", "chance")
-        write_lines(folder / "suspects.csv", _csv_lines(head, rows))
-        left = facts.readable.copy()
-        left[[suspect.index for suspect in inspected.labels.suspects]] = False
-        kept = np.flatnonzero(left).tolist()
-        write_lines(folder / "clean.txt", clean_list(source, kept, root=root))
-    pictures = collect_pictures(
-        inspected,
-        average=facts.average.picture(),
-        labels=source.labels,
-        people=source.people,
-        usable=facts.readable,
-        read=lambda index: decode(source.encoded(index), source.location(index), looked=True),
-    )
-    inspection_page(inspected, pictures).write(folder / "inspection.html")
-    inspected.save(folder / "inspection.json")
-
-
-def _csv_lines(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(titles)
-    writer.writerows(rows)
-    return [text.getvalue()]
-
-
-def _print(inspected: "Inspected", folder: Path, *, as_json: bool) -> None:
-    if as_json:
-        print(inspected.to_json(), end="")
-        return
-    from rich.console import Console
-
-    from sphereface2.reporting.pages.inspection import inspection_table
-
-    out = Console()
-    out.print(inspection_table(inspected))
-    say(out, f"report: {folder / 'inspection.html'}")

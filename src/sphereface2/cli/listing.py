@@ -8,7 +8,7 @@ import typer
 
 def recipes() -> None:
     """List the built-in recipes, one line each."""
-    from sphereface2.config.schema import recipes as known
+    from sphereface2.config.loading import recipes as known
 
     _print_table("recipe", [(recipe.name, recipe.summary) for recipe in known()])
 
@@ -30,7 +30,7 @@ def _print_pull(name: str) -> None:
     import torch
 
     from sphereface2.heads import ProxyHead, build_head
-    from sphereface2.heads.strength import SHOWN_CLASSES, SHOWN_COSINES, pull
+    from sphereface2.heads.proxy import SHOWN_CLASSES, SHOWN_COSINES, pull
 
     with torch.random.fork_rng(devices=[]):
         head = build_head(name, 3, SHOWN_CLASSES)

@@ -116,11 +116,12 @@ def checked_picture(show: Path | None) -> None:
         raise ValueError(f"--show writes a PNG picture; give a name that ends in .png: {show}")
 
 
-def print_json(value: object) -> None:
-    """Print a result for programs."""
+def print_answer(value: object, *sentences: str, as_json: bool) -> None:
+    """Print a result: for programs as JSON, else in sentences."""
     from json import dumps
 
-    print(dumps(value, indent=1))
+    for line in [dumps(value, indent=1)] if as_json else sentences:
+        print(line)
 
 
 def readers(workers: int | None) -> int:

@@ -16,7 +16,7 @@ from sphereface2.cli.options import (
     Prior,
     checked_picture,
     kind_of_photos,
-    print_json,
+    print_answer,
     refuse_idle,
 )
 
@@ -81,13 +81,8 @@ def verify(
             prior=prior,
         )
     if show is not None:
-        from sphereface2.reporting.figures.answer import write_answer_picture
+        from sphereface2.reporting.figures.calibration import write_answer_picture
 
         write_answer_picture(show, done, recognizer.calibration)
-    if json:
-        print_json(done.to_mapping())
-        return
-    for sentence in done.sentences():
-        print(sentence)
-    if show is not None:
-        print(f"picture: {show}")
+    drawn = [] if show is None else [f"picture: {show}"]
+    print_answer(done.to_mapping(), *done.sentences(), *drawn, as_json=json)

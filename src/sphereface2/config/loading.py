@@ -10,9 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
-from sphereface2.aliases import other_words
 from sphereface2.config.yaml_text import TEXTS, parse_mapping, parse_yaml, read_yaml_file
-from sphereface2.registry import nearest
+from sphereface2.registry import nearest, other_words
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,11 @@ def recipe_names() -> list[str]:
 
 def recipes() -> list[Recipe]:
     """The built-in recipes with one line each."""
-    return [Recipe(name, _summary(_recipe_text(name))) for name in recipe_names()]
+    first_lines = {name: _recipe_text(name).partition("\n")[0] for name in recipe_names()}
+    return [
+        Recipe(name, line.lstrip("# ").strip() if line.startswith("#") else "")
+        for name, line in first_lines.items()
+    ]
 
 
 def read_run(source: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -84,10 +87,6 @@ def named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-def _is_choice(path: tuple[str, ...]) -> bool:
-    return tuple("0" if key.isdigit() else key for key in path) in _CHOICES
-
-
 def _read(source: str, *, folder: Path, seen: tuple[Path | str, ...]) -> dict[str, Any]:
     """The mapping of a source, laid over the bases that it names."""
     origin, values = _read_one(source, folder)
@@ -123,7 +122,7 @@ def _read_one(source: str, folder: Path) -> tuple[Path | str, dict[str, Any]]:
 
 def _lay_over(below: Any, above: Any, path: tuple[str, ...]) -> Any:
     """`above` over `below`, section by section; lists and single values are replaced."""
-    if _is_choice(path):
+    if tuple("0" if key.isdigit() else key for key in path) in _CHOICES:
         below, above = named(below), named(above)
         if isinstance(below, dict) and isinstance(above, dict):
             old = below.get("name", _UNNAMED.get(path))
@@ -183,8 +182,3 @@ def _parse_overrides(overrides: Iterable[str]) -> list[dict[str, Any]]:
 
 def _recipe_text(name: str) -> str:
     return (resources.files(__package__) / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
-
-
-def _summary(text: str) -> str:
-    first = text.partition("\n")[0]
-    return first.lstrip("# ").strip() if first.startswith("#") else ""

@@ -21,29 +21,9 @@ from pydantic import (
     model_validator,
 )
 
-from sphereface2.aliases import SYNONYMS
-from sphereface2.config.loading import Recipe, named, read_run, recipes
+from sphereface2.config.loading import named, read_run
 from sphereface2.config.yaml_text import dump_yaml
-from sphereface2.registry import DataPath, did_you_mean, mistake, near, nearest, shown
-
-__all__ = [
-    "AverageConfig",
-    "Choice",
-    "EvaluationConfig",
-    "FreezeConfig",
-    "LabelNoiseConfig",
-    "OpenSetConfig",
-    "OptimizerConfig",
-    "PreprocessingConfig",
-    "Recipe",
-    "RunConfig",
-    "ScheduleConfig",
-    "TrainingConfig",
-    "config_from_mapping",
-    "dump_config",
-    "load_config",
-    "recipes",
-]
+from sphereface2.registry import SYNONYMS, DataPath, did_you_mean, mistake, near, nearest, shown
 
 # What checks the options of a choice. These rooms come later in the line and load torch, so they
 # are named here and imported when a config is read. Images and sets are checked where they are
@@ -102,6 +82,15 @@ class Choice(BaseModel):
         return copy.deepcopy(self.model_extra or {})
 
 
+def _require_one(section: str, **keys: float | None) -> None:
+    """Of two ways to say the same, one is given."""
+    given = [value for value in keys.values() if value is not None]
+    if len(given) != 1:
+        names = " and ".join(f"{section}.{key}" for key in keys)
+        said = "both are given" if given else "neither is given"
+        raise ValueError(f"give one of {names}; {said}")
+
+
 class AverageConfig(_Section):
     """An average of the network's weights, which is evaluated and exported in their place."""
 
@@ -126,11 +115,7 @@ class AverageConfig(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.decay is None) == (self.last_epochs is None):
-            given = "neither is given" if self.decay is None else "both are given"
-            raise ValueError(
-                f"give one of training.average.decay and training.average.last_epochs; {given}"
-            )
+        _require_one("training.average", decay=self.decay, last_epochs=self.last_epochs)
         return self
 
 
@@ -219,9 +204,7 @@ class TrainingConfig(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.epochs is None) == (self.steps is None):
-            given = "neither is given" if self.epochs is None else "both are given"
-            raise ValueError(f"give one of training.epochs and training.steps; {given}")
+        _require_one("training", epochs=self.epochs, steps=self.steps)
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"training.batch_size ({self.batch_size}) must be a multiple of "

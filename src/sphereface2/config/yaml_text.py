@@ -43,7 +43,9 @@ def parse_mapping(text: str, *, origin: str) -> dict[str, Any]:
     if value is None:
         raise ValueError(f"{origin} is empty; it should hold lines such as 'seed: 0'")
     if not isinstance(value, dict):
-        raise ValueError(f"{origin} holds no 'key: value' lines but a {_kind(value)}")
+        kinds = {list: "list", str: "text", bool: "true/false value"}
+        kind = kinds.get(type(value), "single value")
+        raise ValueError(f"{origin} holds no 'key: value' lines but a {kind}")
     return value
 
 
@@ -191,7 +193,3 @@ for _tag, _pattern, _first in (
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 _Dumper.add_representer(list, _represent_list)
 _Dumper.add_representer(tuple, _represent_list)
-
-
-def _kind(value: object) -> str:
-    return {list: "list", str: "text", bool: "true/false value"}.get(type(value), "single value")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -22,9 +20,11 @@ from sphereface2.data.sources.source import (
     Source,
     bad_images,
     exclude,
+    layer_of,
     notes_on,
     suits_processes,
 )
+from sphereface2.files import csv_text
 from sphereface2.progress import Progress
 from sphereface2.registry import build, resolve_options
 
@@ -79,15 +79,12 @@ class NoisyLabels(DerivedSource):
 
         With `resample` some of them have drawn their true label.
         """
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["index", "name", "true_label", "given_label"])
         name = getattr(self.source, "name", lambda index: "")
-        writer.writerows(
+        rows = (
             (index, name(index), self.true_labels[index], self.labels[index])
             for index in self.drawn.tolist()
         )
-        return text.getvalue()
+        return csv_text(["index", "name", "true_label", "given_label"], rows)
 
 
 def flipped(
@@ -262,15 +259,12 @@ def build_training_source(config: RunConfig) -> Source:
 
 def set_aside_of(source: Source) -> SetAside | None:
     """The people whom a training source leaves out, if there are any."""
-    while isinstance(source, WithStrangers | NoisyLabels):
-        source = source.source
-    return source if isinstance(source, SetAside) else None
+    return layer_of(source, SetAside)
 
 
 def noise_of(source: Source) -> NoisyLabels | None:
     """The noise in the labels of a training source, if there is any."""
-    labelled = source.source if isinstance(source, WithStrangers) else source
-    return labelled if isinstance(labelled, NoisyLabels) else None
+    return layer_of(source, NoisyLabels)
 
 
 def _require_two_people(source: Source, data: Choice) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sphereface2.data.sources import form_of
 from sphereface2.files import printable
 from sphereface2.registry import look_up, near, nearest
 
@@ -181,16 +182,9 @@ def _key_of(entry: Path) -> str | None:
 
 def _images_at(entry: Path) -> TrainingData | None:
     """The images of a folder or a .rec file, whatever form they have."""
-    if entry.is_file():
-        form = {".rec": "recordio", ".parquet": "parquet"}.get(entry.suffix.lower())
-        return None if form is None else TrainingData(form, entry)
-    records = sorted(entry.glob("*.rec"))
-    if (entry / "train.rec").is_file():
-        return TrainingData("recordio", entry / "train.rec")
-    if len(records) == 1:
-        return TrainingData("recordio", records[0])
-    if any(entry.glob("*.parquet")):
-        return TrainingData("parquet", entry)
+    form, place = form_of(entry)
+    if form is not None or entry.is_file():
+        return None if form is None else TrainingData(form, place)
     for folder in (entry / "train", entry):  # VGGFace2 is handed around as train/ and test/
         if folder.is_dir() and any(inner.is_dir() for inner in _entries(folder)):
             return TrainingData("folder", folder)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +15,12 @@ import cv2
 import numpy as np
 
 from sphereface2.data.sources.folder import find_images
-from sphereface2.data.sources.image_file import IMAGE_SUFFIXES, read_file, to_pixels
-from sphereface2.faces import CHOICES, DETECTORS, Detector, Face, align_face, find_faces
-from sphereface2.faces.face import FIRST_LOOK
+from sphereface2.data.sources.image_file import IMAGE_SUFFIXES, encode, read_file, to_pixels
+from sphereface2.faces import DETECTORS
+from sphereface2.faces.face import CHOICES, FIRST_LOOK, Detector, Face, align_face, find_faces
 from sphereface2.files import (
     JsonLines,
+    csv_text,
     file_lock,
     on_full_disk,
     printable,
@@ -29,7 +28,7 @@ from sphereface2.files import (
     write_atomically,
     written_elsewhere,
 )
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 from sphereface2.registry import build, look_up
 from sphereface2.workers import LostWorkerError, in_processes, one_opencv_thread
 
@@ -65,7 +64,7 @@ def align_folder(
     choose: str = "prominent",
     image_format: str = "jpg",
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> Aligned:
     """Write the aligned face of every photo below `source` to the same place below `target`.
 
@@ -75,11 +74,12 @@ def align_folder(
     run with the same settings has finished are not looked at again, except those that it could not
     read.
     """
-    _check(source, target, size=size, choose=choose, image_format=image_format, workers=workers)
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
     aligner = PhotoAligner(
         source, target, detector, dict(options or {}), size, choose, image_format
     )
-    aligner.build_detector()  # what it lacks is said before anything is written
+    aligner.check()
     found = find_images(source)
     photos = found.names
     if not photos and not found.unread:
@@ -87,21 +87,12 @@ def align_folder(
             f"no photos in {printable(source)}: no file there begins as an image does or "
             f"ends in {', '.join(IMAGE_SUFFIXES)}"
         )
-    settings = {
-        "source": str(source.resolve()),
-        "detector": detector,
-        "options": aligner.options,
-        "size": size,
-        "choose": choose,
-        "format": image_format,
-    }
     start = time.perf_counter()
     full_disk = on_full_disk(target, kept="the crops that are there stay")
-    with full_disk, AlignJournal(target, settings) as journal:
+    with full_disk, AlignJournal(target, aligner.settings()) as journal:
         tasks = _tasks(photos, journal.outcomes, target, ending=image_format)
         done = len(photos) - len(tasks)
-        if progress is not None:
-            progress(done, len(photos))
+        progress(done, len(photos))
         results = in_processes(
             aligner, tasks, workers=min(workers, len(tasks)), start=one_opencv_thread
         )
@@ -110,8 +101,7 @@ def align_folder(
                 for _, outcome in results:
                     journal.add(outcome)
                     done += 1
-                    if progress is not None:
-                        progress(done, len(photos))
+                    progress(done, len(photos))
         except LostWorkerError as error:
             photo, _ = cast(Task, error.task)
             raise OSError(
@@ -135,28 +125,6 @@ def align_folder(
         new=len(tasks) + len(found.unread),
         seconds=time.perf_counter() - start,
     )
-
-
-def _check(
-    source: Path, target: Path, *, size: int, choose: str, image_format: str, workers: int
-) -> None:
-    if not source.is_dir():
-        kind = "is not a folder" if source.exists() else "does not exist"
-        raise FileNotFoundError(f"{printable(source)} {kind}; give the folder with the photos")
-    if target.exists() and not target.is_dir():
-        raise ValueError(f"{printable(target)} is not a folder; give a folder for the crops")
-    inside = target.resolve()
-    if source.resolve() in (inside, *inside.parents):
-        raise ValueError(
-            f"{printable(target)} lies in the folder of the photos, which would be aligned again "
-            "with them; give a folder outside"
-        )
-    look_up("choice", CHOICES, choose)
-    look_up("format", ENCODINGS, image_format)
-    if not 16 <= size <= LARGEST_CROP:
-        raise ValueError(f"size must be from 16 to {LARGEST_CROP} pixels, got {size}")
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
 
 
 def _tasks(
@@ -308,9 +276,7 @@ class AlignJournal:
 def write_reports(target: Path, outcomes: Iterable[Outcome]) -> None:
     """faces.csv, no_face.txt and unreadable.txt of the target, in the order of the photos."""
     in_order = sorted(outcomes, key=lambda outcome: outcome.photo)
-    table = io.StringIO(newline="")
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    rows: list[list[Any]] = []
     no_face, unreadable = [], []
     for each in in_order:
         for number, face in enumerate(each.faces):
@@ -318,7 +284,7 @@ def write_reports(target: Path, outcomes: Iterable[Outcome]) -> None:
             places = [*face.box, *face.landmarks.ravel().tolist()]
             numbers = [f"{face.score:.4f}", *(f"{place:.2f}" for place in places)]
             found = [each.crop if taken else "", len(each.faces), int(taken), each.look]
-            writer.writerow([each.photo, *found, *numbers])
+            rows.append([each.photo, *found, *numbers])
         if each.crop is not None:
             continue
         if each.reason is None:
@@ -328,7 +294,7 @@ def write_reports(target: Path, outcomes: Iterable[Outcome]) -> None:
     for name, text in (
         ("no_face.txt", "".join(f"{line}\n" for line in no_face)),
         ("unreadable.txt", "".join(f"{line}\n" for line in unreadable)),
-        ("faces.csv", table.getvalue()),
+        ("faces.csv", csv_text(_COLUMNS, rows)),
     ):
         write_atomically(target / name, text)
 
@@ -342,7 +308,7 @@ def _one_line(name: str) -> str:
 Task = tuple[str, str]
 """A photo below the source, and the name of its crop below the target."""
 
-ENCODINGS: dict[str, list[int]] = {"jpg": [cv2.IMWRITE_JPEG_QUALITY, 95], "png": []}
+QUALITIES = {"jpg": 95, "png": None}
 
 
 @dataclass(frozen=True)
@@ -357,13 +323,43 @@ class PhotoAligner:
     choose: str
     image_format: str
 
-    def build_detector(self) -> Detector:
-        """The detector, or a sentence about what it lacks."""
+    def check(self) -> None:
+        """Say what cannot be done before anything is written."""
+        source, target = self.source, self.target
+        if not source.is_dir():
+            kind = "is not a folder" if source.exists() else "does not exist"
+            raise FileNotFoundError(f"{printable(source)} {kind}; give the folder with the photos")
+        if target.exists() and not target.is_dir():
+            raise ValueError(f"{printable(target)} is not a folder; give a folder for the crops")
+        inside = target.resolve()
+        if source.resolve() in (inside, *inside.parents):
+            raise ValueError(
+                f"{printable(target)} lies in the folder of the photos, which would be aligned "
+                "again with them; give a folder outside"
+            )
+        look_up("choice", CHOICES, self.choose)
+        look_up("format", QUALITIES, self.image_format)
+        if not 16 <= self.size <= LARGEST_CROP:
+            raise ValueError(f"size must be from 16 to {LARGEST_CROP} pixels, got {self.size}")
+        self._build_detector()
+
+    def settings(self) -> dict[str, Any]:
+        """What all crops of a folder have in common."""
+        return {
+            "source": str(self.source.resolve()),
+            "detector": self.detector,
+            "options": self.options,
+            "size": self.size,
+            "choose": self.choose,
+            "format": self.image_format,
+        }
+
+    def _build_detector(self) -> Detector:
         return build("detector", DETECTORS, self.detector, **self.options)
 
     @cached_property
     def _detector(self) -> Detector:
-        return self.build_detector()
+        return self._build_detector()
 
     def __call__(self, task: Task) -> Outcome:
         """What becomes of a photo; an OSError if its crop cannot be written."""
@@ -380,12 +376,11 @@ class PhotoAligner:
         except (ValueError, OSError, MemoryError, cv2.error) as error:
             # One photo of a million must not end the work; it is reported with the others.
             return Outcome(photo, reason=" ".join(str(error).split()) or type(error).__name__)
-        bgr = cv2.cvtColor(aligned, cv2.COLOR_RGB2BGR)
-        _, encoded = cv2.imencode(f".{self.image_format}", bgr, ENCODINGS[self.image_format])
+        encoded = encode(aligned, f".{self.image_format}", quality=QUALITIES[self.image_format])
         place = self.target / crop
         partial = self.target / WORK_FOLDER / f"{os.getpid()}.part"
         try:
-            write_atomically(place, encoded.tobytes(), by=partial, durable=False)
+            write_atomically(place, encoded, by=partial, durable=False)
         except OSError as error:
             raise OSError(error.errno, error.strerror, printable(place)) from None
         return Outcome(photo, crop, tuple(faces), taken=faces.index(face), look=look)

@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from sphereface2.data.sources.image_file import encode
 from sphereface2.data.sources.synthetic import FIRST_UNSEEN, sample_conditions
 from sphereface2.evaluation.protocols.protocol import MADE
 from sphereface2.faces.face import TEMPLATE
@@ -75,7 +76,7 @@ def render_ijb(
     for number, shot in enumerate(shots, start=1):
         name = f"{number}.jpg"
         picture, points = _loose(shot, rng=np.random.default_rng((seed, number, _STREAM)))
-        _write_jpeg(root / "loose_crop" / name, picture)
+        (root / "loose_crop" / name).write_bytes(encode(picture, ".jpg", quality=96))
         _note(lists, shot, name, picture, points, people)
         if progress is not None:
             progress(number, len(shots))
@@ -186,10 +187,3 @@ def _pairs(people: int) -> list[str]:
         for right in range(people)
         for number in probes
     ]
-
-
-def _write_jpeg(path: Path, picture: NDArray[np.uint8]) -> None:
-    colours = cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)
-    done, encoded = cv2.imencode(".jpg", colours, [cv2.IMWRITE_JPEG_QUALITY, 96])
-    assert done
-    path.write_bytes(encoded.tobytes())

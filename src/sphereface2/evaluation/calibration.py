@@ -247,17 +247,6 @@ class Calibration:
         """The thresholds of the target FARs that the calibration pairs resolved."""
         return tuple(each.threshold for each in self.thresholds if each.resolved)
 
-    def threshold_at(self, target_far: float) -> float:
-        """The threshold of a target FAR that the calibration pairs resolved."""
-        for each in self.thresholds:
-            if math.isclose(each.target, target_far) and each.resolved:
-                return each.threshold
-        known = ", ".join(f"{each.target:g}" for each in self.thresholds if each.resolved)
-        raise ValueError(
-            f"the calibration has no threshold for FAR {target_far:g} (it has {known or 'none'}); "
-            "calibrate on a set with more impostor pairs"
-        )
-
 
 def calibrate(
     scored: PairScores,

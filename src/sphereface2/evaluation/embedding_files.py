@@ -48,8 +48,6 @@ class SavedEmbeddings:
 def read_embeddings(
     path: Path,
     *,
-    names: Path | None = None,
-    count: int | None = None,
     dim: int | None = None,
     mirrored: bool | None = None,
     check_values: bool = False,
@@ -59,9 +57,9 @@ def read_embeddings(
     .npy: (n, D); (n, 2, D) as OpenSphere holds them, image and mirror image
     .npz: `embeddings`, or InsightFace's `embs` with the mirror images' `embs_f`
     .pt, .pth: a tensor of either shape; .bin: one MegaFace feature
+    A .txt beside it has `name` or `name person` per line.
 
-    names: a text file with `name` or `name person` per line; by default the .txt beside the file
-    count, dim: what is expected, to be refused otherwise
+    dim: what is expected, to be refused otherwise
     mirrored: True if a row is [image | mirror image], as InsightFace's IJB scripts have it (1024
     numbers for 512 dimensions); None takes that for given where `dim` is half the width
     check_values: also look for NaN and zero rows, which costs a pass over the file
@@ -86,7 +84,7 @@ def read_embeddings(
             )
         table = table.reshape(len(table), -1)
         mirror = "sum"
-    check_table(table, source=str(path), rows=count)
+    check_table(table, source=str(path))
     width = table.shape[1]
     if mirror == "given" and (mirrored or (mirrored is None and dim is not None)):
         mirror = "sum" if mirrored or width == 2 * (dim or 0) else "given"
@@ -96,8 +94,8 @@ def read_embeddings(
     if check_values:
         check_rows(table, source=str(path))
     beside = path.with_suffix(".txt")
-    if names is not None or (listed is None and beside.is_file()):
-        listed, people = _read_names(names or beside, rows=len(table))
+    if listed is None and beside.is_file():
+        listed, people = _read_names(beside, rows=len(table))
     for what, given in (("names", listed), ("labels", people)):
         if given is not None and len(given) != len(table):
             raise ValueError(f"{path} has {len(table):,} embeddings but {len(given):,} {what}")
@@ -216,8 +214,6 @@ def _first_key(known: Sequence[str], held: Container[str]) -> str | None:
 
 
 def _read_names(path: Path, *, rows: int) -> tuple[list[str], npt.NDArray[Any] | None]:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; it names each embedding, one per line")
     # Names keep their bytes, as Python's paths do; a tab separates names that hold blanks.
     text = path.read_bytes().decode("utf-8", "surrogateescape")
     said = [line.rstrip("\r") for line in text.split("\n") if line.strip()]

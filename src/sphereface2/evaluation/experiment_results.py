@@ -76,7 +76,9 @@ class LearnedFeatures(JsonResult):
         """
         threshold = -self.bias / self.radius
         positive, baseline, negative = (
-            self._cosine_of(threshold + side * self.margin) for side in (1, 0, -1)
+            # cos θ with g(cos θ) = 2((cos θ + 1)/2)^t - 1 = threshold ± m
+            2 * max((threshold + side * self.margin + 1) / 2, 0.0) ** (1 / self.sharpness) - 1
+            for side in (1, 0, -1)
         )
         return positive, baseline, negative
 
@@ -97,10 +99,6 @@ class LearnedFeatures(JsonResult):
             )
             for person in range(self.people)
         )
-
-    def _cosine_of(self, score: float) -> float:
-        """The cosine with g(cos θ) = score, g(z) = 2((z+1)/2)^t - 1."""
-        return float(2 * max((score + 1) / 2, 0.0) ** (1 / self.sharpness) - 1)
 
 
 def plain_rows(vectors: Vectors) -> tuple[tuple[float, ...], ...]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
+Counts = IntArray | FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +101,16 @@ def roc_curve(scores: npt.ArrayLike, same: npt.ArrayLike) -> RocCurve:
 def area_under_curve(scores: npt.ArrayLike, same: npt.ArrayLike) -> float:
     """The chance that a genuine pair scores above an impostor pair; a tie counts half."""
     roc = roc_curve(scores, same)
+    return float(areas(roc.false_accepts[None], roc.true_accepts[None])[0])
+
+
+def areas(false_accepts: Counts, true_accepts: Counts) -> FloatArray:
+    """The area under each of several ROCs (r, p), as `RocCurve` counts them."""
     # Twice the area in whole pairs, so the sum is exact: trapezia over the groups of ties.
-    doubled = np.diff(roc.false_accepts) * (roc.true_accepts[1:] + roc.true_accepts[:-1])
-    return float(np.sum(doubled)) / (2.0 * roc.genuine * roc.impostors)
+    steps = np.diff(false_accepts, axis=1)
+    doubled = np.einsum("rp,rp->r", steps, true_accepts[:, 1:] + true_accepts[:, :-1])
+    found: FloatArray = doubled / (2.0 * false_accepts[:, -1] * true_accepts[:, -1])
+    return found
 
 
 def equal_error_rate(scores: npt.ArrayLike, same: npt.ArrayLike) -> float:
@@ -112,13 +120,21 @@ def equal_error_rate(scores: npt.ArrayLike, same: npt.ArrayLike) -> float:
     one both are taken to run linearly, and the value where these lines cross is returned.
     """
     roc = roc_curve(scores, same)
-    far, frr = roc.far, 1.0 - roc.tar
-    after = int(np.argmax(far >= frr))  # exists: "accept all" has FAR 1 and FRR 0
+    return float(equal_error_rates(roc.false_accepts[None], roc.true_accepts[None])[0])
+
+
+def equal_error_rates(false_accepts: Counts, true_accepts: Counts) -> FloatArray:
+    """The EER of each of several ROCs (r, p), as `RocCurve` counts them."""
+    rows = np.arange(len(false_accepts))
+    far = false_accepts / false_accepts[:, -1:]
+    frr = 1.0 - true_accepts / true_accepts[:, -1:]
+    after = np.argmax(far >= frr, axis=1)  # exists: "accept all" has FAR 1 and FRR 0
     before = after - 1  # exists: "accept none" has FAR 0 and FRR 1
-    gap_before = frr[before] - far[before]
-    gap_after = far[after] - frr[after]
+    gap_before = frr[rows, before] - far[rows, before]
+    gap_after = far[rows, after] - frr[rows, after]
     share = gap_before / (gap_before + gap_after)
-    return float(far[before] + share * (far[after] - far[before]))
+    found: FloatArray = far[rows, before] + share * (far[rows, after] - far[rows, before])
+    return found
 
 
 def best_threshold_accuracy(scores: npt.ArrayLike, same: npt.ArrayLike) -> ThresholdAccuracy:

@@ -153,6 +153,11 @@ class EvaluationResult(JsonResult):
         """Which step of its training the subject is; nothing where that is not known."""
         return "" if self.model_step is None else self.model_step.in_words(self.sets)
 
+    def results_of(self, model: str | None = None) -> list[VerificationResult]:
+        """What a model, by default the subject, reached on each set, in the order of `sets`."""
+        found = (self.find(model or self.model, name) for name in self.sets)
+        return [row for row in found if row is not None]
+
     def find(self, model: str, set_name: str) -> VerificationResult | None:
         matches = (r for r in self.rows if r.model == model and r.set_name == set_name)
         return next(matches, None)

@@ -100,7 +100,9 @@ def search(
     step = max(32, min(4096, _SCORES // len(vectors)))
     for start in range(0, wanted.size, step):
         part = slice(start, min(start + step, wanted.size))
-        scores = _person_scores(unit[part], vectors, starts)
+        scores = unit[part] @ vectors.T
+        if len(vectors) > names.size:  # the best over each person's images
+            scores = np.maximum.reduceat(scores, starts, axis=1)
         rows = np.flatnonzero(columns[part] >= 0)
         places = (rows, columns[part][rows])
         genuine[part][rows] = scores[places]
@@ -178,14 +180,6 @@ def dot_products(
         if progress is not None:
             progress(min(start + _CHUNK, left.size), left.size)
     return scores
-
-
-def _person_scores(probes: Float32, gallery: Float32, starts: npt.NDArray[np.int64]) -> Float32:
-    """(probes, people): the product itself, or the best over each person's images."""
-    scores = probes @ gallery.T
-    if len(gallery) == starts.size:
-        return scores
-    return np.maximum.reduceat(scores, starts, axis=1)
 
 
 Mask = npt.NDArray[np.bool_]

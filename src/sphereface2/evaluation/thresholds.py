@@ -171,9 +171,9 @@ def kept_for(targets: Sequence[float], total: int) -> int:
     return min(max(counts, default=0) + 1, total)
 
 
-def counted_off(count: int, total: int, *, confidence: float = 0.95) -> tuple[int, int]:
+def counted_off(count: int, total: int) -> tuple[int, int]:
     """The fewest and most impostors that the true threshold may accept, where `count` were."""
-    share = wilson(count, total, confidence=confidence).interval
+    share = wilson(count, total).interval
     return math.floor(share.low * total), math.ceil(share.high * total)
 
 

@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray
+from sphereface2.evaluation.metrics import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    areas,
+    equal_error_rates,
+)
 
 People = npt.NDArray[Any]
 
@@ -97,7 +103,6 @@ def logit_normal(
     *,
     method: str,
     finest: float = 1e-9,
-    confidence: float = 0.95,
 ) -> Interval:
     """An interval for a share near 1 (an AUC): normal on the scale of log(p / (1 - p)).
 
@@ -106,12 +111,12 @@ def logit_normal(
     it, for on this scale none at all is infinitely far away.
     """
     if not 0.0 < value < 1.0:
-        return percentiles(replicates, method=method, confidence=confidence)
+        return percentiles(replicates, method=method)
     inside = np.clip(replicates, finest / 2, 1.0 - finest / 2)
-    half = normal_quantile(confidence) * float(np.std(np.log(inside / (1.0 - inside))))
+    half = normal_quantile(0.95) * float(np.std(np.log(inside / (1.0 - inside))))
     centre = math.log(value / (1.0 - value))
     low, high = (1.0 / (1.0 + math.exp(-end)) for end in (centre - half, centre + half))
-    return Interval(low, high, confidence, method)
+    return Interval(low, high, 0.95, method)
 
 
 def wider(interval: Interval, other: Interval) -> Interval:
@@ -124,27 +129,14 @@ def wider(interval: Interval, other: Interval) -> Interval:
     return replace(interval, low=low, high=high)
 
 
-def rate_of(
-    hits: BoolArray,
-    people: People | None,
-    *,
-    confidence: float = 0.95,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Rate:
+def rate_of(hits: BoolArray, people: People | None) -> Rate:
     """The share of `hits`; `people` (n,) says whose trial each is, None that nobody knows."""
     if people is None:
-        return wilson(int(np.count_nonzero(hits)), hits.size, confidence=confidence)
-    return mean_rate([(hits, people)], confidence=confidence, resamples=resamples, seed=seed)
+        return wilson(int(np.count_nonzero(hits)), hits.size)
+    return mean_rate([(hits, people)])
 
 
-def mean_rate(
-    parts: Sequence[tuple[BoolArray, People]],
-    *,
-    confidence: float = 0.95,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Rate:
+def mean_rate(parts: Sequence[tuple[BoolArray, People]]) -> Rate:
     """The mean of the shares of several parts (the galleries of IJB), each resampled by people.
 
     A person drawn brings all of their trials, so trials of one person are not taken for
@@ -156,16 +148,16 @@ def mean_rate(
     successes = sum(int(np.count_nonzero(hits)) for hits, _ in parts)
     trials = sum(hits.size for hits, _ in parts)
     value = float(np.mean([np.count_nonzero(hits) / hits.size for hits, _ in parts]))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     tables = [_by_person(hits, people) for hits, people in parts]
     if successes in (0, trials):
         # Every resample looks the same, which says nothing; at worst each person is one trial.
         count = sum(len(table) for table in tables)
-        plain = wilson(count if successes else 0, count, confidence=confidence)
+        plain = wilson(count if successes else 0, count)
         interval = replace(plain.interval, method=WILSON_OVER_PEOPLE)
         return Rate(value, successes, trials, interval)
-    drawn = np.mean([_resampled(table, resamples, rng) for table in tables], axis=0)
-    interval = percentiles(drawn, method=OVER_PEOPLE, confidence=confidence)
+    drawn = np.mean([_resampled(table, rng) for table in tables], axis=0)
+    interval = percentiles(drawn, method=OVER_PEOPLE)
     return Rate(value, successes, trials, interval)
 
 
@@ -175,10 +167,10 @@ def _by_person(hits: BoolArray, people: People) -> FloatArray:
     return np.stack([np.bincount(codes, weights=hits), np.bincount(codes)], axis=1)
 
 
-def _resampled(table: FloatArray, resamples: int, rng: np.random.Generator) -> FloatArray:
+def _resampled(table: FloatArray, rng: np.random.Generator) -> FloatArray:
     count = len(table)
-    sums = np.empty((resamples, 2))
-    for number in range(resamples):
+    sums = np.empty((REPLICATES, 2))
+    for number in range(REPLICATES):
         times = np.bincount(rng.integers(0, count, count), minlength=count)
         sums[number] = times @ table
     shares: FloatArray = sums[:, 0] / sums[:, 1]
@@ -233,15 +225,17 @@ def replicate(
     curves = [_SortedPairs(scores, same, who) for scores, _ in models]
     parts: list[list[tuple[FloatArray, ...]]] = [[] for _ in models]
     for drawn in _draws(who, replicates=replicates, seed=seed):
-        drawn = _with_both_kinds(drawn, who, same)
+        # Of very few people some draws may lack genuine or impostor pairs.
+        kinds = _weights(drawn, who) @ np.stack([same, ~same], axis=1).astype(np.float64)
+        drawn = drawn[kinds.all(axis=1)]
         if not len(drawn):
             continue
         shares = _shares(drawn, who, same, [right for _, right in models])
         for number, curve in enumerate(curves):
             false_accepts, true_accepts = curve.accepted(drawn)
             tar, threshold = curve.at_far(false_accepts, true_accepts, targets)
-            eer = _equal_error_rates(false_accepts, true_accepts)
-            auc = _areas(false_accepts, true_accepts)
+            eer = equal_error_rates(false_accepts, true_accepts)
+            auc = areas(false_accepts, true_accepts)
             parts[number].append((shares[number], tar, threshold, eer, auc))
     if not parts[0]:
         raise ValueError(
@@ -253,12 +247,12 @@ def replicate(
 
 
 def replicated_shares(
-    counted: BoolArray, people: IntArray, *, replicates: int = REPLICATES, seed: int = 0
+    counted: BoolArray, people: IntArray, *, replicates: int = REPLICATES
 ) -> FloatArray:
     """The share of the pairs that count, in each replicate of their people."""
     who = np.unique(people, return_inverse=True)[1].reshape(people.shape).astype(np.int64)
     shares = []
-    for drawn in _draws(who, replicates=replicates, seed=seed):
+    for drawn in _draws(who, replicates=replicates, seed=0):
         weights = _weights(drawn, who)
         total = weights.sum(axis=1)
         # Of very few people a draw may hold no pair at all.
@@ -304,26 +298,6 @@ class _SortedPairs:
         return tar, threshold
 
 
-def _equal_error_rates(false_accepts: FloatArray, true_accepts: FloatArray) -> FloatArray:
-    rows = np.arange(len(false_accepts))
-    far = false_accepts / false_accepts[:, -1:]
-    frr = 1.0 - true_accepts / true_accepts[:, -1:]
-    after = np.argmax(far >= frr, axis=1)
-    before = after - 1
-    gap_before = frr[rows, before] - far[rows, before]
-    gap_after = far[rows, after] - frr[rows, after]
-    share = gap_before / (gap_before + gap_after)
-    rates: FloatArray = far[rows, before] + share * (far[rows, after] - far[rows, before])
-    return rates
-
-
-def _areas(false_accepts: FloatArray, true_accepts: FloatArray) -> FloatArray:
-    steps = np.diff(false_accepts, axis=1)
-    doubled = np.einsum("rp,rp->r", steps, true_accepts[:, 1:] + true_accepts[:, :-1])
-    areas: FloatArray = doubled / (2.0 * false_accepts[:, -1] * true_accepts[:, -1])
-    return areas
-
-
 def _shares(
     drawn: FloatArray, who: IntArray, same: BoolArray, right: Sequence[BoolArray]
 ) -> list[FloatArray]:
@@ -343,12 +317,6 @@ def _weights(drawn: FloatArray, who: IntArray) -> FloatArray:
     two = np.flatnonzero(who[:, 0] != who[:, 1])
     weights[:, two] *= np.take(drawn, who[two, 1], axis=1)
     return weights
-
-
-def _with_both_kinds(drawn: FloatArray, who: IntArray, same: BoolArray) -> FloatArray:
-    """The draws with genuine and impostor pairs; of very few people some may lack one kind."""
-    kinds = _weights(drawn, who) @ np.stack([same, ~same], axis=1).astype(np.float64)
-    return drawn[kinds.all(axis=1)]
 
 
 def _draws(who: IntArray, *, replicates: int, seed: int) -> Iterator[FloatArray]:

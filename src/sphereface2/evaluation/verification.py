@@ -1,17 +1,15 @@
 """1:1 verification: from scored pairs to results that live as JSON.
 
 The line is `score_pairs` (embeddings -> cosines), optionally `combine` (pool several sets), then
-`measure` (cosines -> result); `verify` is the first and the last in one call. No model is seen
-here, so saved embeddings (.npy) can be evaluated as well.
+`measure` (cosines -> result). No model is seen here, so saved embeddings (.npy) can be evaluated
+as well.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sphereface2.evaluation.metrics import (
     BoolArray,
@@ -25,7 +23,7 @@ from sphereface2.evaluation.metrics import (
     fold_accuracy,
     roc_curve,
 )
-from sphereface2.evaluation.pair_scores import Attributes, PairScores, combine, score_pairs
+from sphereface2.evaluation.pair_scores import Attributes, PairScores, combine
 from sphereface2.evaluation.results import (
     RocBand,
     ScoredPair,
@@ -52,20 +50,6 @@ FAR_TARGETS = (1e-1, 1e-2, 1e-3)
 _BINS = 40
 _BAND_POINTS = 40
 _BAND_START = 4  # impostor pairs: with fewer above it, a threshold has no upper bound
-
-
-def verify(
-    name: str,
-    embeddings: npt.NDArray[np.floating[Any]],
-    pairs: npt.ArrayLike,
-    same: npt.ArrayLike,
-    folds: npt.ArrayLike,
-    *,
-    model: str,
-    people: npt.ArrayLike | None = None,
-) -> VerificationResult:
-    """Score the pairs of one set and measure the scores."""
-    return measure(score_pairs(name, embeddings, pairs, same, folds, people=people), model=model)
 
 
 def measure(

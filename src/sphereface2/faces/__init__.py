@@ -5,32 +5,8 @@ Everything here works on arrays; reading and writing photos is the business of `
 
 from collections.abc import Callable
 
-from sphereface2.faces.face import (
-    CHOICES,
-    TEMPLATE,
-    Detector,
-    Face,
-    align_face,
-    find_faces,
-    similarity_transform,
-)
+from sphereface2.faces.face import Detector
 from sphereface2.faces.mtcnn import MTCNN
 from sphereface2.faces.yunet import YuNet
 
-DETECTORS: dict[str, Callable[..., Detector]] = {
-    "mtcnn": MTCNN,
-    "yunet": YuNet,
-}
-
-__all__ = [
-    "CHOICES",
-    "DETECTORS",
-    "MTCNN",
-    "TEMPLATE",
-    "Detector",
-    "Face",
-    "YuNet",
-    "align_face",
-    "find_faces",
-    "similarity_transform",
-]
+DETECTORS: dict[str, Callable[..., Detector]] = {"mtcnn": MTCNN, "yunet": YuNet}

@@ -11,7 +11,6 @@ number of removals that its answer is void, and searches again.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import sqlite3
@@ -31,7 +30,6 @@ import numpy.typing as npt
 
 from sphereface2.files import (
     file_lock,
-    parse_json,
     printable,
     remove,
     replacing,
@@ -45,10 +43,8 @@ from sphereface2.galleries.gallery import (
     no_collection,
     now,
     plain_source,
-    used_key,
 )
-from sphereface2.galleries.nearest import NOBODY, Owners, nearest_people
-from sphereface2.galleries.parts_file import PartsFile
+from sphereface2.galleries.parts_file import NOBODY, Owners, PartsFile, nearest_people
 from sphereface2.galleries.sql import SqlGallery
 from sphereface2.registry import did_you_mean, near
 
@@ -121,7 +117,7 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
         with self._transaction() as db:
             _check_schema(db)
             state = "SELECT identity, model, dim, row_end, crop_end FROM state"
-            self._identity, self.model, self.dim, row_end, crop_end = _one(db, state)
+            self._identity, self.model, self.dim, row_end, crop_end = self._one(db, state)
             self._require(bytes, self._identity)
             self._require(str, self.model)
             if not self._require(int, self.dim, row_end, crop_end)[0]:
@@ -226,19 +222,15 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
             self._crops.sync()
         return ids
 
-    def _remove_person(self, db: sqlite3.Connection, number: int) -> int:
-        count = self._free_photos(db, "person = ?", number)
-        db.execute("DELETE FROM person WHERE number = ?", (number,))
-        return count
-
-    def _remove_photo(self, db: sqlite3.Connection, photo: str) -> bool:
-        return self._free_photos(db, "id = ?", photo) > 0
+    def _remove_where(self, db: sqlite3.Connection, which: str, value: int | str) -> int:
+        for what in ("'row', row, row + 1", "'crop', crop_start, crop_stop"):
+            places = f"SELECT {what} FROM photo WHERE {which}"
+            db.execute(f"INSERT INTO wipe (file, start, stop) {places}", (value,))
+        db.execute("UPDATE state SET removals = removals + 1")
+        return db.execute(f"DELETE FROM photo WHERE {which}", (value,)).rowcount
 
     def _note_removal(self, db: sqlite3.Connection) -> None:
         db.execute("INSERT INTO wipe (file, start, stop) VALUES ('row', 0, 0)")
-
-    def _is_taken(self, error: Exception) -> bool:
-        return isinstance(error, sqlite3.IntegrityError)
 
     def _stored(self, row: Embeddings) -> bytes:
         return row.tobytes()
@@ -293,7 +285,7 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
             rows = self._rows.rows(len(index.owners))
 
             def hit(row: int, score: float) -> Hit:
-                person, photo = _one(db, named, int(index.serials[row]))
+                person, photo = self._one(db, named, int(index.serials[row]))
                 return Hit(person, photo, score)
 
             found = nearest_people(rows, index.owners, queries, people)
@@ -320,6 +312,8 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
                 db = _connect(self._folder / DATABASE)
             try:
                 db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+                if write:
+                    self._require_in_place()  # from here on nobody can drop it
                 yield db
                 db.execute("COMMIT")
             finally:
@@ -337,43 +331,27 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
                 f"the gallery {printable(self._folder)} was removed or replaced; open it again"
             )
 
-    def _write(self, operation: str, key: str | None, work: Callable[[sqlite3.Connection], T]) -> T:
-        with self._transaction(write=True) as db:
-            self._require_in_place()  # from here on nobody can drop it
-            if key is None:
-                return work(db)
-            digest = self._digest(key)
-            before = "SELECT operation, result FROM request WHERE key = ?"
-            done = db.execute(before, (digest,)).fetchone()
-            if done is None:
-                result = work(db)
-                keep = "INSERT INTO request (key, operation, result) VALUES (?, ?, ?)"
-                db.execute(keep, (digest, operation, json.dumps(result)))
-                return result
-            if done[0] != operation:
-                raise used_key(key, done[0])
-            first: T = parse_json(done[1])
-            return first
-
     def _undisturbed(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """What `work` reads, with all its rows of one state."""
         count = "SELECT removals FROM state"
         for _ in range(_TRIES):
             with suppress(_VoidError):
                 with self._transaction() as db:
-                    (before,) = _one(db, count)
+                    (before,) = self._one(db, count)
                     result = work(db)
                 with self._transaction() as db:
-                    if _one(db, count) == (before,):
+                    if self._one(db, count) == (before,):
                         return result
         with self._transaction(write=True) as db:  # nothing is removed meanwhile
             return work(db)
 
     def _index_of(self, db: sqlite3.Connection) -> _Index:
         """Who owns which row in the state that `db` sees; only what is new is read."""
-        removals, row_end = self._require(int, *_one(db, "SELECT removals, row_end FROM state"))
+        removals, row_end = self._require(
+            int, *self._one(db, "SELECT removals, row_end FROM state")
+        )
         self._rows.require(row_end)
-        (serial,) = _one(db, "SELECT ifnull(max(serial), 0) FROM photo")
+        (serial,) = self._one(db, "SELECT ifnull(max(serial), 0) FROM photo")
         with self._index_lock:
             known = self._index
             if known is not None and known.removals > removals:
@@ -423,7 +401,7 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
         )
         found = db.execute(fits, (file, size)).fetchone()
         if found is None:
-            (start,) = _one(db, f"SELECT {file}_end FROM state")
+            (start,) = self._one(db, f"SELECT {file}_end FROM state")
             db.execute(f"UPDATE state SET {file}_end = ?", (start + size,))
             return start, start + size
         start, stop = found
@@ -432,13 +410,6 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
             db.execute("INSERT INTO free VALUES (?, ?, ?)", (file, start + size, stop))
         return start, start + size
 
-    def _free_photos(self, db: sqlite3.Connection, which: str, value: int | str) -> int:
-        for what in ("'row', row, row + 1", "'crop', crop_start, crop_stop"):
-            places = f"SELECT {what} FROM photo WHERE {which}"
-            db.execute(f"INSERT INTO wipe (file, start, stop) {places}", (value,))
-        db.execute("UPDATE state SET removals = removals + 1")
-        return db.execute(f"DELETE FROM photo WHERE {which}", (value,)).rowcount
-
     def _finish_removals(self) -> None:
         """Overwrite what was removed, here or by a process that was killed, and free its places.
 
@@ -446,7 +417,7 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
         that have moved, so the database is rebuilt.
         """
         with self._transaction(write=True) as db:
-            (last,) = _one(db, "SELECT ifnull(max(number), 0) FROM wipe")
+            (last,) = self._one(db, "SELECT ifnull(max(number), 0) FROM wipe")
             # A killed process may have written to free places and behind the end.
             every = (
                 "SELECT file, start, stop FROM wipe UNION ALL SELECT file, start, stop FROM free"
@@ -456,7 +427,7 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
                     raise self._damaged("it has a place in an unknown file")
                 self._files[file].wipe(start, stop)
             for name, file in self._files.items():
-                (end,) = _one(db, f"SELECT {name}_end FROM state")
+                (end,) = self._one(db, f"SELECT {name}_end FROM state")
                 file.require(end)
                 file.wipe(end, file.units())
                 file.sync()
@@ -501,13 +472,6 @@ def _check_schema(db: sqlite3.Connection) -> None:
         expected = ours.execute(read).fetchall()
     if db.execute(read).fetchall() != expected:
         raise sqlite3.DatabaseError("its tables are not those of a gallery")
-
-
-def _one(db: sqlite3.Connection, query: str, *values: Any) -> tuple[Any, ...]:
-    row: tuple[Any, ...] | None = db.execute(query, values).fetchone()
-    if row is None:
-        raise sqlite3.DatabaseError(f"nothing for: {query}")
-    return row
 
 
 def _release(db: sqlite3.Connection, file: str, start: int, stop: int) -> None:

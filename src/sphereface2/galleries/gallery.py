@@ -252,13 +252,6 @@ def check_model(
         raise ValueError(f"{where} holds embeddings of {held[1]} values, not {dim}")
 
 
-def check_new(where: str, model: str | None, dim: int | None) -> tuple[str, int]:
-    """What a new collection must know: its model's digest, and how many values it gives."""
-    if not model or dim is None or dim < 1:
-        raise ValueError(f"{where} is new: say the model's digest and how many values it gives")
-    return model, dim
-
-
 def no_collection(where: str, name: str, known: Sequence[str]) -> FileNotFoundError:
     listed = f" (there: {', '.join(known[:20])})" if known else ""
     return FileNotFoundError(

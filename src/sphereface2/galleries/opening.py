@@ -6,7 +6,7 @@ import re
 from typing import Protocol
 
 from sphereface2.galleries.embedded import EmbeddedGallery
-from sphereface2.galleries.gallery import Gallery, check_collection, check_model, check_new
+from sphereface2.galleries.gallery import Gallery, check_collection, check_model
 from sphereface2.galleries.postgresql import PostgreSQLGallery
 from sphereface2.galleries.qdrant import QdrantGallery
 from sphereface2.registry import look_up
@@ -58,7 +58,9 @@ def open_gallery(
     if check_collection(collection) not in engine.collections(url):
         if not create:
             raise engine.missing(url, collection)
-        engine.create(url, collection, *check_new(where, model, dim))
+        if not model or dim is None or dim < 1:
+            raise ValueError(f"{where} is new: say the model's digest and how many values it gives")
+        engine.create(url, collection, model, dim)
     gallery = engine(url, collection)
     try:
         check_model(where, (gallery.model, gallery.dim), model=model, dim=dim)

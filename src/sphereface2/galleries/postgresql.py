@@ -6,11 +6,10 @@ all others, such as sslmode, are PostgreSQL's.
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, LiteralString, TypeVar
@@ -26,7 +25,6 @@ from sphereface2.galleries.gallery import (
     no_collection,
     now,
     plain_source,
-    used_key,
 )
 from sphereface2.galleries.sql import SqlGallery
 from sphereface2.registry import nearest, resolve_options
@@ -105,7 +103,7 @@ class PostgreSQLGallery(SqlGallery["Database"]):
         self._closed = False
         try:
             with self._transaction() as db:
-                state = _one(db, "SELECT format, identity, model, dim, unfinished FROM state")
+                state = self._one(db, "SELECT format, identity, model, dim, unfinished FROM state")
             version, self._identity, self.model, self.dim, unfinished = state
             if version > _FORMAT:
                 raise ValueError(
@@ -132,7 +130,37 @@ class PostgreSQLGallery(SqlGallery["Database"]):
 
     @classmethod
     def create(cls, url: str, collection: str, model: str, dim: int) -> None:
-        _create(url, _PREFIX + collection, model, dim)
+        from psycopg.sql import SQL, Identifier, Literal
+
+        schema = _PREFIX + collection
+        with _connected(url) as db, db.transaction():
+            _lock(db)
+            exists = "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'state'"
+            if db.execute(exists, (schema,)).fetchone():
+                return  # another process was faster
+            db.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            db.execute(SQL("CREATE SCHEMA {}").format(Identifier(schema)))
+            _look_in(db, schema)
+            db.execute(_TABLES)
+            for table in ("photo", "negative"):
+                name = Identifier(table)
+                kind = SQL("ALTER TABLE {} ALTER embedding TYPE vector({})").format(
+                    name, Literal(dim)
+                )
+                db.execute(kind)
+                if dim <= _INLINE:  # fetched with the row: a search is several times faster
+                    db.execute(SQL("ALTER TABLE {} ALTER embedding SET STORAGE PLAIN").format(name))
+            for table, columns in _NO_STATISTICS.items():
+                for column in columns:
+                    db.execute(
+                        SQL("ALTER TABLE {} ALTER {} SET STATISTICS 0").format(
+                            Identifier(table), Identifier(column)
+                        )
+                    )
+            identity = uuid.uuid4().bytes
+            db.execute(
+                "INSERT INTO state VALUES (%s, %s, %s, %s, false)", (_FORMAT, identity, model, dim)
+            )
 
     @classmethod
     def collections(cls, url: str) -> list[str]:
@@ -170,24 +198,13 @@ class PostgreSQLGallery(SqlGallery["Database"]):
             )
         return ids
 
-    def _remove_person(self, db: Database, number: int) -> int:
-        (count,) = _one(db, "SELECT count(*) FROM photo WHERE person = %s", number)
-        db.execute("DELETE FROM person WHERE number = %s", (number,))
+    def _remove_where(self, db: Database, which: str, value: int | str) -> int:
         self._note_removal(db)
-        removed: int = count
-        return removed
-
-    def _remove_photo(self, db: Database, photo: str) -> bool:
-        self._note_removal(db)
-        return db.execute("DELETE FROM photo WHERE id = %s", (photo,)).rowcount > 0
+        count: int = self._run(db, f"DELETE FROM photo WHERE {which}", value).rowcount
+        return count
 
     def _note_removal(self, db: Database) -> None:
         db.execute("UPDATE state SET unfinished = true")
-
-    def _is_taken(self, error: Exception) -> bool:
-        from psycopg.errors import UniqueViolation
-
-        return isinstance(error, UniqueViolation)
 
     def _stored(self, row: Embeddings) -> Embeddings:
         return row
@@ -303,28 +320,6 @@ class PostgreSQLGallery(SqlGallery["Database"]):
                 db.close()
         return _connect(self._address, self._schema)
 
-    def _write(self, operation: str, key: str | None, work: Callable[[Database], T]) -> T:
-        with self._transaction(write=True) as db:
-            if key is None:
-                return work(db)
-            digest = self._digest(key)
-            # A second process with this key waits here until the first has committed.
-            new = db.execute(
-                "INSERT INTO request VALUES (%s, %s, 'null') ON CONFLICT DO NOTHING",
-                (digest, operation),
-            )
-            if new.rowcount:
-                result = work(db)
-                keep = "UPDATE request SET result = %s WHERE key = %s"
-                db.execute(keep, (json.dumps(result), digest))
-                return result
-            ask = "SELECT operation, result FROM request WHERE key = %s"
-            before, text = _one(db, ask, digest)
-            if before != operation:
-                raise used_key(key, before)
-            first: T = json.loads(text)
-            return first
-
     # Removals and the index.
 
     def _finish_removals(self) -> None:
@@ -347,13 +342,13 @@ class PostgreSQLGallery(SqlGallery["Database"]):
 
     def _wait_for_older(self, db: Database) -> None:
         """Until nobody can see the state before: VACUUM would keep it for them."""
-        (xid,) = _one(db, "SELECT pg_current_xact_id()::xid::text")
+        (xid,) = self._one(db, "SELECT pg_current_xact_id()::xid::text")
         deadline = time.monotonic() + _PATIENCE
         while True:
-            (older,) = _one(
+            (older,) = self._one(
                 db,
                 "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND "
-                "datname = current_database() AND age(backend_xmin) >= age(%s::xid)",
+                "datname = current_database() AND age(backend_xmin) >= age(?::xid)",
                 xid,
             )
             if not older:
@@ -393,12 +388,6 @@ def _rows(vectors: Sequence[Any], dim: int) -> Embeddings:
     return np.array(rows, dtype=np.float32).reshape(len(rows), dim)
 
 
-def _one(db: Database, query: LiteralString, *values: Any) -> tuple[Any, ...]:
-    row = db.execute(query, values).fetchone()
-    assert row is not None, query
-    return row
-
-
 def _lock(db: Database) -> None:
     """One process at a time makes schemas and indexes."""
     db.execute("SELECT pg_advisory_xact_lock(hashtext('sphereface2'))")
@@ -429,19 +418,11 @@ def _parsed(url: str) -> tuple[str, Options]:
 def _connect(address: str, schema: str | None = None) -> Database:
     import psycopg
     from pgvector.psycopg import register_vector
-    from psycopg.sql import SQL, Identifier
 
     db = psycopg.connect(address, autocommit=True, connect_timeout=10)
     try:
         if schema is not None:
-            found = db.execute(
-                "SELECT nspname FROM pg_extension JOIN pg_namespace ON extnamespace = "
-                "pg_namespace.oid WHERE extname = 'vector'"
-            ).fetchone()
-            path = [schema, *(found or ())]
-            db.execute(
-                SQL("SET search_path = {}").format(SQL(", ").join(Identifier(p) for p in path))
-            )
+            _look_in(db, schema)
             db.execute("SET synchronous_commit = on")  # what is acknowledged is on disk
             register_vector(db)
     except BaseException:
@@ -450,10 +431,22 @@ def _connect(address: str, schema: str | None = None) -> Database:
     return db
 
 
+def _look_in(db: Database, schema: str) -> None:
+    """Let names mean those of a schema, and those of pgvector."""
+    from psycopg.sql import SQL, Identifier
+
+    found = db.execute(
+        "SELECT nspname FROM pg_extension JOIN pg_namespace ON extnamespace = "
+        "pg_namespace.oid WHERE extname = 'vector'"
+    ).fetchone()
+    path = SQL(", ").join(Identifier(each) for each in (schema, *(found or ())))
+    db.execute(SQL("SET search_path = {}").format(path))
+
+
 @contextmanager
-def _connected(url: str, schema: str | None = None) -> Iterator[Database]:
+def _connected(url: str) -> Iterator[Database]:
     with _sentences(shown_address(url)):
-        db = _connect(_parsed(url)[0], schema)
+        db = _connect(_parsed(url)[0])
         try:
             yield db
         finally:
@@ -483,40 +476,3 @@ def _sentences(where: str) -> Iterator[None]:
         if isinstance(error, psycopg.OperationalError):
             raise OSError(f"the PostgreSQL server of {where} does not answer: {said}") from None
         raise ValueError(f"the PostgreSQL server of {where} refuses it: {said}") from None
-
-
-def _create(url: str, schema: str, model: str, dim: int) -> None:
-    from psycopg.sql import SQL, Identifier, Literal
-
-    with _connected(url) as db, db.transaction():
-        _lock(db)
-        exists = "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'state'"
-        if db.execute(exists, (schema,)).fetchone():
-            return  # another process was faster
-        db.execute("CREATE EXTENSION IF NOT EXISTS vector")
-        (home,) = _one(
-            db,
-            "SELECT nspname FROM pg_extension JOIN pg_namespace ON extnamespace = "
-            "pg_namespace.oid WHERE extname = 'vector'",
-        )
-        db.execute(SQL("CREATE SCHEMA {}").format(Identifier(schema)))
-        path = SQL("SET LOCAL search_path = {}, {}").format(Identifier(schema), Identifier(home))
-        db.execute(path)
-        db.execute(_TABLES)
-        for table in ("photo", "negative"):
-            name = Identifier(table)
-            kind = SQL("ALTER TABLE {} ALTER embedding TYPE vector({})").format(name, Literal(dim))
-            db.execute(kind)
-            if dim <= _INLINE:  # fetched with the row: a search is several times faster
-                db.execute(SQL("ALTER TABLE {} ALTER embedding SET STORAGE PLAIN").format(name))
-        for table, columns in _NO_STATISTICS.items():
-            for column in columns:
-                db.execute(
-                    SQL("ALTER TABLE {} ALTER {} SET STATISTICS 0").format(
-                        Identifier(table), Identifier(column)
-                    )
-                )
-        identity = uuid.uuid4().bytes
-        db.execute(
-            "INSERT INTO state VALUES (%s, %s, %s, %s, false)", (_FORMAT, identity, model, dim)
-        )

@@ -97,7 +97,28 @@ class QdrantGallery:
 
     @classmethod
     def create(cls, url: str, collection: str, model: str, dim: int) -> None:
-        _create(Place.of(url), collection, model, dim)
+        place = Place.of(url)
+        state = {
+            "kind": "state",
+            "format": _FORMAT,
+            "model": model,
+            "dim": dim,
+            "identity": str(uuid.uuid4()),
+        }
+        with _sentences(place), ExitStack() as held:
+            folder = None
+            if place.scheme == "qdrant+edge":
+                assert place.folder is not None
+                folder = place.folder / collection
+                EdgePoints.create(folder, dim, place.options)
+            else:
+                client = held.enter_context(connected(place))
+                ClientPoints.create(client, PREFIX + collection, dim, place.options)
+            points = held.enter_context(_points(place, collection))
+            points.index()
+            points.put([Point(_STATE, state)])
+        if folder is not None:
+            (folder / "complete").touch()
 
     @classmethod
     def collections(cls, url: str) -> list[str]:
@@ -483,31 +504,6 @@ def _points(place: Place, collection: str) -> Iterator[Points]:
     else:
         with connected(place) as client:
             yield ClientPoints(client, PREFIX + collection, place.folder)
-
-
-def _create(place: Place, collection: str, model: str, dim: int) -> None:
-    state = {
-        "kind": "state",
-        "format": _FORMAT,
-        "model": model,
-        "dim": dim,
-        "identity": str(uuid.uuid4()),
-    }
-    with _sentences(place):
-        if place.scheme == "qdrant+edge":
-            assert place.folder is not None
-            folder = place.folder / collection
-            EdgePoints.create(folder, dim, place.options)
-            with shard(folder) as points:
-                points.index()
-                points.put([Point(_STATE, state)])
-            (folder / "complete").touch()
-            return
-        with connected(place) as client:
-            ClientPoints.create(client, PREFIX + collection, dim, place.options)
-            made = ClientPoints(client, PREFIX + collection, place.folder)
-            made.index()
-            made.put([Point(_STATE, state)])
 
 
 @contextmanager

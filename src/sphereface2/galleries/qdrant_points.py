@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from sphereface2.files import file_lock, printable
@@ -18,6 +19,8 @@ from sphereface2.registry import resolve_options
 if TYPE_CHECKING:
     import qdrant_edge
     from qdrant_client import QdrantClient, models
+
+T = TypeVar("T")
 
 FACE, NEGATIVE = "face", "negative"  # the two vectors that a point may have
 PREFIX = "sphereface2_"
@@ -49,48 +52,43 @@ class Point:
     vectors: dict[str, list[float]] = field(default_factory=dict)
 
 
-class Points(Protocol):
+class _Points(ABC):
     """The points of one collection; each writer is one operation, done as a whole or not at all."""
 
-    lock: threading.RLock
-    """Of writers in this process."""
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # of writers in this process
 
-    def put(self, points: Sequence[Point]) -> None: ...
+    @abstractmethod
+    def _retrieve(self, ids: list[str], *, vectors: bool) -> Sequence[Any]: ...
 
-    def delete(self, ids: Sequence[str]) -> None: ...
+    @abstractmethod
+    def _scroll(
+        self, where: Mapping[str, str], offset: Any, rows: int, *, vectors: bool
+    ) -> tuple[Sequence[Any], Any]:
+        """Some records from an offset on, and the next offset; None at the end."""
 
-    def delete_where(self, **where: str) -> None: ...
-
-    def get(self, ids: Sequence[str], *, vectors: bool = False) -> dict[str, Point]: ...
+    def get(self, ids: Sequence[str], *, vectors: bool = False) -> dict[str, Point]:
+        found = self._retrieve(list(ids), vectors=vectors)
+        return {point.id: point for point in map(_point, found)}
 
     def pages(
         self, *, vectors: bool = False, rows: int = _PAGE, **where: str
     ) -> Iterator[list[Point]]:
         """All points with these values in their payload, some at a time."""
-
-    def nearest(
-        self, query: list[float], count: int, options: Options
-    ) -> list[tuple[str, str, float]]:
-        """Of the photos nearest to a query: id, the person's id, score."""
-
-    def count(self, **where: str) -> int: ...
-
-    def photos_of_people(self) -> dict[str, int]: ...
-
-    def purge(self) -> None:
-        """Rewrite what still holds deleted points, as far as it can be done from here."""
-
-    def build(self) -> None:
-        """Have the HNSW index built; a server does it by itself."""
-
-    def close(self) -> None: ...
+        offset: Any = None
+        while True:
+            found, offset = self._scroll(where, offset, rows, vectors=vectors)
+            if found:
+                yield [_point(each) for each in found]
+            if offset is None:
+                return
 
 
-class ClientPoints:
+class ClientPoints(_Points):
     """Points behind qdrant-client."""
 
     def __init__(self, client: QdrantClient, collection: str, folder: Path | None) -> None:
-        self.lock = threading.RLock()
+        super().__init__()
         self._client = client
         self._name = collection
         self._folder = folder  # of the local mode
@@ -144,33 +142,25 @@ class ClientPoints:
         chosen = models.FilterSelector(filter=_client_filter(where))
         self._client.delete(self._name, chosen, wait=True)
 
-    def get(self, ids: Sequence[str], *, vectors: bool = False) -> dict[str, Point]:
-        found = self._client.retrieve(
-            self._name, list(ids), with_payload=True, with_vectors=vectors
-        )
-        return {point.id: point for point in map(_point, found)}
+    def _retrieve(self, ids: list[str], *, vectors: bool) -> Sequence[Any]:
+        return self._client.retrieve(self._name, ids, with_payload=True, with_vectors=vectors)
 
-    def pages(
-        self, *, vectors: bool = False, rows: int = _PAGE, **where: str
-    ) -> Iterator[list[Point]]:
-        offset: Any = None
-        while True:
-            found, offset = self._client.scroll(
-                self._name,
-                scroll_filter=_client_filter(where),
-                limit=rows,
-                offset=offset,
-                with_payload=True,
-                with_vectors=vectors,
-            )
-            if found:
-                yield [_point(each) for each in found]
-            if offset is None:
-                return
+    def _scroll(
+        self, where: Mapping[str, str], offset: Any, rows: int, *, vectors: bool
+    ) -> tuple[Sequence[Any], Any]:
+        return self._client.scroll(
+            self._name,
+            scroll_filter=_client_filter(where),
+            limit=rows,
+            offset=offset,
+            with_payload=True,
+            with_vectors=vectors,
+        )
 
     def nearest(
         self, query: list[float], count: int, options: Options
     ) -> list[tuple[str, str, float]]:
+        """Of the photos nearest to a query: id, the person's id, score."""
         from qdrant_client import models
 
         params = models.SearchParams(exact=options.index == "exact", hnsw_ef=options.ef_search)
@@ -196,23 +186,21 @@ class ClientPoints:
         return {str(each.value): each.count for each in hits}
 
     def purge(self) -> None:
+        """Rewrite what still holds deleted points, as far as it can be done from here."""
         if self._folder is not None:  # a table of SQLite, of which deleting leaves the bytes
             for path in self._folder.glob(f"collection/{self._name}/*.sqlite"):
                 with closing(sqlite3.connect(path)) as db:
                     db.execute("VACUUM")
 
     def build(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self._client.close()
+        """Nothing: a server builds its index by itself."""
 
 
-class EdgePoints:
+class EdgePoints(_Points):
     """Points in a folder, by Qdrant's engine in this process; no other may open them meanwhile."""
 
     def __init__(self, shard: qdrant_edge.EdgeShard) -> None:
-        self.lock = threading.RLock()
+        super().__init__()
         self._shard = shard
 
     @staticmethod
@@ -260,24 +248,16 @@ class EdgePoints:
 
         self._update(edge.UpdateOperation.delete_points_by_filter(_edge_filter(where)))
 
-    def get(self, ids: Sequence[str], *, vectors: bool = False) -> dict[str, Point]:
-        found = self._shard.retrieve(list(ids), True, vectors)
-        return {point.id: point for point in map(_point, found)}
+    def _retrieve(self, ids: list[str], *, vectors: bool) -> Sequence[Any]:
+        return self._shard.retrieve([*ids], True, vectors)
 
-    def pages(
-        self, *, vectors: bool = False, rows: int = _PAGE, **where: str
-    ) -> Iterator[list[Point]]:
+    def _scroll(
+        self, where: Mapping[str, str], offset: Any, rows: int, *, vectors: bool
+    ) -> tuple[Sequence[Any], Any]:
         import qdrant_edge as edge
 
-        offset: Any = None
-        while True:
-            found, offset = self._shard.scroll(
-                edge.ScrollRequest(offset, rows, _edge_filter(where), True, vectors)
-            )
-            if found:
-                yield [_point(each) for each in found]
-            if offset is None:
-                return
+        request = edge.ScrollRequest(offset, rows, _edge_filter(where), True, vectors)
+        return self._shard.scroll(request)
 
     def nearest(
         self, query: list[float], count: int, options: Options
@@ -316,6 +296,9 @@ class EdgePoints:
 
     def close(self) -> None:
         self._shard.close()
+
+
+Points = ClientPoints | EdgePoints
 
 
 def _point(found: Any) -> Point:
@@ -398,71 +381,57 @@ class Place:
         )
 
 
-class _Shared:
-    """What this process has open: a folder can be opened once only, by all of its galleries."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: dict[tuple[str, Path], tuple[Any, ExitStack, int]] = {}
-
-    def take(self, kind: str, folder: Path, make: Any) -> Any:
-        with self._lock:
-            at = (kind, folder.absolute())
-            if at not in self._open:
-                with ExitStack() as stack:
-                    made = make(stack)
-                    self._open[at] = (made, stack.pop_all(), 0)
-            made, stack, uses = self._open[at]
-            self._open[at] = (made, stack, uses + 1)
-            return made
-
-    def give_back(self, kind: str, folder: Path) -> None:
-        with self._lock:
-            at = (kind, folder.absolute())
-            made, stack, uses = self._open[at]
-            self._open[at] = (made, stack, uses - 1)
-            if uses == 1:
-                del self._open[at]
-                stack.close()
+_open: dict[tuple[type, Path], tuple[Any, ExitStack, int]] = {}
+_opening = threading.Lock()
 
 
-_SHARED = _Shared()
+@contextmanager
+def _shared(folder: Path, kind: type, make: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
+    """What `make` opens in a folder, which this process can open once only, for all galleries."""
+    at = (kind, folder.absolute())
+    refusal = (
+        f"another process has {printable(folder)} open, and Qdrant's engine allows one only; "
+        "wait for it, or run a Qdrant server"
+    )
+    with _opening:
+        if at not in _open:
+            with ExitStack() as stack:
+                # Keeps other processes away, which the engine does not.
+                lock = folder.with_name(f".{folder.name}.lock")
+                stack.enter_context(file_lock(lock, patience=0, refusal=refusal))
+                made = stack.enter_context(make())
+                _open[at] = (made, stack.pop_all(), 0)
+        found, held, uses = _open[at]
+        _open[at] = (found, held, uses + 1)
+    try:
+        yield found
+    finally:
+        with _opening:
+            found, held, uses = _open.pop(at)
+            if uses > 1:
+                _open[at] = (found, held, uses - 1)
+            else:
+                held.close()
 
 
 @contextmanager
 def connected(place: Place) -> Iterator[QdrantClient]:
     """A client of a server, or of the local mode."""
-    if place.folder is None:
-        with closing(place.client()) as client:
-            yield client
-        return
-    folder = place.folder
 
-    def make(stack: ExitStack) -> QdrantClient:
-        _hold(stack, folder)
-        return stack.enter_context(closing(place.client()))
+    def client() -> AbstractContextManager[QdrantClient]:
+        return closing(place.client())
 
-    yield _SHARED.take("client", folder, make)
-    _SHARED.give_back("client", folder)
+    with client() if place.folder is None else _shared(place.folder, ClientPoints, client) as found:
+        yield found
 
 
 @contextmanager
 def shard(folder: Path) -> Iterator[EdgePoints]:
+    """The points of the engine in this process."""
     import qdrant_edge as edge
 
-    def make(stack: ExitStack) -> EdgePoints:
-        _hold(stack, folder)
-        return stack.enter_context(closing(EdgePoints(edge.EdgeShard.load(str(folder)))))
+    def points() -> AbstractContextManager[EdgePoints]:
+        return closing(EdgePoints(edge.EdgeShard.load(str(folder))))
 
-    yield _SHARED.take("shard", folder, make)
-    _SHARED.give_back("shard", folder)
-
-
-def _hold(stack: ExitStack, folder: Path) -> None:
-    """Keep other processes away, which the engine does not."""
-    lock = folder.with_name(f".{folder.name}.lock")
-    refusal = (
-        f"another process has {printable(folder)} open, and Qdrant's engine allows one only; "
-        "wait for it, or run a Qdrant server"
-    )
-    stack.enter_context(file_lock(lock, patience=0, refusal=refusal))
+    with _shared(folder, EdgePoints, points) as found:
+        yield found

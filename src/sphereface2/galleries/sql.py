@@ -7,6 +7,7 @@ value, whichever mark the database itself has.
 from __future__ import annotations
 
 import hashlib
+import json
 import uuid
 from abc import ABC, abstractmethod
 from collections import deque
@@ -30,12 +31,14 @@ from sphereface2.galleries.gallery import (
     taken_name,
     unknown_person,
     unknown_photo,
+    used_key,
 )
 
 T = TypeVar("T")
 Database = TypeVar("Database")
 
 NEAR = 5_000  # names or ids among which the nearest spelling is looked for
+_TAKEN = ("IntegrityError", "UniqueViolation")  # what databases call a name that is there already
 _PEOPLE = (
     "SELECT name, (SELECT count(*) FROM photo WHERE person = number), metadata, added FROM person"
 )
@@ -63,22 +66,14 @@ class SqlGallery(ABC, Generic[Database]):
         """Readers see one state throughout; errors are sentences."""
 
     @abstractmethod
-    def _write(self, operation: str, key: str | None, work: Callable[[Database], T]) -> T:
-        """Do it in one transaction, once for each key, which is not kept but by its digest."""
-
-    @abstractmethod
     def _add_photos(
         self, db: Database, person: int, photos: Sequence[tuple[NewPhoto, Embeddings, str]]
     ) -> list[str]:
         """Keep photos with their embeddings and facts; their ids."""
 
     @abstractmethod
-    def _remove_person(self, db: Database, number: int) -> int:
-        """Remove a person with everything; how many photos that were."""
-
-    @abstractmethod
-    def _remove_photo(self, db: Database, photo: str) -> bool:
-        """Remove a photo; whether it was there."""
+    def _remove_where(self, db: Database, which: str, value: int | str) -> int:
+        """Remove photos by a condition with one value; how many there were."""
 
     @abstractmethod
     def _note_removal(self, db: Database) -> None:
@@ -87,10 +82,6 @@ class SqlGallery(ABC, Generic[Database]):
     @abstractmethod
     def _finish_removals(self) -> None:
         """Overwrite what was removed, here or by a process that was killed."""
-
-    @abstractmethod
-    def _is_taken(self, error: Exception) -> bool:
-        """Whether the database says that a name is there already."""
 
     @abstractmethod
     def _stored(self, row: Embeddings) -> Any:
@@ -107,14 +98,31 @@ class SqlGallery(ABC, Generic[Database]):
     def _one(self, db: Database, query: str, *values: Any) -> tuple[Any, ...]:
         row: tuple[Any, ...] | None = self._run(db, query, *values).fetchone()
         if row is None:
-            raise ValueError(f"the collection '{self.name}' is damaged: nothing for {query}")
+            raise self._damaged(f"there is nothing for {query}")
         return row
 
-    def _digest(self, key: str) -> str:
-        text = key.encode("utf-8", "surrogatepass")
-        return hashlib.blake2b(text, key=bytes(self._identity)).hexdigest()
-
     # Writers.
+
+    def _write(self, operation: str, key: str | None, work: Callable[[Database], T]) -> T:
+        """Do it in one transaction, once for each key, which is not kept but by its digest."""
+        with self._transaction(write=True) as db:
+            if key is None:
+                return work(db)
+            text = key.encode("utf-8", "surrogatepass")
+            digest = hashlib.blake2b(text, key=bytes(self._identity)).hexdigest()
+            # A second process with this key waits here until the first has committed.
+            new = "INSERT INTO request VALUES (?, ?, 'null') ON CONFLICT DO NOTHING"
+            if self._run(db, new, digest, operation).rowcount:
+                result = work(db)
+                keep = "UPDATE request SET result = ? WHERE key = ?"
+                self._run(db, keep, json.dumps(result), digest)
+                return result
+            ask = "SELECT operation, result FROM request WHERE key = ?"
+            before, answer = self._one(db, ask, digest)
+            if before != operation:
+                raise used_key(key, before)
+            first: T = parse_json(answer)
+            return first
 
     def add(
         self,
@@ -140,7 +148,10 @@ class SqlGallery(ABC, Generic[Database]):
 
     def remove(self, person: str, *, key: str | None = None) -> int:
         def work(db: Database) -> int:
-            return self._remove_person(db, self._number(db, person, lock=True))
+            number = self._number(db, person, lock=True)
+            count = self._remove_where(db, "person = ?", number)
+            self._run(db, "DELETE FROM person WHERE number = ?", number)
+            return count
 
         count = self._write("remove", key, work)
         self._finish_removals()
@@ -151,7 +162,7 @@ class SqlGallery(ABC, Generic[Database]):
 
         def work(db: Database) -> int:
             for each in wanted:
-                if not self._remove_photo(db, each):
+                if not self._remove_where(db, "id = ?", each):
                     raise self._unknown_photo(db, each)
             return len(wanted)
 
@@ -167,7 +178,7 @@ class SqlGallery(ABC, Generic[Database]):
             try:
                 self._run(db, "UPDATE person SET name = ? WHERE number = ?", name, number)
             except Exception as error:
-                raise taken_name(name) if self._is_taken(error) else error from None
+                raise taken_name(name) if type(error).__name__ in _TAKEN else error from None
 
         self._write("rename", key, work)
 

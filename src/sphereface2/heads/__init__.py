@@ -3,20 +3,26 @@
 from collections.abc import Callable
 from typing import Any
 
-from sphereface2.aliases import OPTION_ALIASES
 from sphereface2.heads.contract import UNKNOWN
 from sphereface2.heads.head import Head
 from sphereface2.heads.hybrids import DeepID2, Ring
-from sphereface2.heads.margin_softmax import ArcFace, Circle, CosFace, CurricularFace, SphereFace
 from sphereface2.heads.pairs import Contrastive, Triplet
 from sphereface2.heads.proxy import ProxyHead
 from sphereface2.heads.quality import AdaFace, MagFace
 from sphereface2.heads.sigmoid import Sigmoid
 from sphereface2.heads.simple import SimPLE
-from sphereface2.heads.softmax import NormFace, PlainSoftmax
+from sphereface2.heads.softmax import (
+    ArcFace,
+    Circle,
+    CosFace,
+    CurricularFace,
+    NormFace,
+    PlainSoftmax,
+    SphereFace,
+)
 from sphereface2.heads.sphereface2 import SphereFace2, SphereFace2A, SphereFace2M
 from sphereface2.heads.uniface import UniFace, UniTSFace
-from sphereface2.registry import build, look_up, resolve_options
+from sphereface2.registry import OPTION_ALIASES, build, look_up, resolve_options
 
 HEADS: dict[str, Callable[..., Head]] = {
     "sphereface2-c": SphereFace2,

@@ -19,10 +19,9 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from sphereface2.heads import engine
-from sphereface2.heads.class_rows import ClassRows
+from sphereface2.heads.class_rows import ClassRows, FusedSGD
 from sphereface2.heads.contract import Binary, Rows
 from sphereface2.heads.engine import Cosines, Evaluation, Result, Span, Sums
-from sphereface2.heads.fused import FusedSGD
 
 CORE_ELEMENTS = 1 << 17
 """Numbers that a matrix of a block may hold: half a megabyte, a quarter of a core's cache."""

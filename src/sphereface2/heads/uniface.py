@@ -10,8 +10,8 @@ from torch import Tensor
 
 from sphereface2.heads.contract import ELSEWHERE, Binary, Rows, require, require_positive
 from sphereface2.heads.head import MarginHead, MarginSchedule
-from sphereface2.heads.margin_softmax import CosFace
 from sphereface2.heads.proxy import ProxyHead, Sample
+from sphereface2.heads.softmax import CosFace
 
 
 class UniFace(MarginHead, ProxyHead):

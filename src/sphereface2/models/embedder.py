@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.pairs.verification_set import Missing
+from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.source import Images, PreparedImages
 from sphereface2.data.transforms import resize
 from sphereface2.progress import Progress
@@ -61,17 +62,6 @@ class Embedder(ABC):
         With `missing` "skip", an image that cannot be read has NaN in place of an embedding; else
         it is a MissingImageError.
         """
-
-
-class Preprocessing(Protocol):
-    """What the model folder says about its input."""
-
-    @property
-    def input_size(self) -> int: ...
-
-    def to_tensor(self, images: torch.Tensor, /) -> torch.Tensor:
-        """(B, S, S, 3) uint8 to (B, 3, S, S) float, on the same device."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

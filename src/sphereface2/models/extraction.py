@@ -105,9 +105,11 @@ class ModelEmbedder(Embedder):
         names: Sequence[str] | None = None,
         people: Sequence[str] | None = None,
         overwrite: bool | None = None,
+        digest: str | None = None,
     ) -> Embeddings:
         """The embeddings in `output`, memory-mapped; `names` and `people` go into a .txt beside it.
 
+        digest: stands for the images, all of which can be read; if not given, that is looked at.
         To be called by all ranks. A file that is there already is refused or replaced as
         `overwrite` says; by default it is taken if it is of this model and these images, replaced
         if it is another's extraction, and refused if it is not known what it is.
@@ -128,7 +130,9 @@ class ModelEmbedder(Embedder):
             },
             block_size=self.batches.batch_size,
         )
-        job.what["pictures"] = team.from_first(lambda: self._looked_at(job, images, overwrite))
+        job.what["pictures"] = digest or team.from_first(
+            lambda: self._looked_at(job, images, overwrite)
+        )
         if overwrite is None and team.from_first(lambda: _is_of_this(output, job.what)):
             return _mapped(output)
         with self.watch(title) as progress:

@@ -79,7 +79,6 @@ class LoadedModel(ABC):
         """The torch network; a ValueError for a model that has none."""
         raise ValueError(f"this needs a torch model ({WEIGHTS}), and the model is {self.name}")
 
-    @abstractmethod
     def embedder(
         self,
         *,
@@ -89,6 +88,12 @@ class LoadedModel(ABC):
         device: torch.device | str | None = None,
     ) -> BatchEmbedder:
         """What embeds many images with this model; `flip` is by default the model's own."""
+        flip = self.flip if flip is None else flip
+        return self._embedder(device, flip=flip, workers=workers, batch_size=batch_size)
+
+    @abstractmethod
+    def _embedder(self, device: torch.device | str | None, **batches: Any) -> BatchEmbedder:
+        """The embedder on a device; `batches` are the options that all of them have."""
 
     def embed(
         self, images: Sequence[npt.ArrayLike] | npt.NDArray[np.uint8], *, flip: bool | None = None
@@ -126,22 +131,9 @@ class TorchModel(LoadedModel):
     def backbone(self) -> Backbone:
         return self.network
 
-    def embedder(
-        self,
-        *,
-        flip: bool | None = None,
-        workers: int = 1,
-        batch_size: int = 256,
-        device: torch.device | str | None = None,
-    ) -> NetworkEmbedder:
-        return NetworkEmbedder(
-            self.network if device is None else self.network.to(device),
-            self.preprocessing,
-            flip=self.flip if flip is None else flip,
-            workers=workers,
-            batch_size=batch_size,
-            device=device,
-        )
+    def _embedder(self, device: torch.device | str | None, **batches: Any) -> NetworkEmbedder:
+        network = self.network if device is None else self.network.to(device)
+        return NetworkEmbedder(network, self.preprocessing, device=device, **batches)
 
 
 @dataclass(frozen=True)
@@ -159,22 +151,8 @@ class GraphModel(LoadedModel):
     def embedding_dim(self) -> int:
         return self.width
 
-    def embedder(
-        self,
-        *,
-        flip: bool | None = None,
-        workers: int = 1,
-        batch_size: int = 256,
-        device: torch.device | str | None = None,
-    ) -> GraphEmbedder:
-        return GraphEmbedder(
-            self.graph,
-            self.preprocessing,
-            self.at_once,
-            flip=self.flip if flip is None else flip,
-            workers=workers,
-            batch_size=batch_size,
-        )
+    def _embedder(self, device: torch.device | str | None, **batches: Any) -> GraphEmbedder:
+        return GraphEmbedder(self.graph, self.preprocessing, self.at_once, **batches)
 
 
 def save_model(
@@ -450,18 +428,19 @@ def weights_digest(folder: Path | str) -> str:
     model.
     """
     path = network_file(folder)
-    digest = _file_digest(path)
+    digest = file_digest(path)
     if path.name == WEIGHTS:
         return digest.hexdigest()
     if path.name == OPENVINO:
-        digest.update(_file_digest(path.parent / OPENVINO_WEIGHTS).digest())
+        digest.update(file_digest(path.parent / OPENVINO_WEIGHTS).digest())
     config = _read_config(Path(folder) / CONFIG)
     treatment = [config.get("preprocessing"), config.get("graph")]
     digest.update(json.dumps(treatment, sort_keys=True).encode())
     return digest.hexdigest()
 
 
-def _file_digest(path: Path) -> hashlib._Hash:
+def file_digest(path: Path) -> hashlib._Hash:
+    """SHA-256 of a file."""
     with naming(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256")
 

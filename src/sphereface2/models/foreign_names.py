@@ -6,6 +6,7 @@ counterpart because it does nothing there, the layout says with which values our
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -124,10 +125,6 @@ def _sfnet(kind: type[SFNet], *, first: str = "conv1") -> Modules:
     return names
 
 
-def _deprecated_sfnet(kind: type[SFNet]) -> Modules:
-    return _sfnet(kind, first="conv")
-
-
 def _mbf(kind: type[MobileFaceNet]) -> Modules:
     """InsightFace's arcface_torch."""
     names: Modules = {}
@@ -169,6 +166,6 @@ LAYOUTS = (
     Layout("InsightFace's and OpenSphere's iresnet", IResNet, _iresnet),
     Layout("InsightFace's mbf", MobileFaceNet, _mbf),
     Layout("OpenSphere's sfnet", SFNet, _sfnet, fixed=(("relu_after_sum", True),)),
-    Layout("OpenSphere's sfnet_deprecated", SFNet, _deprecated_sfnet),
+    Layout("OpenSphere's sfnet_deprecated", SFNet, partial(_sfnet, first="conv")),
     Layout("AdaFace's ir", IResNet, _adaface, channels="BGR"),
 )

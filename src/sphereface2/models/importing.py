@@ -4,7 +4,6 @@ The layers' names say whose network it is (`models/foreign_names.py`) and the sh
 is; every tensor of the network must be there, with its shape, and nothing else.
 """
 
-import hashlib
 import pickle
 import re
 import warnings
@@ -24,7 +23,7 @@ from sphereface2.backbones.backbone import halved
 from sphereface2.backbones.iresnet import IResNet
 from sphereface2.backbones.mobilefacenet import MobileFaceNet
 from sphereface2.data.preprocessing import PerChannel, Preprocessing
-from sphereface2.models.folder import differences, faults_of_tensors, save_model
+from sphereface2.models.folder import differences, faults_of_tensors, file_digest, save_model
 from sphereface2.models.foreign_names import LAYOUTS, Layout, neutral
 from sphereface2.registry import look_up
 
@@ -109,7 +108,7 @@ def import_weights(
         preprocessing,
         fit.layout.source,
         fit.prefix,
-        _digest(path),
+        file_digest(path).hexdigest(),
         tuple(ignored),
     )
 
@@ -190,11 +189,6 @@ def _flat(value: Any, prefix: str, depth: int) -> Iterator[tuple[str, Tensor]]:
     elif isinstance(value, Mapping) and depth:
         for key, inner in value.items():
             yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key), depth - 1)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # -- which network it is -------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +35,8 @@ _WIDEST = 65_536
 Inputs = NDArray[np.float32]
 
 
-class Graph(Protocol):
-    """A network in a file: (B, 3, S, S) to (B, D), by a runtime that is not torch."""
-
-    def __call__(self, inputs: Inputs, /) -> Embeddings: ...
+Graph = Callable[[Inputs], Embeddings]
+"""A network in a file: (B, 3, S, S) to (B, D), by a runtime that is not torch."""
 
 
 @dataclass(frozen=True, eq=False)

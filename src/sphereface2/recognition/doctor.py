@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from sphereface2.evaluation.decision import (
     threshold_for,
 )
 from sphereface2.galleries.gallery import Embeddings, Gallery, KeptPhoto
-from sphereface2.progress import Progress, counted
+from sphereface2.progress import Progress, counted, unseen
 from sphereface2.recognition.gate import Gate, Quality, outliers, sharpness
 from sphereface2.recognition.recognizer import SAME_PHOTO
 
@@ -68,7 +68,7 @@ def examine(
     url: str,
     collection: str = "default",
     gate: Gate | None = None,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> Diagnosis:
     """Look at all people of a gallery, by the limits of an enrolment.
 
@@ -86,27 +86,19 @@ def examine(
     for number, person in enumerate(people):
         kept = gallery.photos(person.name)
         if not kept:
-            findings.append(
-                Finding(
-                    "no_photos",
-                    person.name,
-                    "has no photo",
-                    repair=_command("remove", where, person.name),
-                )
-            )
+            repair = _command("remove", where, person.name)
+            findings.append(Finding("no_photos", person.name, "has no photo", repair=repair))
         else:
             rows = gallery.embeddings([each.id for each in kept])
             means.append(rows.mean(axis=0))
             named.append(person.name)
-            duplicates = list(_duplicates(person.name, kept, rows, where))
-            findings += duplicates
+            findings += _duplicates(kept, rows, where)
             for photo in kept:
                 crop = gallery.crop(photo.id)
                 crops += bool(crop)
                 findings += _by_itself(photo, crop, gate, where)
-            findings += _unlike(person.name, kept, rows, gate, calibration, where)
-        if progress is not None:
-            progress(number + 1, len(people))
+            findings += _unlike(kept, rows, gate, calibration, where)
+        progress(number + 1, len(people))
     if calibration is not None and gate.same_as_another is not None and len(named) > 1:
         rate = resolvable(calibration, false_accepts_for(gate.same_as_another, len(named)))
         limit = threshold_for(calibration, rate)
@@ -136,21 +128,11 @@ def _by_itself(
         if not crop:
             return
         quality = Quality(sharpness(decode(crop, photo.id)))
-    for reason in gate.look(quality):
-        yield Finding(
-            reason.code,
-            photo.person,
-            f"{_called(photo)}: {reason.words}",
-            (photo.id,),
-            None,
-            reason.value,
-            reason.limit,
-            _command("remove", (*where, "--photo", photo.id)),
-        )
+    for each in gate.look(quality):
+        yield _of_photo(photo, each.code, each.words, each.value, each.limit, where)
 
 
 def _unlike(
-    person: str,
     kept: Sequence[KeptPhoto],
     rows: Embeddings,
     gate: Gate,
@@ -161,39 +143,24 @@ def _unlike(
         return
     limit = low_genuine(calibration, gate.unlike_others)
     for number, score in outliers(rows, rows[:0], limit).items():
-        photo = kept[number]
-        yield Finding(
-            "unlike_others",
-            person,
-            f"{_called(photo)}: it is unlike the person's other photos, its mean score with them "
-            f"is {in_figures(score)} (limit {in_figures(limit)})",
-            (photo.id,),
-            None,
-            score,
-            limit,
-            _command("remove", (*where, "--photo", photo.id)),
+        words = (
+            "it is unlike the person's other photos, its mean score with them is "
+            f"{in_figures(score)} (limit {in_figures(limit)})"
         )
+        yield _of_photo(kept[number], "unlike_others", words, score, limit, where)
 
 
 def _duplicates(
-    person: str, kept: Sequence[KeptPhoto], rows: Embeddings, where: Sequence[str]
+    kept: Sequence[KeptPhoto], rows: Embeddings, where: Sequence[str]
 ) -> Iterator[Finding]:
     """Photos of a person that are the same as an earlier one of theirs."""
     cosines = rows @ rows.T
     for number in range(1, len(kept)):
         first = int(np.argmax(cosines[number, :number] > SAME_PHOTO))
         if cosines[number, first] > SAME_PHOTO:
-            photo = kept[number]
-            yield Finding(
-                "duplicate",
-                person,
-                f"{_called(photo)}: it is the same photo as {_called(kept[first])}",
-                (photo.id, kept[first].id),
-                None,
-                float(cosines[number, first]),
-                SAME_PHOTO,
-                _command("remove", (*where, "--photo", photo.id)),
-            )
+            words, score = f"it is the same photo as {_called(kept[first])}", cosines[number, first]
+            found = _of_photo(kept[number], "duplicate", words, float(score), SAME_PHOTO, where)
+            yield replace(found, photos=(*found.photos, kept[first].id))
 
 
 def _same_faces(
@@ -218,6 +185,19 @@ def _same_faces(
             limit,
             _command("merge", where, people[other], people[one]),
         )
+
+
+def _of_photo(
+    photo: KeptPhoto,
+    kind: str,
+    words: str,
+    value: float | None,
+    limit: float | None,
+    where: Sequence[str],
+) -> Finding:
+    """What is wrong with one photo, which removing it repairs."""
+    said, repair = f"{_called(photo)}: {words}", _command("remove", (*where, "--photo", photo.id))
+    return Finding(kind, photo.person, said, (photo.id,), None, value, limit, repair)
 
 
 def _called(photo: KeptPhoto) -> str:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
-from numpy.typing import NDArray
-
+from sphereface2.data.sources.folder import find_images
 from sphereface2.data.sources.image_file import read_file
-from sphereface2.galleries.gallery import Gallery, NewPhoto, knows
+from sphereface2.files import printable
+from sphereface2.galleries.gallery import Gallery, NewPhoto, check_name, knows
 from sphereface2.progress import counted
 from sphereface2.recognition.gate import NO_FACE, UNREADABLE, Gate, Quality, Reason
 from sphereface2.recognition.photos import (
@@ -59,7 +57,7 @@ class PhotoOutcome:
             "accepted": self.accepted,
             "again": self.again,
             "id": self.id,
-            "reasons": [each.to_mapping() for each in self.reasons],
+            "reasons": [asdict(each) for each in self.reasons],
             "quality": None if self.quality is None else self.quality.to_mapping(),
         }
 
@@ -102,51 +100,72 @@ class Enrolment:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Looked:
-    """Photos by their numbers: what is decided already, and the faces to compare."""
+    """A photo on its way into a gallery; outcome: what becomes of it, as soon as that is known."""
 
-    outcomes: dict[int, PhotoOutcome]
-    digests: dict[int, str]
-    faces: dict[int, FoundFace]
-    qualities: dict[int, Quality]
+    photo: str
+    digest: str = ""
+    face: FoundFace | None = None
+    quality: Quality | None = None
+    outcome: PhotoOutcome | None = None
+
+    def refuse(self, *reasons: Reason) -> None:
+        self.outcome = PhotoOutcome(self.photo, None, reasons, self.quality)
 
 
 def look_at(
     photos: Sequence[Photo], finder: FaceFinder, gate: Gate, there: Mapping[str, str]
-) -> Looked:
+) -> list[Looked]:
     """Find the face of each photo and judge it by itself; `there`: digests that are enrolled."""
-    looked = Looked({}, {}, {}, {})
-    for number, photo in enumerate(photos):
-        name = photo_name(photo, number + 1)
-
-        def refuse(
-            *reasons: Reason, quality: Quality | None = None, number: int = number, name: str = name
-        ) -> None:
-            looked.outcomes[number] = PhotoOutcome(name, None, reasons, quality)
-
+    looked: list[Looked] = []
+    for number, photo in enumerate(photos, start=1):
+        each, before = Looked(photo_name(photo, number)), {other.digest for other in looked}
+        looked.append(each)
         try:
-            digest = photo_digest(photo, name)
-            if digest in there:
-                looked.outcomes[number] = PhotoOutcome(name, there[digest], again=True)
-                continue
-            if digest in looked.digests.values():
-                refuse(Reason("twice", "it is given twice"))
-                continue
-            looked.digests[number] = digest
-            face = finder.find(photo, number=number + 1)
+            each.digest = _digest(photo, each.photo)
+            if each.digest in there:
+                each.outcome = PhotoOutcome(each.photo, there[each.digest], again=True)
+            elif each.digest in before:
+                each.refuse(Reason("twice", "it is given twice"))
+            else:
+                each.face = finder.find(photo, number=number)
+                each.quality = Quality.of(each.face)
+                if reasons := gate.look(each.quality):
+                    each.refuse(*reasons)
         except NoFaceError as error:
-            refuse(Reason(NO_FACE, str(error)))
-            continue
+            each.refuse(Reason(NO_FACE, str(error)))
         except (ValueError, OSError) as error:
-            refuse(Reason(UNREADABLE, str(error)))
-            continue
-        quality = Quality.of(face)
-        if reasons := gate.look(quality):
-            refuse(*reasons, quality=quality)
-        else:
-            looked.faces[number], looked.qualities[number] = face, quality
+            each.refuse(Reason(UNREADABLE, str(error)))
     return looked
+
+
+def _digest(photo: Photo, name: str) -> str:
+    """Stands for a photo: the bytes of its file, or its pixels."""
+    if isinstance(photo, str | Path):
+        return hashlib.sha256(read_file(photo)).hexdigest()
+    pixels = as_array(photo, name)
+    return hashlib.sha256(str(pixels.shape).encode() + pixels.tobytes()).hexdigest()
+
+
+def people_of(folder: Path) -> dict[str, list[Path]]:
+    """The photos of each person, who is named by a folder; a ValueError if that is not the form."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {printable(folder)}")
+    found = find_images(folder)
+    people: dict[str, list[Path]] = {}
+    # Kinds that are not read are photos, too: what became of each is said.
+    for name in sorted([*found.names, *found.unread]):
+        person, _, below = name.partition("/")
+        if below:
+            person = check_name(printable(person), f"the name of the folder {printable(person)}")
+            people.setdefault(person, []).append(folder / name)
+    if not people:
+        raise ValueError(
+            f"{printable(folder)} has no photos in folders; it should hold a folder for each "
+            "person, with their photos in it"
+        )
+    return people
 
 
 def add_once(
@@ -156,34 +175,17 @@ def add_once(
     *,
     metadata: Mapping[str, Any] | None,
     key: str | None,
-    own_key: str,
+    digests: Sequence[str],
 ) -> list[str]:
     """Add photos; the same request made twice at once adds them once.
 
-    key: the user's, which holds for ever; own_key: holds as long as the photos are there
+    key: the user's, which holds for ever; one of the digests holds as long as the photos are there
     """
     if key is not None:
         return gallery.add(person, photos, metadata=metadata, key=key)
-    ids = gallery.add(person, photos, metadata=metadata, key=own_key)
+    own = hashlib.sha256("\n".join(["enroll", person, *digests]).encode()).hexdigest()
+    ids = gallery.add(person, photos, metadata=metadata, key=own)
     if knows(gallery, person) and set(ids) <= {each.id for each in gallery.photos(person)}:
         return ids
     # The request was made before and its photos were removed since.
     return gallery.add(person, photos, metadata=metadata)
-
-
-def photo_digest(photo: Photo, name: str) -> str:
-    """Stands for a photo: the bytes of its file, or its pixels."""
-    if isinstance(photo, str | Path):
-        return hashlib.sha256(read_file(photo)).hexdigest()
-    pixels = as_array(photo, name)
-    return hashlib.sha256(str(pixels.shape).encode() + pixels.tobytes()).hexdigest()
-
-
-def request_key(person: str, digests: Sequence[str]) -> str:
-    """The same for a repeated request: these photos for this person."""
-    return hashlib.sha256("\n".join(["enroll", person, *digests]).encode()).hexdigest()
-
-
-def as_png(crop: NDArray[np.uint8]) -> bytes:
-    """An RGB crop as a gallery keeps it and as it travels."""
-    return bytes(cv2.imencode(".png", crop[..., ::-1])[1].tobytes())

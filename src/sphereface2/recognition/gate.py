@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
 import cv2
@@ -96,7 +97,7 @@ class Quality:
 
     def to_mapping(self) -> dict[str, Any]:
         """As plain JSON values, as a gallery keeps them with a photo."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return asdict(self)
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Self | None:
@@ -114,9 +115,6 @@ class Reason:
     words: str
     value: float | None = None
     limit: float | None = None
-
-    def to_mapping(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 NO_FACE, UNREADABLE = "no_face", "unreadable"
@@ -184,48 +182,15 @@ class Gate:
 
     def look(self, quality: Quality) -> list[Reason]:
         """What speaks against a photo by itself."""
+        measured = (quality.rival, quality.eye_distance, quality.sharpness, quality.yaw)
         found = []
-        if self.several_faces is not None and quality.rival >= self.several_faces:
-            found.append(
-                Reason(
-                    "several_faces",
-                    f"it shows {quality.faces} faces, the second {in_percent(quality.rival)} as "
-                    f"large (limit {in_percent(self.several_faces)}); cut out the one that is "
-                    "meant",
-                    quality.rival,
-                    self.several_faces,
-                )
-            )
-        if self.too_small is not None and (quality.eye_distance or math.inf) < self.too_small:
-            found.append(
-                Reason(
-                    "too_small",
-                    f"the face is small: its eyes are {quality.eye_distance:.0f} pixels apart "
-                    f"(limit {self.too_small:g})",
-                    quality.eye_distance,
-                    self.too_small,
-                )
-            )
-        if self.blurred is not None and quality.sharpness < self.blurred:
-            found.append(
-                Reason(
-                    "blurred",
-                    f"the face is blurred: its sharpness is {quality.sharpness:.0f} "
-                    f"(limit {self.blurred:g})",
-                    quality.sharpness,
-                    self.blurred,
-                )
-            )
-        if self.turned_away is not None and (quality.yaw or 0.0) > self.turned_away:
-            found.append(
-                Reason(
-                    "turned_away",
-                    f"the face is turned to the side by about {quality.yaw:.0f}° "
-                    f"(limit {self.turned_away:g}°)",
-                    quality.yaw,
-                    self.turned_away,
-                )
-            )
+        for (code, (is_beyond, words)), value in zip(_BY_ITSELF.items(), measured, strict=True):
+            limit = getattr(self, code)
+            if value is None or limit is None or not is_beyond(value, limit):
+                continue
+            shares = {"share": in_percent(value), "most": in_percent(limit)}
+            said = words.format(value=value, limit=limit, faces=quality.faces, **shares)
+            found.append(Reason(code, said, value, limit))
         return found
 
     def compare(
@@ -298,6 +263,28 @@ _MOST = {
     "same_as_another": 1.0,
 }
 _RATES = ("unlike_others", "same_as_another")
+
+
+# What a photo itself may show: when it does, and the words for it.
+_BY_ITSELF: dict[str, tuple[Callable[[float, float], bool], str]] = {
+    "several_faces": (
+        operator.ge,
+        "it shows {faces} faces, the second {share} as large (limit {most}); cut out the one that "
+        "is meant",
+    ),
+    "too_small": (
+        operator.lt,
+        "the face is small: its eyes are {value:.0f} pixels apart (limit {limit:g})",
+    ),
+    "blurred": (
+        operator.lt,
+        "the face is blurred: its sharpness is {value:.0f} (limit {limit:g})",
+    ),
+    "turned_away": (
+        operator.gt,
+        "the face is turned to the side by about {value:.0f}° (limit {limit:g}°)",
+    ),
+}
 
 
 def _plain(word: str) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from sphereface2.data.sources.image_file import decode
-from sphereface2.files import replacing, require_writable
+from sphereface2.files import csv_text, replacing, require_writable
 from sphereface2.galleries.gallery import Gallery, KeptPhoto, NewPhoto, knows
-from sphereface2.progress import Progress, counted
+from sphereface2.progress import Progress, counted, unseen
 from sphereface2.recognition.photos import FoundFace
 from sphereface2.recognition.recognizer import Recognizer
 
@@ -65,7 +63,7 @@ class Migration:
 
 
 def migrate(
-    old: Gallery, new: Gallery, recognizer: Recognizer, *, progress: Progress | None = None
+    old: Gallery, new: Gallery, recognizer: Recognizer, *, progress: Progress = unseen
 ) -> Migration:
     """Embed all people of a gallery by another model, from the crops that were kept.
 
@@ -102,8 +100,7 @@ def migrate(
         done += len(kept)
         if more := len(kept) - without.get(person.name, 0):
             wanted[person.name] = more
-        if progress is not None:
-            progress(done, total)
+        progress(done, total)
     for name, count in wanted.items():
         moved = [photo for photo in new.photos(name) if _MIGRATED in photo.facts]
         if len(moved) != count:
@@ -160,7 +157,7 @@ def merge(gallery: Gallery, person: str, into: str) -> int:
 COLUMNS = ("photo", "person", "source", "added", "crop", "facts", "metadata")
 
 
-def export(gallery: Gallery, folder: Path, *, progress: Progress | None = None) -> int:
+def export(gallery: Gallery, folder: Path, *, progress: Progress = unseen) -> int:
     """Write embeddings.npz, people.csv and crops/ into a new folder; how many photos.
 
     `embeddings.npz` has the rows of `people.csv` in its order, and is read by `evaluation.
@@ -172,9 +169,7 @@ def export(gallery: Gallery, folder: Path, *, progress: Progress | None = None) 
     people = {person.name: person for person in gallery.people()}
     with replacing(folder) as made:
         (made / "crops").mkdir(parents=True)
-        table = io.StringIO(newline="")
-        writer = csv.writer(table)
-        writer.writerow(COLUMNS)
+        rows = []
         kept = gallery.photos()
         for number, photo in enumerate(kept):
             crop = gallery.crop(photo.id)
@@ -185,16 +180,13 @@ def export(gallery: Gallery, folder: Path, *, progress: Progress | None = None) 
                 json.dumps(dict(each), ensure_ascii=False)
                 for each in (photo.facts, people[photo.person].metadata)
             )
-            writer.writerow(
-                [photo.id, photo.person, photo.source, photo.added, name, facts, metadata]
-            )
-            if progress is not None:
-                progress(number + 1, len(kept))
-        (made / "people.csv").write_text(table.getvalue(), encoding="utf-8", newline="")
-        rows = gallery.embeddings([photo.id for photo in kept])
+            rows.append([photo.id, photo.person, photo.source, photo.added, name, facts, metadata])
+            progress(number + 1, len(kept))
+        table = csv_text(COLUMNS, rows, end="\r\n")
+        (made / "people.csv").write_text(table, encoding="utf-8", newline="")
         np.savez(
             made / "embeddings.npz",
-            embeddings=rows,
+            embeddings=gallery.embeddings([photo.id for photo in kept]),
             names=np.array([photo.id for photo in kept], dtype=np.str_),
             people=np.array([photo.person for photo in kept], dtype=np.str_),
             model=np.array(gallery.model),

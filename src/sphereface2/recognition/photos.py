@@ -12,8 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.sources.image_file import MAX_PIXELS, MIN_SIDE, read_photo
-from sphereface2.faces import CHOICES, DETECTORS, Detector, Face, align_face, find_faces
-from sphereface2.faces.face import TEMPLATE, TEMPLATE_SIZE, similarity_transform
+from sphereface2.faces import DETECTORS
+from sphereface2.faces.face import (
+    CHOICES,
+    TEMPLATE,
+    TEMPLATE_SIZE,
+    Detector,
+    Face,
+    align_face,
+    find_faces,
+    similarity_transform,
+)
 from sphereface2.files import printable
 from sphereface2.registry import build, look_up
 
@@ -168,6 +177,12 @@ def is_aligned(face: Face, width: int, height: int) -> bool:
         return False
     away = face.landmarks - TEMPLATE * (width / TEMPLATE_SIZE)
     return float(np.hypot(away[:, 0], away[:, 1]).mean()) < _NEAR * width
+
+
+def require_list(photos: Sequence[Photo]) -> None:
+    """Refuse a single path in the place of a list: its letters are not photos."""
+    if isinstance(photos, str | Path):
+        raise ValueError(f"photos must be a list; give a single one as ['{photos}']")
 
 
 def photo_name(photo: Photo, number: int) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sphereface2.data.sources.image_file import encode
 from sphereface2.evaluation.calibration import Calibration
-from sphereface2.evaluation.decision import decide
+from sphereface2.evaluation.decision import Answer, decide
 from sphereface2.faces.face import TEMPLATE_SIZE
 from sphereface2.galleries.gallery import (
     Gallery,
@@ -24,30 +25,25 @@ from sphereface2.galleries.gallery import (
 )
 from sphereface2.galleries.opening import open_gallery
 from sphereface2.models.folder import find_model, load_model, stored_calibration, weights_digest
-from sphereface2.recognition.enrolment import (
-    Enrolment,
-    PhotoOutcome,
-    add_once,
-    as_png,
-    look_at,
-    request_key,
-)
-from sphereface2.recognition.gate import Gate
-from sphereface2.recognition.identification import (
+from sphereface2.progress import Progress, unseen
+from sphereface2.recognition.answers import (
     Identification,
     Rule,
+    Verification,
     candidate,
     faces_of,
     share_out,
 )
-from sphereface2.recognition.photos import (
-    FaceFinder,
-    FoundFace,
-    Kind,
-    Photo,
+from sphereface2.recognition.enrolment import (
+    Enrolment,
+    Looked,
+    PhotoOutcome,
+    add_once,
+    look_at,
 )
+from sphereface2.recognition.gate import Gate
+from sphereface2.recognition.photos import FaceFinder, FoundFace, Kind, Photo, require_list
 from sphereface2.recognition.rejection import object_to
-from sphereface2.recognition.verification import Verification
 
 _SCORED = 10  # candidates of a search, at least, that share the probability
 _SHOWN = 5  # of a person's faces, in a picture
@@ -98,8 +94,7 @@ class Recognizer:
 
     def find(self, photos: Sequence[Photo]) -> list[FoundFace]:
         """The face of each photo; a ValueError or FileNotFoundError for one that has none."""
-        if isinstance(photos, str | Path):
-            raise ValueError(f"photos must be a list; give a single one as ['{photos}']")
+        require_list(photos)
         return [self.finder.find(photo, number=n) for n, photo in enumerate(photos, start=1)]
 
     def embed(self, photos: Sequence[Photo]) -> NDArray[np.float32]:
@@ -136,12 +131,17 @@ class Recognizer:
             raise ValueError("there is no photo of the person to compare with")
         found = self.find([photo, *known])
         embeddings = self.embed_faces(found)
-        scores = np.clip(embeddings[1:] @ embeddings[0], -1.0, 1.0)
-        answer = decide(
-            float(scores.mean()), self.calibration, false_accepts=false_accepts, prior=prior
-        )
-        each = tuple(float(score) for score in scores)
-        return Verification(answer, each, found[0], tuple(found[1:]), self.digest)
+        answer, scores = self._judge(embeddings[1:] @ embeddings[0], false_accepts, prior)
+        return Verification(answer, scores, found[0], tuple(found[1:]), self.digest)
+
+    def _judge(
+        self, cosines: NDArray[np.floating], false_accepts: float | None, prior: float | None
+    ) -> tuple[Answer, tuple[float, ...]]:
+        """The answer for the mean of some cosines, and these."""
+        scores = np.clip(cosines, -1.0, 1.0)
+        mean = float(scores.mean())
+        answer = decide(mean, self.calibration, false_accepts=false_accepts, prior=prior)
+        return answer, tuple(float(score) for score in scores)
 
     # With people who are enrolled.
 
@@ -186,10 +186,7 @@ class Recognizer:
         (found,) = self.find([photo])
         (embedding,) = self.embed_faces([found])
         cosines = gallery.embeddings([each.id for each in kept]) @ embedding
-        scores = tuple(float(each) for each in np.clip(cosines, -1.0, 1.0))
-        answer = decide(
-            float(np.mean(scores)), self.calibration, false_accepts=false_accepts, prior=prior
-        )
+        answer, scores = self._judge(cosines.astype(np.float64), false_accepts, prior)
         return Verification(
             answer,
             scores,
@@ -268,8 +265,7 @@ class Recognizer:
 
         A photo of the person that is there already, by the bytes of its file, is not added again.
         """
-        if isinstance(photos, str | Path):
-            raise ValueError(f"photos must be a list; give a single one as ['{photos}']")
+        require_list(photos)
         if not photos:
             raise ValueError("there is no photo to enrol")
         self._require_own(gallery)
@@ -281,42 +277,51 @@ class Recognizer:
             else {}
         )
         looked = look_at(photos, self.finder, gate, there)
-        outcomes = looked.outcomes
-        taken: dict[int, NewPhoto] = {}
-        if looked.faces:
-            rows = self.embed_faces(list(looked.faces.values()))
+        good = [each for each in looked if each.outcome is None]
+        faces = [each.face for each in good if each.face is not None]
+        taken: list[Looked] = []
+        new: list[NewPhoto] = []
+        if faces:
+            rows = self.embed_faces(faces)
             judged = gate.compare(person, rows, gallery, self.calibration)
-            for (number, face), row, reasons in zip(
-                looked.faces.items(), rows, judged, strict=True
-            ):
-                quality = looked.qualities[number]
+            for each, face, row, reasons in zip(good, faces, rows, judged, strict=True):
                 if reasons:
-                    outcomes[number] = PhotoOutcome(face.photo, None, tuple(reasons), quality)
+                    each.refuse(*reasons)
                     continue
-                facts = {**quality.to_mapping(), "digest": looked.digests[number]}
-                crop = as_png(face.crop) if keep_crops else b""
-                taken[number] = NewPhoto(row, crop, face.photo, facts)
+                assert each.quality is not None
+                facts = {**each.quality.to_mapping(), "digest": each.digest}
+                crop = encode(face.crop, ".png") if keep_crops else b""
+                new.append(NewPhoto(row, crop, face.photo, facts))
+                taken.append(each)
         if taken:
-            wanted = [looked.digests[number] for number in taken]
-            ids = add_once(
-                gallery,
-                person,
-                list(taken.values()),
-                metadata=metadata,
-                key=key,
-                own_key=request_key(person, wanted),
-            )
-            for number, photo_id in zip(taken, ids, strict=True):
-                outcomes[number] = PhotoOutcome(
-                    taken[number].source, photo_id, (), looked.qualities[number]
-                )
+            digests = [each.digest for each in taken]
+            ids = add_once(gallery, person, new, metadata=metadata, key=key, digests=digests)
+            for each, photo_id in zip(taken, ids, strict=True):
+                each.outcome = PhotoOutcome(each.photo, photo_id, (), each.quality)
         return Enrolment(
             person,
-            tuple(outcomes[number] for number in range(len(photos))),
+            tuple(each.outcome for each in looked if each.outcome is not None),
             gallery.name,
             self.digest,
             tuple(gate.unchecked(self.calibration)),
         )
+
+    def enroll_people(
+        self,
+        people: Mapping[str, Sequence[Photo]],
+        gallery: Gallery,
+        *,
+        gate: Gate | None = None,
+        keep_crops: bool = True,
+        progress: Progress = unseen,
+    ) -> list[Enrolment]:
+        """Enrol everybody; photos that an earlier, interrupted run has added are passed over."""
+        total = sum(len(photos) for photos in people.values())
+        done: list[Enrolment] = []
+        for person, photos in people.items():
+            done.append(self.enroll(person, photos, gallery, gate=gate, keep_crops=keep_crops))
+            progress(sum(len(each.photos) for each in done), total)
+        return done
 
     def reject(
         self, photo: Photo, person: str | None, gallery: Gallery, *, key: str | None = None

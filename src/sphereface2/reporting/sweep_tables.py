@@ -4,6 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from sphereface2.evaluation.experiment_results import SweepResult, SweepRow
@@ -22,14 +23,43 @@ _STANDING_WORDS: Mapping[Standing, str] = {
 }
 
 
+def sweep_content(
+    result: SweepResult, *, paper: Literal["beside", "under"] = "beside"
+) -> TableContent:
+    """All our numbers; the paper's `under` each, or `beside` those of the column to judge by."""
+    by_column = {column: standings(result, column) for column in result.columns}
+    judge = published_judge(result) if paper == "beside" else None
+    published = [] if judge is None else [judge]
+    rows = []
+    for place, row in enumerate(result.rows):
+        cells = [Cell(setting_text(result, row))]
+        for column in result.columns:
+            cell = number_cell(result, row, column, by_column[column][place])
+            if paper == "under" and column in row.published:
+                cell = replace(cell, detail=f"paper {row.published[column]:.2f}")
+            cells.append(cell)
+        rows.append((*cells, *(published_cell(result, row, column) for column in published)))
+    return TableContent(
+        title=f"{result.title} ({result.where})" if result.where else result.title,
+        columns=(
+            "setting",
+            *result.columns,
+            *(f"paper: {published_name(result, column)}" for column in published),
+        ),
+        rows=tuple(rows),
+        # The page lists failures by themselves.
+        note="; ".join((rules(result), *(failures(result) if paper == "beside" else ()))),
+    )
+
+
 def console_table(result: SweepResult) -> TerminalTable:
     """The table for the terminal: the paper's number beside the column to judge by."""
-    return _content(result).to_rich()
+    return sweep_content(result).to_rich()
 
 
 def markdown_table(result: SweepResult) -> str:
     """The table as Markdown, with its rules and failures as a paragraph under it."""
-    content = _content(result)
+    content = sweep_content(result)
     lines = [
         _markdown_line([_escaped(column) for column in content.columns]),
         _markdown_line((":--", *("--:" for _ in content.columns[1:]))),
@@ -93,8 +123,8 @@ def standings(result: SweepResult, column: str) -> list[Standing]:
         elif mean is None or len(result.seeds) < 2:
             found.append("unknown")
         else:
-            error = _error_of_difference(best, row, column)
-            level = error is None or top - mean < _LEVEL_ERRORS * error
+            errors = best.standard_error(column), row.standard_error(column)
+            level = None in errors or top - mean < _LEVEL_ERRORS * math.hypot(*filter(None, errors))
             found.append("level" if level else "below")
     return found
 
@@ -214,39 +244,6 @@ def failures(result: SweepResult) -> list[str]:
             which = f"seeds {', '.join(first)} and {last}" if first else f"seed {last}"
             found.append(f"{row.label}, {which} failed: {error}")
     return found
-
-
-def _error_of_difference(one: SweepRow, other: SweepRow, column: str) -> float | None:
-    errors = one.standard_error(column), other.standard_error(column)
-    return None if errors[0] is None or errors[1] is None else math.hypot(errors[0], errors[1])
-
-
-def _content(result: SweepResult) -> TableContent:
-    """All our columns, then the paper's counterpart of the one to judge by."""
-    by_column = {column: standings(result, column) for column in result.columns}
-    judge = published_judge(result)
-    published = [] if judge is None else [judge]
-    rows = [
-        (
-            Cell(setting_text(result, row)),
-            *(
-                number_cell(result, row, column, by_column[column][place])
-                for column in result.columns
-            ),
-            *(published_cell(result, row, column) for column in published),
-        )
-        for place, row in enumerate(result.rows)
-    ]
-    return TableContent(
-        title=f"{result.title} ({result.where})" if result.where else result.title,
-        columns=(
-            "setting",
-            *result.columns,
-            *(f"paper: {published_name(result, column)}" for column in published),
-        ),
-        rows=tuple(rows),
-        note="; ".join((rules(result), *failures(result))),
-    )
 
 
 def _markdown_line(cells: Sequence[str]) -> str:

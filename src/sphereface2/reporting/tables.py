@@ -263,20 +263,18 @@ def accuracy_content(evaluation: EvaluationResult) -> TableContent:
 
 def missing_note(evaluation: EvaluationResult) -> str:
     """What was left out because images have no embedding, set by set, or nothing."""
-    results = [evaluation.find(evaluation.model, name) for name in evaluation.sets]
     return "; ".join(
         f"{each.set_name}: {counted(each.missing_images, 'image')} without an embedding, "
         f"{each.skipped_pairs:,} of {each.pairs + each.skipped_pairs:,} pairs left out"
-        for each in results
-        if each is not None and each.missing_images and each.set_name != COMBINED
+        for each in evaluation.results_of()
+        if each.missing_images and each.set_name != COMBINED
     )
 
 
 def detail_content(evaluation: EvaluationResult, *, model: str | None = None) -> TableContent:
     """The other numbers of one model, by default of the evaluation's subject."""
     subject = model or evaluation.model
-    results = [evaluation.find(subject, name) for name in evaluation.sets]
-    found = [result for result in results if result is not None]
+    found = evaluation.results_of(subject)
     targets = sorted({p.target for r in found for p in r.tar_at_far}, reverse=True)
     rows = []
     for result in found:
@@ -321,7 +319,6 @@ def detail_content(evaluation: EvaluationResult, *, model: str | None = None) ->
 
 def slices_content(evaluation: EvaluationResult) -> TableContent | None:
     """The decisions of the subject by attributes of the pairs; None if none are known."""
-    results = [evaluation.find(evaluation.model, name) for name in evaluation.sets]
     rows = [
         (
             Cell(f"{result.set_name}, {each.attribute} {each.value}"),
@@ -336,8 +333,7 @@ def slices_content(evaluation: EvaluationResult) -> TableContent | None:
                 for rate in (each.right, each.true_accepts, each.false_accepts)
             ),
         )
-        for result in results
-        if result is not None
+        for result in evaluation.results_of()
         for each in result.slices
     ]
     if not rows:

@@ -96,7 +96,8 @@ def head_cost(
     is_compiled: bool = False,
 ) -> HeadCost:
     """Counted on two small heads: all that a head holds grows with its classes or not at all."""
-    small = [_small_head(name, options, dim=dim, people=count) for count in (4, 5)]
+    with torch.random.fork_rng(devices=[]):
+        small = [build_head(name, dim, count, **options) for count in (4, 5)]
 
     def grown(count: Callable[[Head], int]) -> int:
         few, more = (count(head) for head in small)
@@ -115,7 +116,7 @@ def head_cost(
         parameters=grown(lambda head: sum(p.numel() for p in head.parameters())),
         trained_bytes=grown(_trained_bytes),
         state_bytes=grown(_state_bytes),
-        class_weight_bytes=grown(_class_weight_bytes),
+        class_weight_bytes=grown(lambda h: h.weight.nbytes if isinstance(h, ProxyHead) else 0),
         block_bytes=block_bytes,
     )
 
@@ -183,11 +184,6 @@ def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _small_head(name: str, options: Mapping[str, Any], *, dim: int, people: int) -> Head:
-    with torch.random.fork_rng(devices=[]):
-        return build_head(name, dim, people, **options)
-
-
 def _step_bytes(head: ProxyHead, *, people: int, batch_size: int) -> int | None:
     """What forward and backward pass hold at their peak besides weights and gradients.
 
@@ -246,7 +242,3 @@ def _trained_bytes(module: nn.Module) -> int:
 
 def _state_bytes(module: nn.Module) -> int:
     return sum(tensor.nbytes for tensor in module.state_dict().values())
-
-
-def _class_weight_bytes(head: Head) -> int:
-    return head.weight.nbytes if isinstance(head, ProxyHead) else 0

@@ -53,7 +53,7 @@ from sphereface2.runs.folder import (
     run_config,
 )
 from sphereface2.runs.sets import build_sets, notes_on_sets
-from sphereface2.runs.train import best_step, embedder_of, load_network
+from sphereface2.runs.train import embedder_of, load_network
 from sphereface2.training.checkpoint import (
     config_settings,
     differing_settings,
@@ -176,7 +176,7 @@ def _judged(folder: Path, config: RunConfig, which: Which | None) -> _Judged:
         final = load_checkpoint(last) if has_checkpoint(last) else saved
         # Killed in between, a run has a best checkpoint that is ahead of its last one.
         newer = saved if saved.step > final.step else final
-        step = best_step(newer, step=saved.step, steps=newer.step)
+        step = newer.best_of(newer.step, step=saved.step)
     backbone = _untrained(config)
     load_network(backbone, path, config)
     model = TorchModel(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from sphereface2.backbones import BACKBONES, Backbone, backbone_options
+from sphereface2.backbones import Backbone, backbone_options
 from sphereface2.config.schema import START, Choice, RunConfig
 from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.source import Faces, Source
@@ -24,7 +24,7 @@ from sphereface2.models.embedder import Embeddings, NetworkEmbedder
 from sphereface2.models.folder import TorchModel, find_model, load_model, weights_digest
 from sphereface2.models.importing import import_weights
 from sphereface2.progress import Watch
-from sphereface2.registry import look_up, option_names, shown
+from sphereface2.registry import shown
 from sphereface2.runs.folder import CHECKPOINTS, require_run, run_config
 from sphereface2.training.checkpoint import load_checkpoint, load_tensors, require_same_people
 from sphereface2.training.distributed import Team
@@ -98,12 +98,7 @@ def _refuse_other_network(start: Start, wanted: Choice) -> None:
             f"{has} a network {start.name}, but backbone.name={wanted.name}; set backbone.name="
             f"{START} to take its own"
         )
-    given = wanted.options
-    if wanted.name == START:
-        known = option_names(look_up("backbone", BACKBONES, start.name))
-        backbone_options(start.name, {**start.options, **given})  # names a wrong option or value
-        assert set(given) <= set(known)
-    resolved = backbone_options(start.name, {**start.options, **given})
+    resolved = backbone_options(start.name, {**start.options, **wanted.options})
     for key, value in start.options.items():
         if key not in _TRAINING_ONLY and resolved[key] != value:
             raise ValueError(

@@ -246,7 +246,7 @@ def _left_as_it_is(
     best, last = (folder / CHECKPOINTS / name for name in ("best", "last"))
     step = ModelStep("last", checkpoint.step, checkpoint.step)
     if checkpoint.own_sets and checkpoint.best_step is not None:
-        step = best_step(checkpoint, step=checkpoint.best_step, steps=checkpoint.step)
+        step = checkpoint.best_of(checkpoint.step)
     return TrainingResult(
         steps=checkpoint.step,
         total_steps=checkpoint.step,
@@ -281,18 +281,6 @@ def _owned(folder: Path, lock: Lock | None = None) -> Iterator[None]:
             if team.is_first and lock is None:
                 stack.enter_context(run_lock(folder))
         yield
-
-
-def best_step(checkpoint: Checkpoint, *, step: int, steps: int) -> ModelStep:
-    return ModelStep(
-        "best",
-        step,
-        steps,
-        checkpoint.evaluations,
-        tuple(checkpoint.judged_on),
-        own_sets=checkpoint.own_sets,
-        accuracy=checkpoint.best_metric,
-    )
 
 
 def load_network(backbone: Backbone, checkpoint: Path, config: RunConfig) -> None:

@@ -112,7 +112,10 @@ async def _form(request: Request, body: bytes, model: type[BaseModel]) -> dict[s
         elif name in found:
             raise ApiError(400, "bad_form", f"the form has the field '{name}' twice")
         elif kind is dict:
-            found[name] = _mapping(name, content)
+            try:
+                found[name] = parse_json(content)
+            except ValueError:
+                raise ApiError(422, "invalid", f"{name} must be a JSON object") from None
         else:
             found[name] = content
     return found
@@ -122,13 +125,6 @@ def _container(annotation: Any) -> Any:
     """list or dict, where a field is one of them, or one or None."""
     kinds = {get_origin(each) for each in (annotation, *get_args(annotation))}
     return next((kind for kind in (list, dict) if kind in kinds), None)
-
-
-def _mapping(name: str, text: str | bytes) -> Any:
-    try:
-        return parse_json(text)
-    except ValueError:
-        raise ApiError(422, "invalid", f"{name} must be a JSON object") from None
 
 
 def invalid(error: ValidationError) -> ApiError:
@@ -152,7 +148,8 @@ def wrong_fields(errors: Any) -> ApiError:
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:
     """`openapi_extra` of a route that reads such a body."""
-    schema = _inlined(model.model_json_schema())
+    schema = model.model_json_schema()
+    assert "$defs" not in schema, "a model of a body has no models in it"
     form = json.loads(json.dumps(schema))
     for name, each in form.get("properties", {}).items():
         _as_file(each)
@@ -169,8 +166,3 @@ def _as_file(schema: dict[str, Any]) -> None:
     for inner in (schema.get("items"), *schema.get("anyOf", ())):
         if isinstance(inner, dict):
             _as_file(inner)
-
-
-def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    assert "$defs" not in schema, "a model of a body has no models in it"
-    return schema

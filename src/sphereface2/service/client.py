@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
@@ -22,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from sphereface2.data.sources.image_file import TooManyPixelsError, decode, read_file
+from sphereface2.data.sources.image_file import TooManyPixelsError, decode, encode, read_file
 from sphereface2.evaluation.decision import Answer
-from sphereface2.faces import Face
+from sphereface2.faces.face import Face
 from sphereface2.galleries.gallery import KeptPhoto, Negative, Person
-from sphereface2.recognition.enrolment import Enrolment, PhotoOutcome, as_png
+from sphereface2.recognition.answers import Candidate, Identification, Rule, Verification
+from sphereface2.recognition.enrolment import Enrolment, PhotoOutcome
 from sphereface2.recognition.gate import Gate
-from sphereface2.recognition.identification import Candidate, Identification, Rule
 from sphereface2.recognition.photos import (
     FoundFace,
     Kind,
@@ -37,9 +36,9 @@ from sphereface2.recognition.photos import (
     SeveralFacesError,
     as_array,
     photo_name,
+    require_list,
 )
 from sphereface2.recognition.rejection import Objection
-from sphereface2.recognition.verification import Verification
 from sphereface2.workers import install_command
 
 if TYPE_CHECKING:
@@ -177,12 +176,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -195,8 +189,7 @@ class Client:
 
     def embed(self, photos: Sequence[Photo]) -> NDArray[np.float32]:
         """Unit embeddings (N, D) of N photos."""
-        if isinstance(photos, str | Path):
-            raise ValueError(f"photos must be a list; give a single one as ['{photos}']")
+        require_list(photos)
         files = [("photos", photo) for photo in photos]
         answer = self._send("/v1/embed", files, params={"encoding": "base64"})
         flat = np.frombuffer(base64.b64decode(answer["embeddings"]), "<f4")
@@ -272,8 +265,7 @@ class Client:
         key: str | None = None,
     ) -> Enrolment:
         """Add photos to a person, who is made if new; those that the gate lets through."""
-        if isinstance(photos, str | Path):
-            raise ValueError(f"photos must be a list; give a single one as ['{photos}']")
+        require_list(photos)
         allow, limits = _gate_in_words(gate or Gate())
         options = {
             "name": person,
@@ -423,7 +415,7 @@ def _encoded(photo: Photo, number: int) -> bytes:
     """A photo as it travels: a file as it is, pixels as PNG."""
     if isinstance(photo, str | Path):
         return read_file(photo)
-    return as_png(as_array(photo, photo_name(photo, number)))
+    return encode(as_array(photo, photo_name(photo, number)), ".png")
 
 
 def _face(facts: Mapping[str, Any], name: str) -> FoundFace:

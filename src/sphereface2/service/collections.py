@@ -10,7 +10,7 @@ from typing import TypeVar
 from sphereface2.galleries.gallery import Gallery, check_collection
 from sphereface2.galleries.opening import drop_collection, list_collections
 from sphereface2.recognition.recognizer import Recognizer
-from sphereface2.service.errors import ApiError, try_later
+from sphereface2.service.errors import ApiError, refusing, try_later
 from sphereface2.service.logs import LOGGER
 from sphereface2.service.shapes import DEFAULT
 
@@ -46,14 +46,16 @@ class Collections:
 
     def create(self, name: str) -> bool:
         """Whether it is new."""
-        _check(name)
+        with refusing(422, "invalid"):
+            check_collection(name)
         new = name not in self.names()
         self._gallery(name, create=True)
         return new
 
     def drop(self, name: str) -> bool:
         """Remove a collection with everybody in it; whether there was one."""
-        _check(name)
+        with refusing(422, "invalid"):
+            check_collection(name)
         url = self.url
         with self._lock:
             self._forget(name)
@@ -68,7 +70,8 @@ class Collections:
     def use(self, name: str, work: Callable[[Gallery], T]) -> T:
         """Work with a collection; one that another process has replaced is opened again."""
         _ = self.url
-        _check(name)
+        with refusing(422, "invalid"):
+            check_collection(name)
         try:
             return work(self._gallery(name))
         except (ValueError, OSError) as error:
@@ -129,13 +132,6 @@ class Collections:
         # Not closed: another request may be at work with it.
         self._open.pop(name, None)
         self._seen.pop(name, None)
-
-
-def _check(name: str) -> None:
-    try:
-        check_collection(name)
-    except ValueError as error:
-        raise ApiError(422, "invalid", str(error)) from None
 
 
 def _unknown(name: str) -> ApiError:

@@ -25,7 +25,8 @@ from sphereface2.data.sources.image_file import (
     kind_of,
     look,
 )
-from sphereface2.faces import DETECTORS, Detector, Face
+from sphereface2.faces import DETECTORS
+from sphereface2.faces.face import Detector, Face
 from sphereface2.recognition.photos import FaceFinder, FoundFace, Kind
 from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.registry import build

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -39,6 +40,15 @@ def try_later(status: int, code: str, message: str, *, seconds: float) -> ApiErr
     """Nothing was done; the same request may succeed after so many seconds."""
     after = str(max(1, math.ceil(seconds)))
     return ApiError(status, code, message, headers={"Retry-After": after})
+
+
+@contextmanager
+def refusing(status: int, code: str) -> Iterator[None]:
+    """A ValueError of the block is an error of this kind, in its own words."""
+    try:
+        yield
+    except ValueError as error:
+        raise ApiError(status, code, str(error)) from None
 
 
 class DeadlineError(Exception):

@@ -7,17 +7,17 @@ never a stack trace.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import signal
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sphereface2.service.errors import ApiError
@@ -43,9 +43,14 @@ _ALWAYS = {
     "X-Frame-Options": "DENY",
 }
 _DRAINED = 256_000_000  # bytes of a body that is too large, so that its sender hears why
-_METHODS = "GET, POST, PUT, PATCH, DELETE"
+_PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE",
+    "Access-Control-Allow-Headers": (
+        "Authorization, Content-Type, Idempotency-Key, X-API-Key, X-Request-ID"
+    ),
+    "Access-Control-Max-Age": "600",
+}
 _KNOWN = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-_HEADERS = "Authorization, Content-Type, Idempotency-Key, X-API-Key, X-Request-ID"
 _EXPOSED = "Retry-After, X-Request-ID"
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
@@ -76,7 +81,7 @@ class Guard:
         try:
             self._check(scope, headers, origin)
             if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-                await _preflight(answer)
+                await Response(status_code=204, headers=_PREFLIGHT)(scope, body, answer)
             else:
                 body.check_length()
                 await self._app(scope, body, answer)
@@ -87,7 +92,8 @@ class Guard:
                 refusal = ApiError(500, "internal", "the service failed; its log says where")
             assert isinstance(refusal, ApiError)
             if answer.status is None:
-                await send_error(answer, refusal, request_id)
+                content = refusal.content(request_id)
+                await JSONResponse(content, refusal.status, refusal.headers)(scope, body, answer)
         finally:
             self._report(scope, request_id, answer, body, time.monotonic() - start)
 
@@ -230,30 +236,6 @@ class _Body:
             details={"max_bytes": most},
             headers={"Connection": "close"},
         )
-
-
-async def send_error(send: Callable[[Message], Awaitable[Any]], error: ApiError, id_: str) -> None:
-    """Answer a request with an error, outside of FastAPI."""
-    content = json.dumps(error.content(id_)).encode()
-    headers = {
-        "content-type": "application/json",
-        "content-length": str(len(content)),
-        **{name.lower(): value for name, value in error.headers.items()},
-    }
-    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": raw})
-    await send({"type": "http.response.body", "body": content})
-
-
-async def _preflight(send: Callable[[Message], Awaitable[Any]]) -> None:
-    headers = {
-        "access-control-allow-methods": _METHODS,
-        "access-control-allow-headers": _HEADERS,
-        "access-control-max-age": "600",
-    }
-    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": 204, "headers": raw})
-    await send({"type": "http.response.body", "body": b""})
 
 
 def _request_id(given: str) -> str:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,7 +35,7 @@ class _Job:
 class MicroBatches:
     """Embeds crops that come from many threads.
 
-    network: crops to embeddings; only ever called from one thread
+    network: crops to embeddings; only ever called from one thread at a time
     most: faces of a batch; depth: faces that may wait
     observe: called with the size of each batch and the seconds it took
     """
@@ -53,8 +54,7 @@ class MicroBatches:
         self._waiting = 0
         self._closed = False
         self._pace = 0.05  # seconds per face, a running mean
-        self._thread = threading.Thread(target=self._run, name="network", daemon=True)
-        self._thread.start()
+        self._begin()
 
     @property
     def waiting(self) -> int:
@@ -92,12 +92,31 @@ class MicroBatches:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        while self._thread.is_alive():  # another one may have taken its place
+            self._thread.join()
 
-    def _run(self) -> None:
-        while batch := self._next():
+    def _begin(self, alone: Sequence[_Job] = ()) -> None:
+        thread = threading.Thread(target=self._run, args=(alone,), name="network", daemon=True)
+        with self._changed:  # so that the last to begin is the one that is kept
+            thread.start()
+            self._thread = thread
+
+    def _run(self, alone: Sequence[_Job]) -> None:
+        """Batch after batch, after some jobs that are to be embedded one by one.
+
+        A thread in which the network fails ends, and a new one takes its place: oneDNN remembers
+        in each thread that it had no memory for its code, and fails there for ever.
+        """
+        left = deque(alone)
+        while batch := [left.popleft()] if left else self._next():
             start = time.monotonic()
-            self._embed(batch)
+            if not self._embed(batch):
+                if len(batch) > 1:  # one of them is at fault: the others do not suffer for it
+                    left.extend(batch)
+                with suppress(RuntimeError, MemoryError):  # no more threads: then in this one
+                    self._begin(tuple(left))
+                    return
+                continue
             faces = sum(len(job.crops) for job in batch)
             spent = time.monotonic() - start
             self._pace += 0.2 * (spent / faces - self._pace)
@@ -122,17 +141,16 @@ class MicroBatches:
                     faces += len(job.crops)
         return batch
 
-    def _embed(self, batch: list[_Job]) -> None:
+    def _embed(self, batch: list[_Job]) -> bool:
+        """Whether the network did not fail; a job that fails alone gets its error."""
         try:
             found = self._network([crop for job in batch for crop in job.crops])
         except Exception as error:
             if len(batch) == 1:
                 batch[0].done.set_exception(error)
-                return
-            for job in batch:  # one of them is at fault: the others do not suffer for it
-                self._embed([job])
-            return
+            return False
         start = 0
         for job in batch:
             job.done.set_result(found[start : start + len(job.crops)])
             start += len(job.crops)
+        return True

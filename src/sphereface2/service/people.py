@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sphereface2.galleries.gallery import Gallery, knows
+from sphereface2.galleries.gallery import Gallery, Negative, Person, knows
 from sphereface2.recognition.enrolment import Enrolment
 from sphereface2.recognition.gate import Gate
 from sphereface2.service.bodies import read_body, takes
 from sphereface2.service.engine import RequestRecognizer
-from sphereface2.service.errors import ApiError
+from sphereface2.service.errors import ApiError, refusing
 from sphereface2.service.guard import SLASH
 from sphereface2.service.routes import WithCrops, verify_answer
 from sphereface2.service.service import Service
@@ -84,10 +84,7 @@ def about_people(service: Service) -> APIRouter:
         asked: Asked | None = None,
     ) -> T:
         def request(recognizer: RequestRecognizer) -> T:
-            def with_gallery(gallery: Gallery) -> T:
-                return work(recognizer, gallery)
-
-            return service.collections.use(collection, with_gallery)
+            return service.collections.use(collection, lambda gallery: work(recognizer, gallery))
 
         return await service.run(request, asked)
 
@@ -156,7 +153,8 @@ def about_people(service: Service) -> APIRouter:
         422 `not_enrolled` if it refuses all of them; `details` then holds the reasons.
         """
         service.require_few(asked.photos)
-        gate = _gate(asked)
+        with refusing(422, "invalid"):
+            gate = Gate.of(allow=asked.allow, limits=asked.limits)
 
         def work(recognizer: RequestRecognizer, gallery: Gallery) -> EnrolAnswer:
             photos = recognizer.photos(asked.photos)
@@ -266,10 +264,8 @@ def about_people(service: Service) -> APIRouter:
         """The aligned face of a photo that is enrolled, as PNG."""
 
         def work(_: RequestRecognizer, gallery: Gallery) -> bytes:
-            try:
+            with refusing(404, "unknown_photo"):
                 return gallery.crop(photo)
-            except ValueError as error:
-                raise ApiError(404, "unknown_photo", str(error)) from None
 
         found = await use(collection, work)
         if not found:
@@ -283,10 +279,8 @@ def about_people(service: Service) -> APIRouter:
         """Remove one photo; a person whose last photo it is stays, without any."""
 
         def work(_: RequestRecognizer, gallery: Gallery) -> RemovedAnswer:
-            try:
+            with refusing(404, "unknown_photo"):
                 return RemovedAnswer(photos=gallery.remove_photos([photo], key=key))
-            except ValueError as error:
-                raise ApiError(404, "unknown_photo", str(error)) from None
 
         return await use(collection, work)
 
@@ -332,9 +326,7 @@ def about_people(service: Service) -> APIRouter:
                 _known(gallery, asked.person)
             (photo,) = recognizer.photos([asked.photo])
             kept = recognizer.reject(photo, asked.person, gallery, key=key)
-            return FeedbackAnswer(
-                id=kept.id, collection=gallery.name, person=kept.person, added=kept.added
-            )
+            return _feedback(gallery, kept)
 
         return await use(asked.collection, work, asked)
 
@@ -348,14 +340,8 @@ def about_people(service: Service) -> APIRouter:
         def work(_: RequestRecognizer, gallery: Gallery) -> FeedbackListAnswer:
             if person is not None:
                 _known(gallery, person)
-            return FeedbackListAnswer(
-                feedback=[
-                    FeedbackAnswer(
-                        id=each.id, collection=gallery.name, person=each.person, added=each.added
-                    )
-                    for each in gallery.negatives(person)
-                ]
-            )
+            found = [_feedback(gallery, each) for each in gallery.negatives(person)]
+            return FeedbackListAnswer(feedback=found)
 
         return await use(collection, work)
 
@@ -366,10 +352,8 @@ def about_people(service: Service) -> APIRouter:
         """Forget a face that was marked."""
 
         def work(_: RequestRecognizer, gallery: Gallery) -> DroppedAnswer:
-            try:
+            with refusing(404, "unknown_feedback"):
                 gallery.remove_negative(feedback, key=key)
-            except ValueError as error:
-                raise ApiError(404, "unknown_feedback", str(error)) from None
             return DroppedAnswer(collection=gallery.name, dropped=True)
 
         return await use(collection, work)
@@ -388,18 +372,13 @@ def _name(person: str) -> str:
     return person.replace(SLASH, "/")
 
 
-def _gate(asked: EnrolAsked) -> Gate:
-    try:
-        return Gate.of(allow=asked.allow, limits=asked.limits)
-    except ValueError as error:
-        raise ApiError(422, "invalid", str(error)) from None
-
-
-def _known(gallery: Gallery, name: str) -> Any:
-    try:
+def _known(gallery: Gallery, name: str) -> Person:
+    with refusing(404, "unknown_person"):
         return gallery.person(name)
-    except ValueError as error:
-        raise ApiError(404, "unknown_person", str(error)) from None
+
+
+def _feedback(gallery: Gallery, kept: Negative) -> FeedbackAnswer:
+    return FeedbackAnswer(id=kept.id, collection=gallery.name, person=kept.person, added=kept.added)
 
 
 def _about(gallery: Gallery, name: str, error: ValueError) -> ApiError:

@@ -83,7 +83,32 @@ def about_photos(service: Service) -> APIRouter:
     @routes.get("/v1/calibration", dependencies=read)
     async def calibration() -> CalibrationAnswer:
         """What scores mean: the histogram of both kinds of pairs, and thresholds."""
-        return _calibration(service)
+        found = service.engine.recognizer.calibration
+        if found is None:
+            return CalibrationAnswer(calibrated=False)
+        usual = decide(0.0, found, false_accepts=service.settings.false_accepts)
+        return CalibrationAnswer(
+            calibrated=True,
+            set_name=found.set_name,
+            pairs=found.pairs,
+            genuine=found.genuine,
+            impostor=found.impostor,
+            people=found.people,
+            prior=found.probability.prior,
+            threshold=usual.threshold,
+            false_accepts=usual.target,
+            thresholds=[
+                ThresholdShape(
+                    false_accepts=each.target,
+                    words=f"at most {one_in(each.target)} false accepts",
+                    threshold=each.threshold,
+                    true_accepts=each.rate,
+                )
+                for each in found.thresholds
+                if each.resolved and np.isfinite(each.threshold)
+            ],
+            histogram=found.histogram,
+        )
 
     @routes.post("/v1/detect", dependencies=read, openapi_extra=takes(DetectAsked))
     async def detect(
@@ -165,32 +190,3 @@ def verify_answer(done: Any, *, crops: bool) -> VerifyAnswer:
     """A verification as JSON, with its faces."""
     faces = [face_shape(face, crops=crops) for face in done.faces]
     return VerifyAnswer.model_validate({**done.to_mapping(), "photos": faces})
-
-
-def _calibration(service: Service) -> CalibrationAnswer:
-    found = service.engine.recognizer.calibration
-    if found is None:
-        return CalibrationAnswer(calibrated=False)
-    usual = decide(0.0, found, false_accepts=service.settings.false_accepts)
-    return CalibrationAnswer(
-        calibrated=True,
-        set_name=found.set_name,
-        pairs=found.pairs,
-        genuine=found.genuine,
-        impostor=found.impostor,
-        people=found.people,
-        prior=found.probability.prior,
-        threshold=usual.threshold,
-        false_accepts=usual.target,
-        thresholds=[
-            ThresholdShape(
-                false_accepts=each.target,
-                words=f"at most {one_in(each.target)} false accepts",
-                threshold=each.threshold,
-                true_accepts=each.rate,
-            )
-            for each in found.thresholds
-            if each.resolved and np.isfinite(each.threshold)
-        ],
-        histogram=found.histogram,
-    )

@@ -80,16 +80,8 @@ class Service:
         )
 
     def settings_answer(self) -> SettingsAnswer:
-        settings = self.settings
-        return SettingsAnswer(
-            gallery=settings.gallery is not None,
-            keys=bool(self.access.keys),
-            **{
-                name: getattr(settings, name)
-                for name in SettingsAnswer.model_fields
-                if name not in ("gallery", "keys")
-            },
-        )
+        own = {"gallery": self.settings.gallery is not None, "keys": bool(self.access.keys)}
+        return SettingsAnswer.model_validate({**vars(self.settings), **own})
 
     def false_accepts(self, asked: float | None) -> float | None:
         """The rate that a request asks for, or the service's own."""
@@ -140,15 +132,11 @@ def _refusal(error: ValueError) -> ApiError:
     if isinstance(error, NoFaceError):
         photo = said.partition(";")[0]
         return ApiError(422, "no_face", f"{photo}; if it is an aligned crop, say kind=crop")
-    for kind, code in _CODES.items():
-        if isinstance(error, kind):
-            return ApiError(422, code, said)
-    if said.startswith("cannot decode the image"):
-        return ApiError(422, "unreadable_photo", said)
-    return ApiError(422, "invalid", said)
-
-
-_CODES: dict[type[ValueError], str] = {
-    SeveralFacesError: "several_faces",
-    TooManyPixelsError: "too_many_pixels",
-}
+    code = "invalid"
+    if isinstance(error, SeveralFacesError):
+        code = "several_faces"
+    elif isinstance(error, TooManyPixelsError):
+        code = "too_many_pixels"
+    elif said.startswith("cannot decode the image"):
+        code = "unreadable_photo"
+    return ApiError(422, code, said)

@@ -8,17 +8,16 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from sphereface2.data.sources.image_file import encode
 from sphereface2.evaluation.decision import share_in_words
 from sphereface2.evaluation.results import ScoreHistogram
 from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.galleries.gallery import KeptPhoto, Person
-from sphereface2.recognition.enrolment import as_png
+from sphereface2.recognition.answers import Rule
 from sphereface2.recognition.gate import Reason
-from sphereface2.recognition.identification import Rule
-from sphereface2.recognition.photos import FoundFace
+from sphereface2.recognition.photos import FoundFace, Kind
 from sphereface2.service.bodies import Picture, Pictures, as_list
 
-KindOfPhoto = Literal["auto", "photo", "crop"]
 Choice = Literal["prominent", "largest", "central", "only"]
 
 
@@ -51,7 +50,7 @@ class Asked(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    kind: KindOfPhoto = Field(
+    kind: Kind = Field(
         default="auto",
         description="a photo to find the face in, an aligned crop, or found out for each",
     )
@@ -362,7 +361,7 @@ def face_shape(found: FoundFace, *, crops: bool) -> FaceShape:
     height, width = found.crop.shape[:2]
     return FaceShape(
         **found.to_mapping(),
-        crop=base64.b64encode(as_png(found.crop)).decode() if crops else None,
+        crop=base64.b64encode(encode(found.crop, ".png")).decode() if crops else None,
         crop_size=(width, height),
         points=None if found.points is None else np.round(found.points, 2).tolist(),
     )

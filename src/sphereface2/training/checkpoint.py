@@ -31,6 +31,7 @@ from sphereface2.files import (
     write_atomically,
 )
 from sphereface2.training.distributed import Team, saved_shapes
+from sphereface2.training.result import ModelStep
 
 _FORMAT = "sphereface2 checkpoint 3"
 _FACTS = "checkpoint.json"
@@ -115,6 +116,18 @@ class Checkpoint:
     """Time spent on the run so far."""
     start: dict[str, str] | None = None
     """Which weights the network started from: their name, SHA-256 and kind."""
+
+    def best_of(self, steps: int, *, step: int | None = None) -> ModelStep:
+        """The best step, or `step` where it was that, of a training of so many steps."""
+        return ModelStep(
+            "best",
+            step or self.best_step or 0,
+            steps,
+            self.evaluations,
+            tuple(self.judged_on),
+            own_sets=self.own_sets,
+            accuracy=self.best_metric,
+        )
 
 
 def has_checkpoint(folder: Path) -> bool:

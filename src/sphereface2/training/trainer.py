@@ -38,15 +38,14 @@ from sphereface2.training.events import (
     Notice,
     TensorBoard,
     TrainingRecord,
+    WaitingAdvice,
     Window,
     headline,
 )
-from sphereface2.training.freezing import Freezing
-from sphereface2.training.optimizer import Schedule
+from sphereface2.training.optimizer import Freezing, Schedule
 from sphereface2.training.result import ModelStep, TrainingResult
 from sphereface2.training.step import Update
 from sphereface2.training.stopping import DivergedError, stop_signals
-from sphereface2.training.waiting import WaitingAdvice
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
@@ -191,21 +190,14 @@ class Trainer:
         numbers = [number for number in self.team.gather(caught.number) if number is not None]
         state = self.state
         is_chosen = self.choose is not None and state.own_sets and state.best_step is not None
-        best = ModelStep(
-            "best",
-            state.best_step or 0,
-            self.step,
-            state.evaluations,
-            tuple(state.judged_on),
-            own_sets=state.own_sets,
-            accuracy=state.best_metric,
-        )
         return TrainingResult(
             steps=self.step,
             total_steps=self.total_steps,
             interrupted=not self._is_finished,
             stopped_by=numbers[0] if numbers else None,
-            model_step=best if is_chosen else ModelStep("last", self.step, self.step),
+            model_step=state.best_of(self.step)
+            if is_chosen
+            else ModelStep("last", self.step, self.step),
             checkpoint=self.best_path if is_chosen else self.last_path,
             last_checkpoint=self.last_path,
             seconds=self._seconds(),

@@ -28,6 +28,7 @@ from sphereface2.experiments.paper.published import IJB_B_ADJUSTED
 from sphereface2.experiments.paper.small_roots import SmallIjb, SmallMegaFace, small_root
 from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.folder import load_model, save_model
+from sphereface2.progress import Progress, unseen
 
 OPTIONS = {"width": 4, "input_size": 16, "embedding_dim": 6}
 Vectors = npt.NDArray[np.float64]
@@ -203,12 +204,12 @@ def test_whoever_waited_takes_what_the_first_measured(
     waited = []
 
     @contextmanager
-    def released(title: str) -> Iterator[None]:
+    def released(title: str) -> Iterator[Progress]:
         """The other process ends only when this one waits for it."""
         waited.append(title)
         kept.write_text(text)
         lock.close()
-        yield
+        yield unseen
 
     monkeypatch.setitem(PROTOCOLS, "ijb-b", lambda *_, **__: pytest.fail("measured again"))
     with (run / "protocols" / ".ijb-b.lock").open("w") as lock:

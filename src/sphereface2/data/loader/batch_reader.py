@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from sphereface2.data.augmentation import Augmentation
 from sphereface2.data.sources.source import BadImage, Source, bad_images
 from sphereface2.data.transforms import fit_into, mirror_into, mirrored
+from sphereface2.workers import sendable
 
 _BYTES = np.dtype(np.uint8)
 STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -226,16 +227,8 @@ class ReadingServer:
                     return  # before the end of the batch, perhaps, but nobody wants it
                 batches.numbers[place] = labels
             except Exception as found:
-                error = _plain(found)
+                error = sendable(found)
             new = tuple(bad for bad in bad_images(source) if bad.index not in known)
             known.update(bad.index for bad in new)
             report: Report = (place, error, new, os.getpid())
             connection.send(report)
-
-
-def _plain(error: Exception) -> Exception:
-    """The error without what may not be sent: its kind, as far as callers ask for it, and text."""
-    for kind in (FileNotFoundError, OSError, ValueError):
-        if isinstance(error, kind):
-            return kind(str(error))
-    return RuntimeError(str(error))

@@ -46,11 +46,7 @@ def sets_of_word(
     kind, options = _choice_of_word(word, others)
     if is_pair_list(Path(word)):
         options["root"] = root
-    try:
-        return _built("set", kind, options, missing)
-    except MissingFilesError as error:
-        said = error.advising(root="--root DIR", skip="--missing skip")
-        raise FileNotFoundError(said) from None
+    return _built("set", kind, options, missing, root="--root DIR", skip="--missing skip")
 
 
 def set_choice(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -70,15 +66,9 @@ def sets_of_choice(
     key: the entry's, where a message may say to change it
     """
     kind, more = set_choice(name, options)
-    try:
-        return _built("evaluation set", kind, more, missing)
-    except MissingFilesError as error:
-        root, skip = (
-            (f"{key}.root=DIR", f"{key}.missing=skip")
-            if key
-            else ("root in its config", "--missing skip")
-        )
-        raise FileNotFoundError(error.advising(root=root, skip=skip)) from None
+    root = f"{key}.root=DIR" if key else "root in its config"
+    skip = f"{key}.missing=skip" if key else "--missing skip"
+    return _built("evaluation set", kind, more, missing, root=root, skip=skip)
 
 
 def require_lists_for_root(words: Sequence[str], root: Path | str | None) -> None:
@@ -117,15 +107,16 @@ def recognised_format(path: Path) -> str | None:
 
 
 def _built(
-    what: str, kind: str, options: dict[str, Any], missing: Missing | None
+    what: str, kind: str, options: dict[str, Any], missing: Missing | None, *, root: str, skip: str
 ) -> list[VerificationSet]:
-    if missing is None:
-        return build(what, VERIFICATION_SETS, kind, **options)
-    if "missing" in option_names(VERIFICATION_SETS[kind]):
+    """Sets by their kind; root, skip: what helps where images are missing, as users write it."""
+    if missing is not None and "missing" in option_names(VERIFICATION_SETS[kind]):
         options["missing"] = missing
-    return [
-        replace(each, missing=missing) for each in build(what, VERIFICATION_SETS, kind, **options)
-    ]
+    try:
+        found = build(what, VERIFICATION_SETS, kind, **options)
+    except MissingFilesError as error:
+        raise FileNotFoundError(error.advising(root=root, skip=skip)) from None
+    return found if missing is None else [replace(each, missing=missing) for each in found]
 
 
 def _choice_of_word(word: str, others: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sphereface2.data.pairs.verification_set import NamedPairs, VerificationSet
 from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.recordio import names_of_people, people_file
-from sphereface2.data.sources.source import Source
+from sphereface2.data.sources.source import Source, layer_of
 from sphereface2.files import printable
 
 _SHOWN = 3
@@ -49,7 +49,7 @@ def notes_on_pairs(each: VerificationSet | NamedPairs) -> list[str]:
 
 def notes_on_people(source: Source, sets: Sequence[VerificationSet]) -> list[str]:
     """Which sets verify people whom the training images show, by their images or their names."""
-    trained = _images_of(source)
+    trained = layer_of(source, EncodedImages)  # type: ignore[type-abstract]  # only asked for
     return [] if trained is None else _notes(trained.path, names_of_people(trained), sets)
 
 
@@ -103,15 +103,6 @@ def _differs(
     np.minimum.at(least, group, values.astype(np.int64))
     np.maximum.at(most, group, values.astype(np.int64))
     return np.asarray(least[group] != most[group])
-
-
-def _images_of(source: Source) -> EncodedImages | None:
-    """The image files of a training source, without noise and strangers; None if it has none."""
-    while not isinstance(source, EncodedImages):
-        if not hasattr(source, "source"):
-            return None
-        source = source.source
-    return source
 
 
 def _shared_images(place: Path, each: VerificationSet) -> int:

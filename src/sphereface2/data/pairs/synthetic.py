@@ -9,12 +9,11 @@ from itertools import combinations, permutations, product
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.pairs.verification_set import PairFormat, VerificationSet
+from sphereface2.data.pairs.verification_set import FOLDS, PairFormat, VerificationSet
 from sphereface2.data.sources.synthetic import FIRST_UNSEEN, SyntheticImages
 from sphereface2.rendering.person import EVERYDAY, Person, Setting, draw_person
 from sphereface2.rendering.surface import SIZE
 
-FOLDS = 10
 IMAGES_PER_PERSON = 10
 _LOOK_ALIKES = 3
 _STREAM = 3

@@ -225,18 +225,9 @@ def set_of_list(
     files = files_of(listed.images, folder)
     if missing == "error":
         _require_files(files, list_file, folder)
-    return [
-        VerificationSet(
-            name=listed.name if title is None else title,
-            images=ImageFiles(files),
-            pairs=listed.pairs,
-            same=listed.same,
-            folds=listed.folds,
-            people=listed.people,
-            names=listed.names,
-            missing=missing,
-        )
-    ]
+    named = listed.name if title is None else title
+    found = {**vars(listed), "name": named, "images": ImageFiles(files)}
+    return [VerificationSet(**found, missing=missing)]
 
 
 class MissingFilesError(FileNotFoundError):

@@ -35,14 +35,20 @@ def open_images(path: Path, *, root: Path | None = None) -> EncodedImages:
         return ImageList(path=str(path), root=None if root is None else str(root))
     if root is not None:
         raise ValueError(f"root is for lists, and {printable(path)} is not one; leave it out")
-    if path.is_dir():
-        return _open_folder(path)
     if suffix == ".idx" and path.with_suffix(".rec").is_file():
-        path, suffix = path.with_suffix(".rec"), ".rec"
-    if suffix == ".rec":
-        return RecordIO(path=str(path))
-    if suffix == ".parquet":
-        return ParquetImages(path=str(path))
+        path = path.with_suffix(".rec")
+    form, place = form_of(path)
+    if form == "recordio":
+        return RecordIO(path=str(place))
+    if form == "parquet":
+        return ParquetImages(path=str(place))
+    if path.is_dir():
+        records = [printable(record.name) for record in sorted(path.glob("*.rec"))]
+        if records:
+            raise ValueError(
+                f"{printable(path)} holds several .rec files; give one of {', '.join(records)}"
+            )
+        return ImageFolder(path=str(path))
     if is_image_file(path.name):
         raise ValueError(f"{printable(path)} is a single image; give {_EXPECTED}")
     raise ValueError(
@@ -51,14 +57,17 @@ def open_images(path: Path, *, root: Path | None = None) -> EncodedImages:
     )
 
 
-def _open_folder(path: Path) -> EncodedImages:
-    # Data sets as they are handed around: a folder that holds train.rec or Parquet shards.
+def form_of(path: Path) -> tuple[str | None, Path]:
+    """What holds the images at a path, by the name of its source, and where it is.
+
+    Data sets are handed around as a folder that holds train.rec or Parquet shards. None where it is
+    neither: a folder may hold people, then.
+    """
+    if not path.is_dir():
+        return {".rec": "recordio", ".parquet": "parquet"}.get(path.suffix.lower()), path
     records = sorted(path.glob("*.rec"))
     if len(records) == 1 or (path / "train.rec").is_file():
-        return RecordIO(path=str(records[0] if len(records) == 1 else path / "train.rec"))
-    if records:
-        names = ", ".join(printable(record.name) for record in records)
-        raise ValueError(f"{printable(path)} holds several .rec files; give one of {names}")
-    if any(path.glob("*.parquet")) or any(path.glob("data/*.parquet")):
-        return ParquetImages(path=str(path))
-    return ImageFolder(path=str(path))
+        return "recordio", records[0] if len(records) == 1 else path / "train.rec"
+    if not records and (any(path.glob("*.parquet")) or any(path.glob("data/*.parquet"))):
+        return "parquet", path
+    return None, path

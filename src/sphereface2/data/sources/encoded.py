@@ -6,7 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.sources.image_file import Encoded, decode, look, to_array
-from sphereface2.data.sources.source import BadImage
+from sphereface2.data.sources.source import BadImage, first_of
 from sphereface2.data.transforms import resize
 from sphereface2.files import printable
 from sphereface2.progress import Progress, counted
+from sphereface2.workers import in_threads
 
 OnBadImage = Literal["stop", "skip"]
 _Sizes = Counter[tuple[int, int]]
@@ -26,7 +27,6 @@ UNKNOWN = "unknown"
 """The person of an image whose label is -1."""
 
 _CHUNK = 256
-_SHOWN = 5
 _OF_ONE_SIZE = 0.9
 _LFW_SIZE = (250, 250)
 
@@ -136,37 +136,30 @@ class EncodedImages(ABC):
             return
         found: list[BadImage] = []
         sizes: _Sizes = Counter()
-        for done, (bad, chunk_sizes) in self._check_chunks(workers):
-            found += bad
-            sizes += chunk_sizes
-            if progress is not None:
-                progress(done, len(self))
+        starts = range(0, len(self), _CHUNK)
+        with closing(in_threads(self._check, starts, workers=workers)) as checked:
+            for start, (bad, chunk_sizes) in checked:
+                found += bad
+                sizes += chunk_sizes
+                if progress is not None:
+                    progress(min(start + _CHUNK, len(self)), len(self))
         if self.on_bad_image == "stop" and found:
             self.bad = tuple(found)
-            raise ValueError(self._complaint(found))
+            raise ValueError(
+                f"{len(found)} of the {counted(len(self), 'image')} cannot be used: "
+                f"{first_of(found)}; 'sphereface2 inspect {printable(self.path)}' lists all, and "
+                "data.on_bad_image=skip trains without them"
+            )
         self.exclude(found)
         self._is_checked = True
         self.notes += tuple(_unaligned(sizes))
 
-    def _check_chunks(self, workers: int) -> Iterator[tuple[int, tuple[list[BadImage], _Sizes]]]:
-        starts = range(0, len(self), _CHUNK)
-        stopped = threading.Event()
-        pool = ThreadPoolExecutor(max(workers, 1), thread_name_prefix="check")
-
-        def check(start: int) -> tuple[list[BadImage], _Sizes]:
-            return ([], Counter()) if stopped.is_set() else self._check(start)
-
-        try:
-            for start, checked in zip(starts, pool.map(check, starts), strict=True):
-                yield min(start + _CHUNK, len(self)), checked
-        finally:
-            stopped.set()
-            pool.shutdown(wait=True, cancel_futures=True)
-
-    def _check(self, start: int) -> tuple[list[BadImage], _Sizes]:
+    def _check(self, start: int, stopped: threading.Event) -> tuple[list[BadImage], _Sizes]:
         bad: list[BadImage] = []
         sizes: _Sizes = Counter()
         for index in range(start, min(start + _CHUNK, len(self))):
+            if stopped.is_set():
+                break
             try:
                 header = look(self.encoded(index))
                 sizes[header.width, header.height] += 1
@@ -183,15 +176,6 @@ class EncodedImages(ABC):
                 f"none of the {counted(len(self), 'image')} of {printable(self.path)} can be "
                 f"used, the first ({first.location}) because {first.reason}"
             )
-
-    def _complaint(self, bad: Sequence[BadImage]) -> str:
-        shown = ", ".join(f"{each.location} ({each.reason})" for each in bad[:_SHOWN])
-        more = ", ..." if len(bad) > _SHOWN else ""
-        return (
-            f"{len(bad)} of the {counted(len(self), 'image')} cannot be used: {shown}{more}; "
-            f"'sphereface2 inspect {printable(self.path)}' lists all, and "
-            "data.on_bad_image=skip trains without them"
-        )
 
 
 class _StandIns:

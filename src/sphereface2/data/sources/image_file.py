@@ -203,6 +203,14 @@ def read_photo(path: Path | str) -> NDArray[np.uint8]:
     return decode_photo(read_file(path), printable(path))
 
 
+def encode(image: NDArray[np.uint8], ending: str, *, quality: int | None = None) -> bytes:
+    """An RGB picture as a file with this ending; quality: of JPEG."""
+    setting = [] if quality is None else [cv2.IMWRITE_JPEG_QUALITY, quality]
+    done, encoded = cv2.imencode(ending, cv2.cvtColor(image, cv2.COLOR_RGB2BGR), setting)
+    assert done
+    return encoded.tobytes()
+
+
 def decode_photo(
     encoded: bytes, location: str, *, most_pixels: int = MAX_PIXELS
 ) -> NDArray[np.uint8]:

@@ -20,7 +20,7 @@ from sphereface2.data.sources.source import (
     classes_of_texts,
     gaps_note,
 )
-from sphereface2.files import parse_json, printable
+from sphereface2.files import parse_json, printable, put_in_place
 from sphereface2.registry import DataPath
 from sphereface2.workers import install_command
 
@@ -85,7 +85,7 @@ class ParquetWriter(ImageWriter):
             self._write_group()
         self._file.close()
         self._file = None
-        self.part.replace(self.path)
+        put_in_place(self.part, self.path, durable=False)
 
     def close(self) -> None:
         if self._file is None:

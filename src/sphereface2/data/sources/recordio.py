@@ -140,7 +140,8 @@ class RecordIO(EncodedImages):
         # system would read a megabyte from the disk for each; so it is advised of what is needed. A
         # file that fits into memory with room to spare is there after the check, once and for all.
         if self._is_checked and _CAN_ADVISE and self._mapped is not None:
-            self._is_read_at_random = len(self._mapped[1]) > _memory() // 4
+            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            self._is_read_at_random = len(self._mapped[1]) > memory // 4
             if self._is_read_at_random:
                 self._mapped[0].madvise(mmap.MADV_RANDOM)
 
@@ -272,11 +273,6 @@ def _require_rec(path: Path) -> None:
         raise FileNotFoundError(f"data.path: there is no file {printable(path)}")
     if not path.stat().st_size:
         raise ValueError(f"{printable(path)} is empty; copy it again")
-
-
-def _memory() -> int:
-    """The bytes of memory that the machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -7,12 +7,15 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.progress import Progress
+
+T = TypeVar("T")
+_SHOWN = 5
 
 
 class Images(Protocol):
@@ -38,6 +41,12 @@ class BadImage:
     index: int
     location: str
     reason: str
+
+
+def first_of(bad: Sequence[BadImage]) -> str:
+    """The first bad images with their reasons, for a sentence about all."""
+    shown = ", ".join(f"{each.location} ({each.reason})" for each in bad[:_SHOWN])
+    return f"{shown}, ..." if len(bad) > _SHOWN else shown
 
 
 class Source(Protocol):
@@ -164,6 +173,15 @@ class DerivedSource:
 
     def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
         self.source.prepare(workers=workers, progress=progress)
+
+
+def layer_of(source: object, kind: type[T]) -> T | None:
+    """The layer of this kind in a source that is made of others; None if there is none."""
+    while not isinstance(source, kind):
+        if not isinstance(source, DerivedSource):
+            return None
+        source = source.source
+    return source
 
 
 _SAMPLE = 64  # images whose pixels stand for all of a set's in its digest

@@ -13,6 +13,7 @@ from pathlib import Path
 from sphereface2.data.sources import open_images
 from sphereface2.data.sources.encoded import EncodedImages, OnBadImage
 from sphereface2.data.sources.folder import NamedFiles
+from sphereface2.data.sources.source import first_of
 from sphereface2.datatools.convert.conversion import Conversion, Converted, Job, Written
 from sphereface2.datatools.convert.pairs import convert_pairs, looks_like_pairs
 from sphereface2.datatools.convert.targets import TARGETS
@@ -58,30 +59,16 @@ def convert(
     if target.name in ("", "..") or target.is_symlink():
         target = target.resolve()  # made beside the real place, on the same disk
     _refuse_each_other(source, target, form)
+    work = Conversion(
+        source, target, root=root, form=form, on_bad_image=policy, overwrite=overwrite
+    )
     if form == "bin" or looks_like_pairs(source):
         if workers is not None:
             raise ValueError("--workers is for images; pairs are checked one by one: leave it out")
-        return convert_pairs(
-            source,
-            target,
-            root=root,
-            form=form,
-            on_bad_image=policy,
-            overwrite=overwrite,
-            watch=watch,
-        )
+        return convert_pairs(work, watch)
     images = open_images(source, root=root)
     notes = images.notes  # whether they are aligned, which the check adds, matters to a training
-    work = Conversion(
-        images.path,
-        target,
-        root=root,
-        form=form,
-        on_bad_image=policy,
-        overwrite=overwrite,
-        images=len(images),
-        state=_state(images),
-    )
+    work.is_about(images.path, images=len(images), state=_state(images))
     work.require_free(*TARGETS[form].places(target, images))
     facts = work.facts()
     if facts is None:
@@ -168,10 +155,9 @@ def _check(
         images.prepare(workers=workers, progress=progress)
     bad = images.bad
     if bad and on_bad_image == "stop":
-        first = ", ".join(f"{each.location} ({each.reason})" for each in bad[:5])
         raise ValueError(
-            f"{len(bad)} of the {counted(len(images), 'image')} cannot be used: {first}"
-            f"{', ...' if len(bad) > 5 else ''}; nothing was written; "
+            f"{len(bad)} of the {counted(len(images), 'image')} cannot be used: "
+            f"{first_of(bad)}; nothing was written; "
             f"'sphereface2 inspect {printable(images.path)}' lists all, and --on-bad-image skip "
             "leaves them out"
         )

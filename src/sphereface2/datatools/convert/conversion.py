@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.sources.encoded import UNKNOWN, EncodedImages
+from sphereface2.data.sources.encoded import UNKNOWN, EncodedImages, OnBadImage
 from sphereface2.data.sources.image_file import Encoded, ending_of, is_image_file
 from sphereface2.data.sources.recordio import names_of_people
 from sphereface2.files import WorkFolder, on_full_disk, printable
@@ -233,8 +233,6 @@ class Conversion(WorkFolder):
 
     An interrupted conversion of the same source with the same options is resumed; another one is
     refused, or removed with `overwrite`.
-
-    content: what stands for the content of the source, such as its size and its time
     """
 
     NOTE = "request.json"
@@ -246,17 +244,21 @@ class Conversion(WorkFolder):
         *,
         root: Path | None,
         form: str,
-        on_bad_image: str,
+        on_bad_image: OnBadImage,
         overwrite: bool,
-        **content: Any,
     ) -> None:
         super().__init__(target)
-        self.overwrite = overwrite
+        self.source, self.root, self.form = source, root, form
+        self.on_bad_image, self.overwrite = on_bad_image, overwrite
+        self.request: dict[str, Any] = {}
+
+    def is_about(self, source: Path, **content: Any) -> None:
+        """What is converted; content: what stands for that of the source, as its size and time."""
         self.request = {
             "source": printable(source.resolve()),
-            "root": None if root is None else printable(root.resolve()),
-            "format": form,
-            "on_bad_image": on_bad_image,
+            "root": None if self.root is None else printable(self.root.resolve()),
+            "format": self.form,
+            "on_bad_image": self.on_bad_image,
             **content,
         }
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from sphereface2.data.pairs import VERIFICATION_SETS, format_of, recognised_format
 from sphereface2.data.pairs.bin_set import BinWriter
 from sphereface2.data.pairs.verification_set import MissingFilesError, StoredImages, VerificationSet
-from sphereface2.data.sources.encoded import OnBadImage
 from sphereface2.data.sources.image_file import ending_of, look
+from sphereface2.data.sources.source import BadImage, first_of
 from sphereface2.datatools.convert.conversion import Conversion, Converted, Written
 from sphereface2.datatools.convert.targets import mark_folder, report
 from sphereface2.files import printable, put_in_place, write_atomically
@@ -27,39 +27,23 @@ def looks_like_pairs(source: Path) -> bool:
     return recognised_format(source) not in (None, "drawn")
 
 
-def convert_pairs(
-    source: Path,
-    target: Path,
-    *,
-    root: Path | None,
-    form: str,
-    on_bad_image: OnBadImage,
-    overwrite: bool,
-    watch: Watch,
-) -> Converted:
+def convert_pairs(work: Conversion, watch: Watch) -> Converted:
     """Write a verification set as a .bin, or as a folder with images and a pair list."""
     began = time.monotonic()
+    source, target, form = work.source, work.target, work.form
     if form not in ("bin", "folder"):
         raise ValueError(
             f"{printable(source)} holds pairs, which can be written as a .bin or as a folder; "
             f"{printable(target)} would be of the format {form}"
         )
-    found = _open(source, root)
+    found = _open(source, work.root)
     stored = found.images
     assert isinstance(stored, StoredImages)  # as those of all kinds in files are
     state = source.stat()
-    work = Conversion(
-        source,
-        target,
-        root=root,
-        form=form,
-        on_bad_image=on_bad_image,
-        overwrite=overwrite,
-        pairs=len(found.pairs),
-        state=[state.st_size, state.st_mtime_ns],
-    )
+    content = [state.st_size, state.st_mtime_ns]
+    work.is_about(source, pairs=len(found.pairs), state=content)
     work.require_free(target)
-    bad = _check(stored, found.pairs, source, on_bad_image=on_bad_image, watch=watch)
+    bad = _check(stored, found.pairs, work, watch)
     kept = ~np.isin(found.pairs, bad).any(axis=1)
     pairs, same = found.pairs[kept], found.same[kept]
     if not len(pairs):
@@ -105,31 +89,24 @@ def _open(source: Path, root: Path | None) -> VerificationSet:
 
 
 def _check(
-    stored: StoredImages,
-    pairs: NDArray[np.int64],
-    source: Path,
-    *,
-    on_bad_image: OnBadImage,
-    watch: Watch,
+    stored: StoredImages, pairs: NDArray[np.int64], work: Conversion, watch: Watch
 ) -> list[int]:
-    bad: list[int] = []
-    reasons: list[str] = []
+    bad: list[BadImage] = []
     wanted = np.unique(pairs).tolist()
     with watch(f"checking {counted(len(wanted), 'image')}") as progress:
         for done, index in enumerate(wanted, start=1):
             try:
                 look(stored.encoded(index))
             except (ValueError, OSError) as error:
-                bad.append(index)
-                reasons.append(f"{stored.location(index)} ({error})")
+                bad.append(BadImage(index, stored.location(index), str(error)))
             report(progress, done, len(wanted))
-    if bad and on_bad_image == "stop":
+    if bad and work.on_bad_image == "stop":
         raise ValueError(
-            f"{len(bad)} of the {counted(len(wanted), 'image')} of {printable(source)} cannot be "
-            f"used: {', '.join(reasons[:5])}{', ...' if len(bad) > 5 else ''}; nothing was "
-            "written; --on-bad-image skip leaves their pairs out"
+            f"{len(bad)} of the {counted(len(wanted), 'image')} of {printable(work.source)} cannot "
+            f"be used: {first_of(bad)}; nothing was written; --on-bad-image skip leaves their "
+            "pairs out"
         )
-    return bad
+    return [each.index for each in bad]
 
 
 # -- a .bin --------------------------------------------------------------------------------------
@@ -140,7 +117,7 @@ def _write_bin(
     pairs: NDArray[np.int64],
     same: NDArray[np.bool_],
     work: Conversion,
-    progress: Progress | None,
+    progress: Progress,
 ) -> Written:
     made, part = work.path / "set.bin", work.path / "set.bin.part"
     order = pairs.ravel().tolist()
@@ -190,7 +167,7 @@ def _write_folder(
     same: NDArray[np.bool_],
     people: NDArray[np.int64] | None,
     work: Conversion,
-    progress: Progress | None,
+    progress: Progress,
 ) -> Written:
     """images/000012.jpg and so on (in a folder for each person where people are known)."""
     made = work.path / "images"

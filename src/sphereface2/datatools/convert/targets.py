@@ -24,7 +24,7 @@ from sphereface2.datatools.convert.conversion import (
     people_text,
 )
 from sphereface2.files import printable, write_atomically
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 
 IMAGES_PER_PART = 2048
 """Of a Parquet file, which cannot be resumed: an interruption costs at most so many."""
@@ -36,13 +36,13 @@ class Target:
     """A form: which places it takes for these images, and how it is written."""
 
     places: Callable[[Path, EncodedImages], list[Path]]
-    write: Callable[[Job, Conversion, Progress | None], Written]
+    write: Callable[[Job, Conversion, Progress], Written]
 
 
 # -- a folder for each person --------------------------------------------------------------------
 
 
-def _write_folder(job: Job, work: Conversion, progress: Progress | None) -> Written:
+def _write_folder(job: Job, work: Conversion, progress: Progress) -> Written:
     made = work.path / "images"
     new, size = copy_images(job, job.file_names(), made, progress)
     notes: tuple[str, ...] = ()
@@ -51,9 +51,7 @@ def _write_folder(job: Job, work: Conversion, progress: Progress | None) -> Writ
     return Written([(made, work.target)], new, size, notes)
 
 
-def copy_images(
-    job: Job, names: FileNames, folder: Path, progress: Progress | None
-) -> tuple[int, int]:
+def copy_images(job: Job, names: FileNames, folder: Path, progress: Progress) -> tuple[int, int]:
     """Write each image that is not there yet; how many these were, and the bytes of all."""
     folder.mkdir(exist_ok=True)
     mark_folder(folder, len(job))
@@ -93,7 +91,7 @@ def _list_places(target: Path, images: EncodedImages) -> list[Path]:
     return [target] if isinstance(images, NamedFiles) else [target, _images_of_list(target)]
 
 
-def _write_list(job: Job, work: Conversion, progress: Progress | None) -> Written:
+def _write_list(job: Job, work: Conversion, progress: Progress) -> Written:
     """Files are named where they are; other images are copied beside the list."""
     made = work.path / "list.txt"
     if isinstance(job.images, NamedFiles):
@@ -109,12 +107,12 @@ def _write_list(job: Job, work: Conversion, progress: Progress | None) -> Writte
     place = _images_of_list(work.target)
     names = job.file_names()
     new, size = copy_images(job, names, copied, progress)
-    lines = _list_text(job, lambda index: f"{place.name}/{names[index]}", None)
+    lines = _list_text(job, lambda index: f"{place.name}/{names[index]}", unseen)
     write_atomically(made, lines)
     return Written([(copied, place), (made, work.target)], new, size)
 
 
-def _list_text(job: Job, path: Callable[[int], str], progress: Progress | None) -> bytes:
+def _list_text(job: Job, path: Callable[[int], str], progress: Progress) -> bytes:
     labels = _list_labels(job)
     lines = []
     for done, index in enumerate(job.indices.tolist(), start=1):
@@ -159,7 +157,7 @@ def _record_places(target: Path, images: EncodedImages) -> list[Path]:
     return [target, target.with_suffix(".idx"), people_file(target)]
 
 
-def _write_records(job: Job, work: Conversion, progress: Progress | None) -> Written:
+def _write_records(job: Job, work: Conversion, progress: Progress) -> Written:
     made = work.path / work.target.name
     # The images of a person follow one another in a .rec.
     order = job.indices[np.argsort(job.labels[job.indices], kind="stable")].tolist()
@@ -187,7 +185,7 @@ def _write_records(job: Job, work: Conversion, progress: Progress | None) -> Wri
 # -- Parquet -------------------------------------------------------------------------------------
 
 
-def _write_parquet(job: Job, work: Conversion, progress: Progress | None) -> Written:
+def _write_parquet(job: Job, work: Conversion, progress: Progress) -> Written:
     parts = work.path / "images"
     parts.mkdir(exist_ok=True)
     mark_folder(parts, len(job))
@@ -232,9 +230,9 @@ def _join(files: list[Path], joined: Path) -> None:
                         writer.write(image["bytes"], label=label, person=person, name=image["path"])
 
 
-def report(progress: Progress | None, done: int, total: int) -> None:
+def report(progress: Progress, done: int, total: int) -> None:
     """Report progress now and then: a bar redrawn for every image would cost more than it."""
-    if progress is not None and (done % _STEP == 0 or done == total):
+    if done % _STEP == 0 or done == total:
         progress(done, total)
 
 

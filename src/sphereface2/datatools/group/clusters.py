@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.models.unit_rows import Float32
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 
 SCALE = 4000
 """Embeddings are rounded to multiples of 1/4000, which moves a cosine by some 0.0001.
@@ -60,7 +60,7 @@ def cluster(
     *,
     start: Sequence[Sequence[int]] = (),
     neighbours: int = NEIGHBOURS,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> list[list[int]]:
     """The faces of each person, by number; people in the order of their first faces.
 
@@ -73,7 +73,7 @@ def cluster(
 
 
 def _neighbours(
-    rows: Float32, threshold: float, most: int, progress: Progress | None
+    rows: Float32, threshold: float, most: int, progress: Progress
 ) -> list[npt.NDArray[np.int32]]:
     """For each row the others that reach the threshold with it, or the nearest of them.
 
@@ -92,8 +92,7 @@ def _neighbours(
                 near = near[np.argsort(-line[near], kind="stable")[:most]]
             if len(near):
                 found[number].append(near.astype(np.int32))
-        if progress is not None:
-            progress(min(first + step, count), count)
+        progress(min(first + step, count), count)
     # Nearness to the other is not always among the other's nearest: both get to know each other.
     lists = [(number, own[0].tolist()) for number, own in enumerate(found) if own]
     for number, others in lists:

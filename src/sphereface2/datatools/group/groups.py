@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import re
@@ -19,7 +17,7 @@ import numpy.typing as npt
 from sphereface2.datatools.group.clusters import SCALE, whole_rows
 from sphereface2.datatools.group.people import PEOPLE, Journal, People, label
 from sphereface2.datatools.group.store import FaceStore, StoredFace, read_crop
-from sphereface2.files import printable, remove, replacing, write_atomically
+from sphereface2.files import csv_text, printable, remove, replacing, write_atomically
 from sphereface2.models.unit_rows import Float32
 
 FACES = "faces.csv"
@@ -217,9 +215,6 @@ def _person_facts(person: Person) -> dict[str, Any]:
 
 
 def _table(groups: Groups) -> str:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_COLUMNS, "detector_score"])
     lines: list[tuple[str, int, list[str]]] = []
     for person in groups.people:
         scores = [f"{score:.4f}" for score in person.scores] or [""]
@@ -228,8 +223,8 @@ def _table(groups: Groups) -> str:
             sure = "" if face.score is None else f"{face.score:.4f}"
             who = [label(person.number), person.name]
             lines.append((face.photo, face.number, [*box, *who, score, sure]))
-    writer.writerows([photo, number, *rest] for photo, number, rest in sorted(lines))
-    return text.getvalue()
+    rows = ([photo, number, *rest] for photo, number, rest in sorted(lines))
+    return csv_text([*_COLUMNS, "detector_score"], rows)
 
 
 def _write_folders(groups: Groups, source: Path, kind: str) -> None:

@@ -62,18 +62,15 @@ class People:
                 for face in faces:
                     people.person[face] = to
             for person, (_, name) in entry.get("names", {}).items():
-                people._call(int(person), name)
+                if name:
+                    people.names[int(person)] = name
+                else:
+                    people.names.pop(int(person), None)
         undone = {entry["of"] for entry in done if entry["what"] == UNDO}
         for number, entry in enumerate(done, start=1):
             if number not in undone:
                 people._decide(entry, number)
         return people
-
-    def _call(self, person: int, name: str) -> None:
-        if name:
-            self.names[person] = name
-        else:
-            self.names.pop(person, None)
 
     def _decide(self, entry: Mapping[str, Any], number: int) -> None:
         """What a merge or a split says about later runs; a later one overrides an earlier one."""
@@ -296,7 +293,7 @@ class Journal:
         ]
         names = {int(who): before for who, (before, _) in entry["names"].items()}
         self.add(UNDO, moves=moves, names=names, of=number)
-        return f"undone: {describe(entry)}"
+        return f"undone: {_in_words(entry)}"
 
     def take_edited_names(self) -> list[str]:
         """Names that the user has changed in people.json; what was done, in words."""
@@ -326,19 +323,14 @@ class Journal:
         return done
 
 
-def describe(entry: Mapping[str, Any]) -> str:
-    """An entry of the journal in words."""
-    moves, names = entry["moves"], entry["names"]
+def _in_words(entry: Mapping[str, Any]) -> str:
+    """What the user had decided."""
+    moves = entry["moves"]
     if entry["what"] == MERGE:
         others = " and ".join(label(old) for old, _, _ in moves)
         return f"{others} became {label(moves[0][1])}"
     if entry["what"] == SPLIT:
         old, new, faces = moves[0]
         return f"{len(faces)} faces of {label(old)} became {label(new)}"
-    if entry["what"] == NAME:
-        person, (_, name) = next(iter(names.items()))
-        return f"{label(int(person))} is called {name}" if name else f"{label(int(person))} unnamed"
-    if entry["what"] == UNDO:
-        return f"entry {entry['of']} was undone"
-    faces = sum(len(each) for _, _, each in moves)
-    return f"{faces} faces were given to people"
+    person, (_, name) = next(iter(entry["names"].items()))
+    return f"{label(int(person))} is called {name}" if name else f"{label(int(person))} unnamed"

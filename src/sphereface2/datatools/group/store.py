@@ -18,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.sources.folder import find_images
+from sphereface2.data.sources.image_file import encode
 from sphereface2.data.transforms import fit_within
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
 from sphereface2.files import JsonLines, file_lock, on_full_disk, printable, written_elsewhere
 from sphereface2.models.unit_rows import Float32, absent_rows, fold_mirror, unit_rows
-from sphereface2.progress import Progress
-from sphereface2.recognition.photos import FaceFinder, FoundFace
+from sphereface2.progress import Progress, unseen
+from sphereface2.recognition.photos import FaceFinder
 from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.workers import LostWorkerError, in_processes, one_opencv_thread
 
@@ -207,7 +208,7 @@ class FaceStore:
         finder: FaceFinder,
         *,
         workers: int = 1,
-        progress: Progress | None = None,
+        progress: Progress = unseen,
     ) -> list[str]:
         """Find and embed the faces of all photos below `source` that are new; all photos there.
 
@@ -226,8 +227,7 @@ class FaceStore:
             )
         open_names = [name for name in names if not self._is_done(source, name)]
         done = len(names) - len(open_names)
-        if progress is not None:
-            progress(done, len(names))
+        progress(done, len(names))
         if not open_names:
             return names
         look = PhotoFaces(source, finder)
@@ -243,8 +243,7 @@ class FaceStore:
                     done += 1
                     if sum(len(each.crops) for each in waiting) >= BATCH:
                         self._embed(waiting, recognizer)
-                    if progress is not None:
-                        progress(done, len(names))
+                    progress(done, len(names))
                 self._embed(waiting, recognizer)
         except LostWorkerError as error:
             raise OSError(
@@ -271,7 +270,7 @@ class FaceStore:
 
     # -- saved embeddings --------------------------------------------------------------------------
 
-    def take(self, saved: SavedEmbeddings, *, progress: Progress | None = None) -> list[str]:
+    def take(self, saved: SavedEmbeddings, *, progress: Progress = unseen) -> list[str]:
         """Take over saved embeddings, whose names are the photos; all names.
 
         A name that stands several times is a photo of several faces. Names whose embeddings have
@@ -296,8 +295,7 @@ class FaceStore:
             if len(waiting) == _ROWS or done == len(order):
                 self._take(waiting, rows, saved)
                 waiting.clear()
-                if progress is not None:
-                    progress(done, len(order))
+                progress(done, len(order))
         return order
 
     def _take(
@@ -367,22 +365,13 @@ class PhotoFaces:
         found.sort(key=lambda each: () if each.face is None else each.face.box)
         faces: list[Found] = []
         for each in found:
-            where = None if each.face is None or each.aligned else each.face
-            box = None if where is None else _rounded(where.box)
-            score = None if where is None else round(where.score, 4)
-            faces.append((box, score, _jpeg(each)))
+            box = score = None
+            if each.face is not None and not each.aligned:
+                left, top, right, bottom = (round(side, 1) for side in each.face.box)
+                box, score = (left, top, right, bottom), round(each.face.score, 4)
+            jpeg = encode(fit_within(each.crop, _CROP_SIDE), ".jpg", quality=_QUALITY)
+            faces.append((box, score, jpeg))
         return FoundPhoto(photo, stamp, faces, [each.crop for each in found])
-
-
-def _rounded(box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
-    left, top, right, bottom = (round(side, 1) for side in box)
-    return left, top, right, bottom
-
-
-def _jpeg(found: FoundFace) -> bytes:
-    crop = cv2.cvtColor(fit_within(found.crop, _CROP_SIDE), cv2.COLOR_RGB2BGR)
-    _, encoded = cv2.imencode(".jpg", crop, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
-    return encoded.tobytes()
 
 
 def _stamp(path: Path) -> Stamp:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.sources.encoded import EncodedImages
-from sphereface2.data.sources.image_list import ImageList
 from sphereface2.data.sources.source import BadImage
 from sphereface2.datatools.inspect.duplicates import (
     NEAR_IDENTICAL,
@@ -28,8 +26,8 @@ from sphereface2.datatools.inspect.faces import (
 )
 from sphereface2.datatools.inspect.image_facts import ImageFacts
 from sphereface2.evaluation.mislabelled import MislabelledResult
-from sphereface2.files import JsonResult, printable, replacing
-from sphereface2.progress import Progress
+from sphereface2.files import JsonResult, printable
+from sphereface2.progress import Progress, unseen
 
 KEPT = 200
 """How many people or groups a result names; the counts are of all."""
@@ -104,7 +102,7 @@ class Inspection:
 
 
 def inspect_images(
-    source: EncodedImages, facts: ImageFacts, *, progress: Progress | None = None
+    source: EncodedImages, facts: ImageFacts, *, progress: Progress = unseen
 ) -> tuple[Inspection, tuple[DuplicateGroup, ...]]:
     """Sum up what `examine` found; also gives all groups of copies."""
     readable = facts.readable
@@ -202,40 +200,6 @@ def _named(source: EncodedImages, group: DuplicateGroup) -> NamedGroup:
         images=tuple(printable(source.name(index)) for index in shown),
         people=tuple(source.person(index) for index in shown),
     )
-
-
-# A list of a source's images that the `list` source reads, without those that are left out.
-
-
-def clean_list(
-    source: EncodedImages, numbers: Iterable[int], *, root: Path | None = None
-) -> Iterator[str]:
-    """A line `path<TAB>person` for each of the images.
-
-    The paths of a folder start from the folder, those of a list from `root` or else its folder, as
-    its own do; an image of a .rec or .parquet file has the path that `sphereface2 convert` gives
-    it in a folder.
-    """
-    for number in numbers:
-        person = source.person(number) if source.labels[number] >= 0 else "-1"
-        yield f"{_path(source, number, root)}\t{person}\n"
-
-
-def _path(source: EncodedImages, number: int, root: Path | None) -> str:
-    if not isinstance(source, ImageList):
-        return source.name(number)
-    path = source.image_path(number)
-    start = source.path.parent if root is None else root
-    return (path.relative_to(start) if path.is_relative_to(start) else path.absolute()).as_posix()
-
-
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write to a file beside `path`, then rename; names that are not UTF-8 keep their bytes."""
-    with (
-        replacing(path) as made,
-        made.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
-    ):
-        file.writelines(lines)
 
 
 # The whole result of an inspection: of the data, and of the labels where a model was given.

@@ -15,7 +15,7 @@ from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.image_file import decode
 from sphereface2.datatools.inspect.faces import detail
 from sphereface2.datatools.inspect.image_facts import BITS, ImageFacts
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 
 SAME_BYTES = "same bytes"
 NEAR_IDENTICAL = "near-identical"
@@ -44,7 +44,7 @@ class DuplicateGroup:
 
 
 def find_duplicates(
-    source: EncodedImages, facts: ImageFacts, *, progress: Progress | None = None
+    source: EncodedImages, facts: ImageFacts, *, progress: Progress = unseen
 ) -> tuple[DuplicateGroup, ...]:
     """All groups of copies, those across people first.
 
@@ -92,7 +92,7 @@ def _group(kind: str, members: NDArray[np.int64], labels: NDArray[np.int64]) -> 
 
 
 def _alike(
-    source: EncodedImages, pairs: NDArray[np.int64], progress: Progress | None
+    source: EncodedImages, pairs: NDArray[np.int64], progress: Progress
 ) -> NDArray[np.bool_]:
     """Whether the two pictures of each pair are alike, not only their hashes."""
     alike = np.zeros(len(pairs), np.bool_)
@@ -106,8 +106,7 @@ def _alike(
         scale = float(np.linalg.norm(left) * np.linalg.norm(right))
         # Two pictures without any structure are blank, and as such alike.
         alike[number] = float((left * right).sum()) > _MIN_LIKENESS * scale if scale else True
-        if progress is not None:
-            progress(done, len(pairs))
+        progress(done, len(pairs))
     return alike
 
 

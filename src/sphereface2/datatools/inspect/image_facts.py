@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import cv2
 import numpy as np
@@ -18,7 +17,8 @@ from sphereface2.data.sources.image_file import to_pixels
 from sphereface2.data.sources.source import BadImage
 from sphereface2.data.transforms import resize
 from sphereface2.datatools.inspect.faces import FaceAverage, redness
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
+from sphereface2.workers import in_threads
 
 _CHUNK = 128
 
@@ -48,9 +48,7 @@ class ImageFacts:
     average: FaceAverage
 
 
-def examine(
-    source: EncodedImages, *, workers: int = 1, progress: Progress | None = None
-) -> ImageFacts:
+def examine(source: EncodedImages, *, workers: int = 1, progress: Progress = unseen) -> ImageFacts:
     """Read and decode every image once, in `workers` threads; no image is kept."""
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
@@ -65,40 +63,18 @@ def examine(
         average=FaceAverage(),
     )
     bad: list[BadImage] = []
-    done = 0
-    for numbers, found, average in _chunks(source, facts, workers):
-        bad += found
-        facts.average.merge(average)
-        done += len(numbers)
-        if progress is not None:
-            progress(done, count)
+    chunks = [range(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK)]
+    with closing(in_threads(partial(_examine, source, facts), chunks, workers=workers)) as done:
+        for numbers, (found, average) in done:
+            bad += found
+            facts.average.merge(average)
+            progress(numbers.stop, count)
     return replace(facts, bad=tuple(bad))
-
-
-_Chunk = tuple[range, list[BadImage], FaceAverage]
-
-
-def _chunks(source: EncodedImages, facts: ImageFacts, workers: int) -> Iterator[_Chunk]:
-    """The chunks in order; threads are only a few ahead, for each chunk holds an average."""
-    stopped = threading.Event()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="inspect")
-    waiting: deque[Future[_Chunk]] = deque()
-    try:
-        for start in range(0, len(source), _CHUNK):
-            numbers = range(start, min(start + _CHUNK, len(source)))
-            waiting.append(pool.submit(_examine, source, facts, numbers, stopped))
-            if len(waiting) > 4 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        stopped.set()
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _examine(
     source: EncodedImages, facts: ImageFacts, numbers: range, stopped: threading.Event
-) -> _Chunk:
+) -> tuple[list[BadImage], FaceAverage]:
     """Fill the rows of some images; threads write to different rows."""
     average, bad = FaceAverage(), []
     for number in numbers:
@@ -118,7 +94,7 @@ def _examine(
         facts.redness[number] = redness(image)
         facts.readable[number] = True
         average.add(image, grey)
-    return numbers, bad, average
+    return bad, average
 
 
 def _lowest_waves() -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -95,7 +95,9 @@ class GroupsResult(ProtocolResult):
                     each.impostors,
                     each.fnmr if at.resolved else replace(self.overall, name=each.group),
                     each.fmr,
-                    None if each.accuracy is None else _with_deviation(*each.accuracy),
+                    None
+                    if each.accuracy is None
+                    else "{:.2f} ± {:.2f}".format(*(100 * part for part in each.accuracy)),
                 )
                 for each in self.groups
             ),
@@ -310,10 +312,6 @@ def _complement(rate: Rate) -> Rate:
         rate.trials,
         replace(interval, low=1 - interval.high, high=1 - interval.low),
     )
-
-
-def _with_deviation(mean: float, deviation: float) -> str:
-    return f"{100 * mean:.2f} ± {100 * deviation:.2f}"
 
 
 def _joined(lists: Sequence[Path]) -> tuple[NamedPairs, npt.NDArray[np.str_]]:

@@ -75,7 +75,9 @@ def read_ijb(root: Path, *, name: str | None = None, identification: bool = True
     """
     folder, prefix = _find(root, name)
     title = TITLES.get(prefix, prefix)
-    names, templates, media = _read_media(folder / f"{prefix}_face_tid_mid.txt")
+    path = folder / f"{prefix}_face_tid_mid.txt"  # `image template media` a line
+    fields = _fields(path, columns=3)
+    names, templates, media = fields[0::3], _whole(path, fields[1::3]), _whole(path, fields[2::3])
     listed, landmarks, scores = _read_points(folder / f"{prefix}_name_5pts_score.txt")
     _check_names(folder, prefix, names, listed)
     pairs, same = read_pairs(folder / f"{prefix}_template_pair_label.txt")
@@ -189,12 +191,6 @@ def _find(root: Path, name: str | None) -> tuple[Path, str]:
     return found[0]
 
 
-def _read_media(path: Path) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """`image template media` a line."""
-    fields = _fields(path, columns=3)
-    return fields[0::3], _whole(path, fields[1::3]), _whole(path, fields[2::3])
-
-
 def _read_points(
     path: Path,
 ) -> tuple[list[str], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
@@ -259,17 +255,16 @@ def _refuse_line(path: Path, text: bytes, columns: int, *, before: int) -> None:
     wrong = [
         number
         for number, line in enumerate(lines, start=before + 1)
-        if len(line.split()) != columns or not all(_is_id(field) for field in line.split())
+        if len(line.split()) != columns
+        or not all(
+            each.isdecimal() and len(each) <= 10 and int(each) < 1 << 31 for each in line.split()
+        )
     ]
     shown = lines[wrong[0] - before - 1][:60] if wrong else ""
     raise ValueError(
         f"{path}: {len(wrong):,} lines are not {columns} whole numbers (line {first_of(wrong)}: "
         f"'{shown}')"
     )
-
-
-def _is_id(field: str) -> bool:
-    return field.isdecimal() and len(field) <= 10 and int(field) < 1 << 31
 
 
 def _fields(path: Path, *, columns: int) -> list[str]:

@@ -26,6 +26,7 @@ from sphereface2.training.checkpoint import load_tensors
 from sphereface2.training.result import TrainingResult
 from sphereface2.training.stopping import StoppedError
 
+_RADIUS = 30.0
 SEEDS = {2: 1875, 3: 2740}
 """For each dimension a seed whose six class weights start well apart: by 49° and 70° or more."""
 
@@ -38,9 +39,7 @@ def learn_features(
     people: int = 6,
     images_per_person: int = 60,
     image_size: int = 32,
-    radius: float = 30.0,
     epochs: int = 60,
-    seed: int | None = None,
     watch: Watch = unwatched,
 ) -> LearnedFeatures:
     """Train SphereFace2-C on rendered people, then embed the images that it was trained on.
@@ -53,7 +52,7 @@ def learn_features(
     config = load_config(
         "quickstart",
         [
-            f"seed={SEEDS[dim] if seed is None else seed}",
+            f"seed={SEEDS[dim]}",
             "device=cpu",
             f"data.people={people}",
             f"data.images_per_person={images_per_person}",
@@ -61,11 +60,11 @@ def learn_features(
             "backbone.width=16",
             f"backbone.input_size={image_size}",
             f"backbone.embedding_dim={dim}",
-            f"head.radius={radius}",
+            f"head.radius={_RADIUS}",
             f"head.margin={margin}",
             "head.sharpness=1",
             "head.loss_weight=1",
-            f"head.bias_start={_bias_start(dim, people, radius)}",
+            f"head.bias_start={_bias_start(dim, people)}",
             f"training.epochs={epochs}",
             f"training.batch_size={min(60, people * images_per_person)}",
             "training.workers=0",
@@ -85,13 +84,13 @@ def learn_features(
         return _features(config, folder, result, watch)
 
 
-def _bias_start(dim: int, people: int, radius: float) -> float:
+def _bias_start(dim: int, people: int) -> float:
     """The bias whose threshold is midway between one's own classifier and an even neighbour's.
 
     On a circle neighbours are 2π/K apart; on a sphere six people are at right angles.
     """
     neighbour = math.cos(2 * math.pi / people) if dim == 2 else 0.0
-    return -radius * (1 + neighbour) / 2
+    return -_RADIUS * (1 + neighbour) / 2
 
 
 def _trained(config: RunConfig, folder: Path, watch: Watch) -> TrainingResult:

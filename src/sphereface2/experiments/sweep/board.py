@@ -62,13 +62,8 @@ class RunState:
     @property
     def values(self) -> dict[str, float]:
         """Set -> accuracy in percent; empty until the run is done."""
-        if self.evaluation is None:
-            return {}
-        subject = self.evaluation.model
-        found = {name: self.evaluation.find(subject, name) for name in self.evaluation.sets}
-        return {
-            name: round(100 * row.accuracy, 4) for name, row in found.items() if row is not None
-        }
+        found = [] if self.evaluation is None else self.evaluation.results_of()
+        return {row.set_name: round(100 * row.accuracy, 4) for row in found}
 
     def judged_by(self, judged: str) -> str:
         """The set to judge by: the one asked for, or the last; only of a run that is done."""

@@ -22,8 +22,6 @@ from sphereface2.training.devices import choose_device, choose_precision
 from sphereface2.training.trainer import Trainer
 
 _T = TypeVar("_T")
-
-
 _MOST_SEEDS = 10_000
 
 
@@ -101,7 +99,8 @@ def split_values(text: str) -> list[str]:
         at_start = not current.strip() or (depth > 0 and current.rstrip()[-1] in "[{,:")
         was_closed, closed = closed, ""
         if quote:
-            is_escaped = quote == '"' and _trailing_backslashes(current) % 2 == 1
+            backslashes = len(current) - len(current.rstrip("\\"))
+            is_escaped = quote == '"' and backslashes % 2 == 1
             if character == quote and not is_escaped:
                 quote, closed = "", quote
         # A doubled quote inside quotes closes and opens again, which comes to the same.
@@ -117,10 +116,6 @@ def split_values(text: str) -> list[str]:
             continue
         current += character
     return [*values, current.strip()]
-
-
-def _trailing_backslashes(text: str) -> int:
-    return len(text) - len(text.rstrip("\\"))
 
 
 def _axis(assignment: str) -> tuple[str, list[str]]:

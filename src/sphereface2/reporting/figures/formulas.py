@@ -131,6 +131,7 @@ def _legend(axes: Axes, *, loc: Literal["upper left", "upper right"]) -> None:
 # -- angular margins: between two classifiers, and around one threshold ----------------------------
 
 _MARGIN_SIZE = (7.2, 3.5)  # inches
+_MARGIN = 0.3
 _EDGE = "#b9c0ca"
 _DASHES = (0, (4, 2.5))
 _ARROW = {"arrowstyle": "-|>", "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 12}
@@ -139,25 +140,23 @@ _SPAN = {"arrowstyle": "<|-|>", "linewidth": 0.9, "shrinkA": 0, "shrinkB": 0, "m
 
 def margin_picture(
     *,
-    directions: Sequence[float] = (80, 135, 265),
-    margin: float = 0.3,
     threshold: float = 0.46,
     margins: tuple[float, float] = (0.23, 0.23),
 ) -> Figure:
     """Where the margin of a softmax loss lies, and where that of SphereFace2.
 
-    On the left three classifiers at `directions` (degrees) with CosFace's `margin`; on the right
-    one binary classifier with the cosine `threshold` -b/r and its two `margins`, m_p and m_n.
+    On the left three classifiers with CosFace's margin; on the right one binary classifier with the
+    cosine `threshold` -b/r and its two `margins`, m_p and m_n.
     """
     figure = Figure(figsize=_MARGIN_SIZE)
     left: Axes = figure.add_axes((0.0, 0.0, 0.43, 0.88))
     right: Axes = figure.add_axes((0.45, 0.0, 0.55, 0.88))
-    _softmax_side(left, directions, margin)
+    _softmax_side(left)
     _binary_side(right, threshold, *margins)
     _title(
         figure,
         0.015,
-        f"(a) softmax losses (CosFace, m = {margin:g})",
+        f"(a) softmax losses (CosFace, m = {_MARGIN:g})",
         "the margin depends on the neighbour",
     )
     _title(
@@ -179,11 +178,12 @@ def softmax_margin(first: float, second: float, *, margin: float) -> tuple[float
     return (first + second) / 2 - reach, (first + second) / 2 + reach
 
 
-def _softmax_side(axes: Axes, directions: Sequence[float], margin: float) -> None:
+def _softmax_side(axes: Axes) -> None:
     _circle(axes, x=(-1.4, 1.4))
+    directions = (80, 135, 265)  # degrees
     following = [*directions[1:], directions[0] + 360]
     spans = [
-        softmax_margin(first, second, margin=margin)
+        softmax_margin(first, second, margin=_MARGIN)
         for first, second in zip(directions, following, strict=True)
     ]
     for (start, stop), first, second in zip(spans, directions, following, strict=True):

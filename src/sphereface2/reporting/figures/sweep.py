@@ -313,14 +313,16 @@ def _draw_seeds(axes: Axes, points: Sequence[tuple[float, float]], colour: str) 
 
 
 def images_per_second(
-    result: ParallelResult, *, title: str = "The head alone, its classes over ranks"
+    result: ParallelResult,
 ) -> Figure:
     """Images per second over ranks; dots are single steps, dashed: the first point times ranks."""
     threads = "one thread" if result.threads == 1 else f"{result.threads} threads"
     each = "a GPU" if result.device == "cuda" else f"a process of {threads}"
-    figure, axes = wide_axes(
-        title, f"ranks ({each} each)", f"images/s, {result.identities:,} people", height=3.4
+    title, rate = (
+        "The head alone, its classes over ranks",
+        f"images/s, {result.identities:,} people",
     )
+    figure, axes = wide_axes(title, f"ranks ({each} each)", rate, height=3.4)
     ideal: Mapping[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 3))}
     colours = distinct_colours(result.methods)
     for method in result.methods:

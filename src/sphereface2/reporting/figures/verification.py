@@ -275,9 +275,7 @@ def histogram_figure(
     return figure
 
 
-def score_distributions(
-    panels: Sequence[tuple[str, ScoreHistogram]], *, title: str = "Scores of pairs"
-) -> Figure:
+def score_distributions(panels: Sequence[tuple[str, ScoreHistogram]]) -> Figure:
     """How the scores of both kinds of pairs lie, one panel per model, all over the same axes.
 
     The overlap is what the two densities have in common: 100 % if they are the same.
@@ -286,7 +284,7 @@ def score_distributions(
         raise ValueError("score distributions need at least one histogram")
     lines = math.ceil(len(panels) / _COLUMNS)
     columns = math.ceil(len(panels) / lines)
-    figure = wide_figure(title, height=0.75 + 1.75 * lines)
+    figure = wide_figure("Scores of pairs", height=0.75 + 1.75 * lines)
     grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     for number, (axes, (name, histogram)) in enumerate(zip(grid.flat, panels, strict=False)):
         is_lowest = number + columns >= len(panels)

@@ -67,7 +67,10 @@ def comparison_tables(comparison: Comparison) -> list[TableContent]:
     """The accuracies of all runs, then the differences set by set."""
     return [
         accuracy_content(_as_evaluation(comparison)),
-        *(differences_content(_on_set(comparison, name)) for name in comparison.sets),
+        *(
+            differences_content([each for each in comparison.comparisons if each.set_name == name])
+            for name in comparison.sets
+        ),
     ]
 
 
@@ -118,10 +121,6 @@ def comparison_page(
 
 def _as_evaluation(comparison: Comparison) -> EvaluationResult:
     return EvaluationResult(title="", rows=comparison.results)
-
-
-def _on_set(comparison: Comparison, name: str) -> list[SetComparison]:
-    return [each for each in comparison.comparisons if each.set_name == name]
 
 
 def _difference_cell(difference: Difference) -> Cell:

@@ -1,7 +1,7 @@
 """The pages of grouped photos: the faces of each person, and how to correct them."""
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from markupsafe import Markup
@@ -176,16 +176,14 @@ def _further(groups: Groups, crop: Crop) -> list[Section]:
         ("Cannot be read", [f"{printable(name)}: {why}" for name, why in groups.unreadable]),
     ):
         if names:
-            left_out += [block.heading(f"{title} ({len(names):,})"), block.names(_some(names))]
+            rest = len(names) - LISTED
+            more = [f"and {rest:,} further ones"] if rest > 0 else []
+            shown = block.names([*names[:LISTED], *more])
+            left_out += [block.heading(f"{title} ({len(names):,})"), shown]
     if left_out:
         sections.append(Section("left-out", "Left out", left_out))
     sections.append(Section("correct", "Correct", [block.note(_HOW), block.text(_COMMANDS)]))
     return sections
-
-
-def _some(names: Sequence[str]) -> list[str]:
-    rest = len(names) - LISTED
-    return [*names[:LISTED], *([f"and {rest:,} further ones"] if rest > 0 else [])]
 
 
 _HOW = (

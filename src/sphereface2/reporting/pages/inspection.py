@@ -394,7 +394,10 @@ def augmentation_page(
     """What the network will see of some images with the augmentation called `name`."""
     block = blocks()
     size = len(images[0].original) if images else 0
-    settings = "\n".join(f"  {key}: {_option(value)}" for key, value in options.items())
+    settings = "\n".join(
+        f"  {key}: {list(value) if isinstance(value, tuple) else value}"
+        for key, value in options.items()
+    )
     rows = [
         {
             "name": image.name,
@@ -424,7 +427,3 @@ def augmentation_page(
         ],
         versions=versions,
     )
-
-
-def _option(value: Any) -> str:
-    return str(list(value)) if isinstance(value, tuple) else str(value)

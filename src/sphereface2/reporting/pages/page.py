@@ -4,13 +4,12 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from sphereface2.data.transforms import fit_within
@@ -83,17 +82,12 @@ def definitions(terms: Definitions) -> Section:
 @cache
 def _environment() -> Environment:
     return Environment(
-        loader=FunctionLoader(_source),
+        loader=PackageLoader("sphereface2.reporting"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-
-
-def _source(name: str) -> str:
-    place = resources.files("sphereface2.reporting").joinpath("templates", name)
-    return place.read_text(encoding="utf-8")
 
 
 # -- pictures inside a page ------------------------------------------------------------------------

@@ -18,14 +18,12 @@ from sphereface2.reporting.sweep_tables import (
     failures,
     has_published,
     markdown_table,
-    number_cell,
     number_text,
     published_judge,
     published_name,
-    rules,
     run_seconds,
     setting_text,
-    standings,
+    sweep_content,
 )
 from sphereface2.reporting.tables import Cell, TableContent, signed
 
@@ -74,7 +72,10 @@ def sweep_page(result: SweepResult, *, figures: Sequence[NamedFigure] = ()) -> P
         drawn = [_figure(number, each) for number, each in enumerate(figures)]
         sections.append(Section("figures", "Figures", [block.drawn(drawn)]))
     failed = failures(result)
-    table = [block.table(sweep_content(result)), *([block.failures(failed)] if failed else [])]
+    table = [
+        block.table(sweep_content(result, paper="under")),
+        *([block.failures(failed)] if failed else []),
+    ]
     sections.append(Section("table", "Table", table))
     if beside is not None:
         title = block.note(f"{beside.title}, in points.")
@@ -96,26 +97,6 @@ def sweep_page(result: SweepResult, *, figures: Sequence[NamedFigure] = ()) -> P
         ],
         sections=sections,
         versions=result.versions or installed_versions(),
-    )
-
-
-def sweep_content(result: SweepResult) -> TableContent:
-    """All our numbers, under each of them the paper's."""
-    by_column = {column: standings(result, column) for column in result.columns}
-    rows = []
-    for place, row in enumerate(result.rows):
-        cells = [Cell(setting_text(result, row))]
-        for column in result.columns:
-            cell = number_cell(result, row, column, by_column[column][place])
-            paper = row.published.get(column)
-            detail = "" if paper is None else f"paper {paper:.2f}"
-            cells.append(Cell(cell.text, detail, strong=cell.strong, faint=cell.faint))
-        rows.append(tuple(cells))
-    return TableContent(
-        title=result.title,
-        columns=("setting", *result.columns),
-        rows=tuple(rows),
-        note=rules(result),
     )
 
 

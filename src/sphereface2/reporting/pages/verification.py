@@ -16,7 +16,6 @@ from sphereface2.evaluation.results import (
     RAW_PIXELS,
     UNTRAINED,
     EvaluationResult,
-    VerificationResult,
 )
 from sphereface2.reporting.figures.training import curve_figure, training_curves
 from sphereface2.reporting.figures.verification import (
@@ -263,14 +262,9 @@ def curve_section(
     return Section(name.lower(), name, [blocks().figures(svgs, note, legend)])
 
 
-def _subject_results(evaluation: EvaluationResult) -> list[VerificationResult]:
-    found = (evaluation.find(evaluation.model, name) for name in evaluation.sets)
-    return [result for result in found if result is not None]
-
-
 def _tiles(evaluation: EvaluationResult) -> list[Tile]:
     """The model on the first set and on all of them, then the baselines on the first set."""
-    results = _subject_results(evaluation)
+    results = evaluation.results_of()
     first = next((r for r in results if r.set_name == "plain"), results[0])
     shown = [(first, "main")]
     shown += [(r, "") for r in results if r.set_name == COMBINED and r is not first]
@@ -296,7 +290,7 @@ def _tiles(evaluation: EvaluationResult) -> list[Tile]:
 
 
 def _histograms(evaluation: EvaluationResult) -> list[Markup]:
-    results = _subject_results(evaluation)
+    results = evaluation.results_of()
     # One scale for all sets, so that a shift between them can be seen.
     limits = (
         min(result.histogram.edges[0] for result in results),
@@ -380,7 +374,7 @@ def hardest_pairs(
             pair.same,
             result.set_name,
         )
-        for result in _subject_results(evaluation)
+        for result in evaluation.results_of()
         if result.set_name in images and result.set_name != COMBINED
         for pair in (*result.hardest_genuine[:per_set], *result.hardest_impostor[:per_set])
     )

@@ -1,0 +1,222 @@
+"""The whole inspection: images, copies and labels, and the files that say what was found."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sphereface2.data.sources.encoded import EncodedImages
+from sphereface2.data.sources.image_list import ImageList
+from sphereface2.data.sources.source import Faces
+from sphereface2.datatools.inspect import Inspected, inspect_images
+from sphereface2.datatools.inspect.duplicates import DuplicateGroup
+from sphereface2.datatools.inspect.image_facts import ImageFacts, examine
+from sphereface2.evaluation.mislabelled import MislabelledResult, find_mislabelled
+from sphereface2.evaluation.protocols.measuring import Subject, rows_of
+from sphereface2.evaluation.results import installed_versions
+from sphereface2.files import WorkFolder, csv_text, printable, remove, replacing
+from sphereface2.models.extraction import ModelEmbedder, read_note
+from sphereface2.models.unit_rows import Vectors, fold_mirror
+from sphereface2.progress import Watch, unwatched
+
+REPORT = "inspection.json"
+
+
+@dataclass(frozen=True, eq=False)
+class LabelJudge:
+    """What labels are judged by: a model, or embeddings that were saved; and how strictly.
+
+    false_alarms: the share of the suspects that may be labelled rightly; threshold: instead, the
+        margin (own less other) below which an image is suspect
+    """
+
+    embedder: ModelEmbedder | None = None
+    saved: Path | None = None
+    false_alarms: float = 0.1
+    threshold: float | None = None
+
+    @property
+    def name(self) -> str | None:
+        judge = self.saved if self.embedder is None else self.embedder.folder
+        return None if judge is None else str(judge)
+
+
+def inspect_data(
+    source: EncodedImages,
+    folder: Path,
+    *,
+    title: str,
+    root: Path | None = None,
+    judge: LabelJudge | None = None,
+    workers: int = 1,
+    watch: Watch = unwatched,
+) -> tuple[Inspected, ImageFacts]:
+    """Look at all images of a source and write what was found into `folder`, as lists and JSON.
+
+    root: where the paths of a list start from, for the list of images that are not suspect
+    """
+    judge = judge or LabelJudge()
+    with watch("looking at the images") as progress:
+        facts = examine(source, workers=workers, progress=progress)
+    with watch("comparing copies") as progress:
+        inspection, groups = inspect_images(source, facts, progress=progress)
+    vectors = _vectors(source, facts, folder, judge)
+    labels = None if vectors is None else _judge_labels(source, facts, vectors, judge, watch)
+    inspected = Inspected(
+        title=title, data=inspection, model=judge.name, labels=labels, versions=installed_versions()
+    )
+    _write_lists(folder, source, facts, groups, inspected.labels, root=root)
+    inspected.save(folder / REPORT)
+    return inspected, facts
+
+
+def _vectors(
+    source: EncodedImages, facts: ImageFacts, folder: Path, judge: LabelJudge
+) -> Vectors | None:
+    """The embeddings of the readable images, in their order."""
+    numbers = np.flatnonzero(facts.readable)
+    if judge.embedder is not None:
+        return _embedded(source, numbers, facts, folder / "embeddings.npy", judge.embedder)
+    if judge.saved is None:
+        return None
+    saved = Subject(None, judge.saved, Path()).read(judge.saved)
+    return fold_mirror(*rows_of(saved, [source.name(number) for number in numbers.tolist()]))
+
+
+def _embedded(
+    source: EncodedImages,
+    numbers: npt.NDArray[np.int64],
+    facts: ImageFacts,
+    path: Path,
+    embedder: ModelEmbedder,
+) -> Vectors:
+    """Embeddings of the same model and images are taken as they are or resumed, others replaced."""
+    key = embedding_key(embedder.folder, facts.digest[numbers])
+    begun = WorkFolder(path)
+    if (read_note(path) or {}).get("pictures") != key:
+        remove(path)
+    if (begun.noted() or {"pictures": key}).get("pictures") != key:
+        remove(begun.path)
+    return embedder.extract(Faces(source, numbers), path, title="embedding the images", digest=key)
+
+
+def embedding_key(model: Path, digests: npt.NDArray[np.uint64]) -> str:
+    """A name for the embeddings of images with these digests by the model in this folder."""
+    summary = hashlib.blake2b(digests.tobytes(), digest_size=16)
+    for file in sorted(model.iterdir()):
+        with file.open("rb") as content:
+            summary.update(hashlib.file_digest(content, "sha256").digest())
+    return summary.hexdigest()
+
+
+def _judge_labels(
+    source: EncodedImages, facts: ImageFacts, vectors: Vectors, judge: LabelJudge, watch: Watch
+) -> MislabelledResult:
+    numbers = np.flatnonzero(facts.readable)
+    with watch("judging the labels") as progress:
+        result = find_mislabelled(
+            vectors,
+            source.labels[numbers],
+            false_alarms=judge.false_alarms,
+            threshold=judge.threshold,
+            progress=progress,
+        )
+
+    def images(rows: Sequence[int]) -> tuple[int, ...]:
+        return tuple(numbers[list(rows)].tolist())
+
+    # Rows of the embeddings are readable images; the result speaks of images of the source.
+    result = replace(
+        result,
+        suspects=tuple(
+            replace(
+                suspect,
+                index=int(numbers[suspect.index]),
+                examples=images(suspect.examples),
+                other_examples=images(suspect.other_examples),
+            )
+            for suspect in result.suspects
+        ),
+        split=tuple(replace(each, part=images(each.part)) for each in result.split),
+    )
+    return result.named(source.people, lambda index: printable(source.name(index)))
+
+
+# What is written beside the result. A list with nothing to say is taken away.
+
+
+def _write_lists(
+    folder: Path,
+    source: EncodedImages,
+    facts: ImageFacts,
+    groups: Sequence[DuplicateGroup],
+    labels: MislabelledResult | None,
+    *,
+    root: Path | None,
+) -> None:
+    unreadable = [f"{bad.location}\t{bad.reason}\n" for bad in facts.bad]
+    unreadable += [
+        f"{printable(source.path / name)}\t{why}\n" for name, why in source.unread.items()
+    ]
+    duplicates = [
+        (number, group.kind, group.across_people, source.person(i), printable(source.name(i)))
+        for number, group in enumerate(groups, start=1)
+        for i in group.images
+    ]
+    titles = ("group", "kind", "across_people", "person", "image")
+    for name, lines in (
+        ("unreadable.txt", unreadable),
+        ("duplicates.csv", [csv_text(titles, duplicates)] if duplicates else []),
+    ):
+        if lines:
+            write_lines(folder / name, lines)
+        else:
+            (folder / name).unlink(missing_ok=True)
+    if labels is None:
+        return
+    rows = [
+        (s.image, s.person, s.kind, s.other_person, f"{s.own:.4f}", f"{s.other:.4f}", s.chance)
+        for s in labels.suspects
+    ]
+    head = ("image", "person", "kind", "nearest_other", "own", "other", "chance")
+    write_lines(folder / "suspects.csv", [csv_text(head, rows)])
+    left = facts.readable.copy()
+    left[[suspect.index for suspect in labels.suspects]] = False
+    kept = np.flatnonzero(left).tolist()
+    write_lines(folder / "clean.txt", clean_list(source, kept, root=root))
+
+
+def clean_list(
+    source: EncodedImages, numbers: Iterable[int], *, root: Path | None = None
+) -> Iterator[str]:
+    """A line `path<TAB>person` for each of the images.
+
+    The paths of a folder start from the folder, those of a list from `root` or else its folder, as
+    its own do; an image of a .rec or .parquet file has the path that `sphereface2 convert` gives
+    it in a folder.
+    """
+    for number in numbers:
+        person = source.person(number) if source.labels[number] >= 0 else "-1"
+        yield f"{_path(source, number, root)}\t{person}\n"
+
+
+def _path(source: EncodedImages, number: int, root: Path | None) -> str:
+    if not isinstance(source, ImageList):
+        return source.name(number)
+    path = source.image_path(number)
+    start = source.path.parent if root is None else root
+    return (path.relative_to(start) if path.is_relative_to(start) else path.absolute()).as_posix()
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write to a file beside `path`, then rename; names that are not UTF-8 keep their bytes."""
+    with (
+        replacing(path) as made,
+        made.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+    ):
+        file.writelines(lines)
