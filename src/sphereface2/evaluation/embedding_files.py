@@ -67,10 +67,8 @@ def read_embeddings(
     if path.is_dir():
         raise ValueError(
             f"{path} is a folder, where one file of embeddings is expected "
-            f"({', '.join(SUFFIXES)}); a folder is for a --protocol with several lists: megaface "
-            "(facescrub and megaface in it, as tables or feature files), identification "
-            "(gallery.npy and probe.npy), tinyface (Gallery_Match.npy, Gallery_Distractor.npy and "
-            "Probe.npy)"
+            f"({', '.join(SUFFIXES)}); a folder is for a --protocol with several lists, such as "
+            "identification (gallery.npy and probe.npy): docs/protocols.md says which"
         )
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; it should hold embeddings")
