@@ -115,6 +115,30 @@ def test_what_is_done_is_not_run_again(recipe: Path, tmp_path: Path) -> None:
     assert "seed: 0" in row.config.splitlines()
 
 
+def test_what_was_done_before_there_was_an_option_is_not_run_again(
+    recipe: Path, tmp_path: Path
+) -> None:
+    sweep = tiny_sweep(recipe, "head.margin=0.2", "head.margin=0.3")
+    pretend_done(sweep, tmp_path)
+    for number, run in enumerate(plan_sweep(sweep)):
+        folder = (tmp_path / run.name).rename(tmp_path / f"sphereface2-c-older-{number}")
+        # The second one is of a version in which the option was always on.
+        lines = (folder / "config.yaml").read_text().splitlines()
+        assert lines.count("  discriminant: false") == 1
+        kept = [] if number == 0 else ["  discriminant: true"]
+        lines = [each for line in lines for each in (kept if "discriminant" in line else [line])]
+        (folder / "config.yaml").write_text("\n".join(lines) + "\n")
+        result = EvaluationResult.load(folder / EVALUATION)
+        training = {k: v for k, v in result.config["training"].items() if k != "discriminant"}
+        replace(result, config={**result.config, "training": training}).save(folder / EVALUATION)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "config.yaml").write_text("of: another program\n")
+    found = look_up_runs(sweep, runs=tmp_path)
+    assert [state.status for state in found] == [Status.DONE, Status.WAITING]
+    assert found[0].folder.name == found[0].plan.name == "sphereface2-c-older-0"
+    assert found[1].plan.name == plan_sweep(sweep)[1].name
+
+
 def test_the_versions_are_those_that_measured_the_runs(recipe: Path, tmp_path: Path) -> None:
     sweep = tiny_sweep(recipe, "head.margin=0.2", seeds=(0, 1, 2))
     pretend_done(sweep, tmp_path)

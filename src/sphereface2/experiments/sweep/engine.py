@@ -21,6 +21,7 @@ from sphereface2.experiments.sweep.board import Board, Position, RunState, Statu
 from sphereface2.experiments.sweep.plan import Sweep, check_buildable, plan_sweep
 from sphereface2.experiments.sweep.store import (
     LOG,
+    as_stored,
     finished,
     last_checkpoint,
     read_position,
@@ -77,7 +78,7 @@ def run_sweep(
 def look_up_runs(sweep: Sweep, *, runs: Path) -> list[RunState]:
     """All runs of a sweep, those that are done with their evaluation; what is wrong is found."""
     states = []
-    for plan in plan_sweep(sweep):
+    for plan in as_stored(plan_sweep(sweep), runs):
         state = RunState(plan, runs / plan.name)
         require_own_config(state.folder, plan)
         if _take_result(state):

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import JsonValue
 
-from sphereface2.config.schema import RunConfig
+from sphereface2.config.schema import RunConfig, config_from_mapping, dump_config, load_config
 from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
 from sphereface2.evaluation.results import COMBINED, EvaluationResult
 from sphereface2.experiments.sweep.board import Position, RunState
@@ -23,6 +25,28 @@ from sphereface2.training.events import Events
 
 LOG = "log.txt"
 _NOTE_EVERY = 0.5  # seconds
+
+
+def as_stored(planned: Sequence[PlannedRun], runs: Path) -> list[PlannedRun]:
+    """The planned runs, each under the name that it has in the store if it is there.
+
+    A version of the package with more options names the same run otherwise, since its config says
+    more; what was trained before must not be trained again for that.
+    """
+    found = {}
+    if not all((runs / run.name).exists() for run in planned):
+        for path in sorted(runs.glob(f"*/{CONFIG}")):
+            with suppress(ValueError, OSError):  # another's folder, or half written
+                config = dump_config(load_config(path))
+                found[config] = path
+    stored = []
+    for run in planned:
+        path = found.get(run.config_yaml)
+        if path is not None and not (runs / run.name).exists():
+            text = path.read_text(encoding="utf-8")
+            run = replace(run, name=path.parent.name, config_yaml=text)
+        stored.append(run)
+    return stored
 
 
 def require_own_config(folder: Path, run: PlannedRun) -> None:
@@ -47,10 +71,11 @@ def finished(folder: Path, config: RunConfig) -> EvaluationResult | None:
         return None
     try:
         result = EvaluationResult.load(folder / EVALUATION)
+        judged = config_from_mapping(result.config)  # what an older one does not say is the default
     except ValueError:
         return None
     # `sphereface2 evaluate RUN evaluation.sets=...` may have judged it by something else.
-    return result if result.config == config.model_dump(mode="json") else None
+    return result if judged == config else None
 
 
 def last_checkpoint(folder: Path) -> Checkpoint | None:
