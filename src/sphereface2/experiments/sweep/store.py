@@ -33,20 +33,17 @@ def as_stored(planned: Sequence[PlannedRun], runs: Path) -> list[PlannedRun]:
     A version of the package with more options names the same run otherwise, since its config says
     more; what was trained before must not be trained again for that.
     """
-    found = {}
+    older: dict[str, Path] = {}
     if not all((runs / run.name).exists() for run in planned):
         for path in sorted(runs.glob(f"*/{CONFIG}")):
             with suppress(ValueError, OSError):  # another's folder, or half written
-                config = dump_config(load_config(path))
-                found[config] = path
-    stored = []
-    for run in planned:
-        path = found.get(run.config_yaml)
-        if path is not None and not (runs / run.name).exists():
-            text = path.read_text(encoding="utf-8")
-            run = replace(run, name=path.parent.name, config_yaml=text)
-        stored.append(run)
-    return stored
+                older[dump_config(load_config(path))] = path
+    return [
+        replace(run, name=found.parent.name, config_yaml=found.read_text(encoding="utf-8"))
+        if not (runs / run.name).exists() and (found := older.get(run.config_yaml)) is not None
+        else run
+        for run in planned
+    ]
 
 
 def require_own_config(folder: Path, run: PlannedRun) -> None:
