@@ -4,8 +4,9 @@ A process of the command line spends three seconds on imports before it does any
 `quick_processes`, what `subprocess` starts as `python -m MODULE` or `python -c CODE` is a fork of a
 process that waits with torch and the package loaded: a child of the caller as before, with its own
 id, streams, environment, session and exit code. Ctrl-C is not ignored there and a terminal is its
-own, so that no `preexec_fn` is called. Other programs are started as ever; so is everything where
-coverage is measured, and where processes cannot be handed over (Linux can).
+own, so that no `preexec_fn` is called; in the end what was loaded is not taken apart. Other
+programs are started as ever; so is everything where coverage is measured, and where processes
+cannot be handed over (Linux can).
 """
 
 import array
@@ -41,6 +42,7 @@ MODULES = (
     "sphereface2.runs.evaluate",
     "sphereface2.datatools.group",
     "sphereface2.training.progress",
+    "sphereface2.service.server",
 )
 LAUNCHER = "torch.distributed.run"  # starts processes itself
 _SET_CHILD_SUBREAPER = 36  # of prctl(2)
@@ -197,6 +199,30 @@ def run_program(program: Sequence[str]) -> None:
         runpy.run_module(what, run_name="__main__", alter_sys=True)
 
 
+def run_and_end(program: Sequence[str]) -> None:
+    """Be the program, and end as Python does up to where it would take the loaded modules apart.
+
+    That writes to all their pages, which a fork has not copied until then: 0.4 s of work, more than
+    most programs are. What is in the way of an end like this (a traceback, Ctrl-C, a pipe that
+    nobody reads) takes the usual one.
+    """
+    code = 0
+    try:
+        run_program(program)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        code = end.code or 0
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        sys.exit(code)
+    os._exit(code & 0xFF)
+
+
 def leave_one_waiting() -> list[str]:
     """Fork a process that waits, before this one has threads: what this one starts is quick.
 
@@ -228,7 +254,7 @@ def main(number: str) -> None:
     program = request["words"]
     if program[1] == LAUNCHER:
         program = leave_one_waiting() or program
-    run_program(program)
+    run_and_end(program)
 
 
 if __name__ == "__main__":
