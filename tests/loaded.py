@@ -29,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 MODULES = (
@@ -96,6 +97,7 @@ def _hand_over_to(waiting: socket.socket) -> None:
             "folder": os.fspath(given["cwd"] or Path.cwd()),
             "environment": dict(os.environ if given["env"] is None else given["env"]),
             "session": given["start_new_session"],
+            "isolated": "-P" in list(given["args"])[:3],
         }
         ends = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
         streams = [number if end == -1 else end for number, end in enumerate(ends)]
@@ -128,7 +130,7 @@ def _program(arguments: Any) -> list[str] | None:
     words = [os.fspath(word) for word in arguments]
     if words[0] != sys.executable:
         return None
-    words = [word for word in words[1:3] if word != "-u"] + words[3:]
+    words = [word for word in words[1:3] if word not in ("-u", "-P")] + words[3:]
     return words if words[0] in ("-m", "-c") else None
 
 
@@ -179,7 +181,10 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    sys.path[0] = request["folder"]
+    if request["isolated"]:
+        del sys.path[0]
+    else:
+        sys.path[0] = request["folder"]
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         # As Python itself opens them: a terminal and stderr by lines.
         opened = os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)
@@ -193,7 +198,8 @@ def run_program(program: Sequence[str]) -> None:
     way, what, *words = program
     if way == "-c":
         sys.argv = ["-c", *words]
-        exec(what, {"__name__": "__main__"})
+        sys.modules["__main__"] = ModuleType("__main__")
+        exec(what, vars(sys.modules["__main__"]))
     else:
         sys.argv = [what, *words]
         runpy.run_module(what, run_name="__main__", alter_sys=True)
