@@ -26,7 +26,7 @@ import sys
 import termios
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -43,8 +43,8 @@ MODULES = (
     "sphereface2.runs.evaluate",
     "sphereface2.datatools.group",
     "sphereface2.training.progress",
-    "sphereface2.service.server",
 )
+OF_EXTRAS = ("sphereface2.service.server", "qdrant_client")  # which may not be installed
 LAUNCHER = "torch.distributed.run"  # starts processes itself
 _SET_CHILD_SUBREAPER = 36  # of prctl(2)
 _LONGEST = 1 << 18  # bytes of a request
@@ -254,6 +254,9 @@ def main(number: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in MODULES:
         importlib.import_module(name)
+    for name in OF_EXTRAS:
+        with suppress(ImportError):
+            importlib.import_module(name)
     gc.freeze()
     request, streams = _next_request(socket.socket(fileno=int(number)))
     _become(request, streams)
