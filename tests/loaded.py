@@ -4,8 +4,9 @@ A process of the command line spends three seconds on imports before it does any
 `quick_processes`, what `subprocess` starts as `python -m MODULE` or `python -c CODE` is a fork of a
 process that waits with torch and the package loaded: a child of the caller as before, with its own
 id, streams, environment, session and exit code. Ctrl-C is not ignored there and a terminal is its
-own, so that no `preexec_fn` is called. Other programs are started as ever; so is everything where
-coverage is measured, and where processes cannot be handed over (Linux can).
+own, so that no `preexec_fn` is called; in the end what was loaded is not taken apart. Other
+programs are started as ever; so is everything where coverage is measured, and where processes
+cannot be handed over (Linux can).
 """
 
 import array
@@ -25,9 +26,10 @@ import sys
 import termios
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 MODULES = (
@@ -42,6 +44,7 @@ MODULES = (
     "sphereface2.datatools.group",
     "sphereface2.training.progress",
 )
+OF_EXTRAS = ("sphereface2.service.server", "qdrant_client")  # which may not be installed
 LAUNCHER = "torch.distributed.run"  # starts processes itself
 _SET_CHILD_SUBREAPER = 36  # of prctl(2)
 _LONGEST = 1 << 18  # bytes of a request
@@ -94,6 +97,7 @@ def _hand_over_to(waiting: socket.socket) -> None:
             "folder": os.fspath(given["cwd"] or Path.cwd()),
             "environment": dict(os.environ if given["env"] is None else given["env"]),
             "session": given["start_new_session"],
+            "isolated": "-P" in list(given["args"])[:3],
         }
         ends = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
         streams = [number if end == -1 else end for number, end in enumerate(ends)]
@@ -126,7 +130,7 @@ def _program(arguments: Any) -> list[str] | None:
     words = [os.fspath(word) for word in arguments]
     if words[0] != sys.executable:
         return None
-    words = [word for word in words[1:3] if word != "-u"] + words[3:]
+    words = [word for word in words[1:3] if word not in ("-u", "-P")] + words[3:]
     return words if words[0] in ("-m", "-c") else None
 
 
@@ -177,7 +181,10 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    sys.path[0] = request["folder"]
+    if request["isolated"]:
+        del sys.path[0]
+    else:
+        sys.path[0] = request["folder"]
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         # As Python itself opens them: a terminal and stderr by lines.
         opened = os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)
@@ -191,10 +198,35 @@ def run_program(program: Sequence[str]) -> None:
     way, what, *words = program
     if way == "-c":
         sys.argv = ["-c", *words]
-        exec(what, {"__name__": "__main__"})
+        sys.modules["__main__"] = ModuleType("__main__")
+        exec(what, vars(sys.modules["__main__"]))
     else:
         sys.argv = [what, *words]
         runpy.run_module(what, run_name="__main__", alter_sys=True)
+
+
+def run_and_end(program: Sequence[str]) -> None:
+    """Be the program, and end as Python does up to where it would take the loaded modules apart.
+
+    That writes to all their pages, which a fork has not copied until then: 0.4 s of work, more than
+    most programs are. What is in the way of an end like this (a traceback, Ctrl-C, a pipe that
+    nobody reads) takes the usual one.
+    """
+    code = 0
+    try:
+        run_program(program)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        code = end.code or 0
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        sys.exit(code)
+    os._exit(code & 0xFF)
 
 
 def leave_one_waiting() -> list[str]:
@@ -222,13 +254,16 @@ def main(number: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in MODULES:
         importlib.import_module(name)
+    for name in OF_EXTRAS:
+        with suppress(ImportError):
+            importlib.import_module(name)
     gc.freeze()
     request, streams = _next_request(socket.socket(fileno=int(number)))
     _become(request, streams)
     program = request["words"]
     if program[1] == LAUNCHER:
         program = leave_one_waiting() or program
-    run_program(program)
+    run_and_end(program)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -92,6 +92,22 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def imports(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """The imports of a file, at its top or inside a function."""
+    return tuple(_imports_of(tree(path)))
+
+
+def _imports_of(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    # Through what holds statements alone: an expression, the most of a tree, has no import in it.
+    for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for each in getattr(node, part, ()):
+            if isinstance(each, ast.Import | ast.ImportFrom):
+                yield each
+            else:
+                yield from _imports_of(each)
+
+
 def room(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
@@ -104,10 +120,10 @@ def module_name(path: Path) -> str:
 def imported_names(path: Path, known: Container[str]) -> set[str]:
     """The modules of ours that a file imports, in any form."""
     found = set()
-    for node in ast.walk(tree(path)):
+    for node in imports(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name in known}
-        elif isinstance(node, ast.ImportFrom) and node.module in known:
+        elif node.module in known:
             assert node.module is not None
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
@@ -118,10 +134,10 @@ def imported_names(path: Path, known: Container[str]) -> set[str]:
 def imported(path: Path) -> list[str]:
     """Every module that a file imports, at its top or inside a function."""
     found = []
-    for node in ast.walk(tree(path)):
+    for node in imports(path):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}: relative import"
             assert node.module is not None
             # `from sphereface2 import runs` names the module in the second place

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,7 @@ def _literal(call: ast.Call, argument: str) -> object:
     return None
 
 
+@cache
 def found_in_the_project() -> list[tuple[str, int, str]]:
     # Tests read what they have just written, and plant faults on purpose; what they share does not.
     paths = [

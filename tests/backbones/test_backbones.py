@@ -9,7 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sphereface2.backbones import BACKBONES, Backbone, backbone_options, build_backbone
+from sphereface2.backbones import (
+    BACKBONES,
+    Backbone,
+    backbone_options,
+    build_backbone,
+    outline_backbone,
+)
 from sphereface2.backbones.backbone import halved
 
 PARAMETERS = {
@@ -29,12 +35,6 @@ PARAMETERS = {
 SMALL: dict[str, Any] = {"width": 4, "input_size": 32, "embedding_dim": 6}
 
 
-def on_meta(name: str, **options: Any) -> Backbone:
-    """A backbone without memory for its weights."""
-    with torch.device("meta"):
-        return build_backbone(name, **options)
-
-
 def images(count: int = 3, size: int = 32, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(count, 3, size, size, generator=generator) * 2 - 1
@@ -42,7 +42,7 @@ def images(count: int = 3, size: int = 32, seed: int = 0) -> Tensor:
 
 def test_every_backbone_has_its_count_of_parameters() -> None:
     counted = {
-        name: sum(parameter.numel() for parameter in on_meta(name).parameters())
+        name: sum(parameter.numel() for parameter in outline_backbone(name).parameters())
         for name in BACKBONES
     }
     assert counted == PARAMETERS
@@ -50,7 +50,7 @@ def test_every_backbone_has_its_count_of_parameters() -> None:
 
 @pytest.mark.parametrize("name", ["sfnet4", "sfnet10", "sfnet20", "sfnet36", "sfnet64"])
 def test_the_number_in_an_sfnets_name_counts_its_layers(name: str) -> None:
-    modules = list(on_meta(name).modules())
+    modules = list(outline_backbone(name).modules())
     convolutions = [module for module in modules if isinstance(module, nn.Conv2d)]
     assert len(convolutions) == int(name.removeprefix("sfnet"))
     assert not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules)
@@ -60,7 +60,7 @@ def test_the_number_in_an_sfnets_name_counts_its_layers(name: str) -> None:
 @pytest.mark.parametrize("size", [16, 31, 56, 97])
 @pytest.mark.parametrize("name", ["sfnet10", "iresnet18", "mobilefacenet"])
 def test_any_input_size_gives_embeddings_of_the_size_asked_for(name: str, size: int) -> None:
-    backbone = on_meta(name, width=4, input_size=size, embedding_dim=10)
+    backbone = outline_backbone(name, width=4, input_size=size, embedding_dim=10)
     assert (backbone.input_size, backbone.embedding_dim) == (size, 10)
     assert backbone(torch.zeros(2, 3, size, size, device="meta")).shape == (2, 10)
 
@@ -68,10 +68,24 @@ def test_any_input_size_gives_embeddings_of_the_size_asked_for(name: str, size: 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_the_width_scales_every_layer(name: str) -> None:
     def channels(width: int) -> list[int]:
-        modules = on_meta(name, width=width, input_size=16).modules()
+        modules = outline_backbone(name, width=width, input_size=16).modules()
         return [module.out_channels for module in modules if isinstance(module, nn.Conv2d)]
 
     assert channels(12) == [3 * count for count in channels(4)]
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_the_outline_is_the_network_without_its_numbers(name: str) -> None:
+    def parts(backbone: Backbone) -> list[tuple[object, ...]]:
+        buffers = [(key, each.shape, each.dtype) for key, each in backbone.named_buffers()]
+        return buffers + [
+            (key, each.shape, each.dtype, each.requires_grad)
+            for key, each in backbone.named_parameters()
+        ]
+
+    outline = outline_backbone(name, **SMALL)
+    assert parts(outline) == parts(build_backbone(name, **SMALL))
+    assert {each.device.type for each in outline.state_dict().values()} == {"meta"}
 
 
 @pytest.mark.parametrize("name", BACKBONES)
@@ -152,7 +166,7 @@ def test_stage_convolutions_start_with_xaviers_deviation() -> None:
 
 
 def test_batch_norm_follows_every_convolution_and_the_embedding() -> None:
-    backbone = on_meta("sfnet20", batch_norm=True, width=8, input_size=32)
+    backbone = outline_backbone("sfnet20", batch_norm=True, width=8, input_size=32)
     modules = list(backbone.modules())
     convolutions = [module for module in modules if isinstance(module, nn.Conv2d)]
     assert sum(isinstance(module, nn.BatchNorm2d) for module in modules) == len(convolutions) == 20
@@ -172,7 +186,7 @@ def test_the_scale_of_an_iresnets_last_batch_norm_is_frozen_at_one() -> None:
 
 @pytest.mark.parametrize("name", ["iresnet18", "iresnet34", "iresnet50", "iresnet100"])
 def test_an_iresnets_stride_is_in_the_second_convolution(name: str) -> None:
-    kernels = [m for m in on_meta(name).modules() if isinstance(m, nn.Conv2d)]
+    kernels = [m for m in outline_backbone(name).modules() if isinstance(m, nn.Conv2d)]
     strided = [m for m in kernels if m.stride == (2, 2)]
     assert len([m for m in kernels if m.kernel_size == (3, 3)]) + 1 == int(name[7:])
     assert [(m.in_channels, m.kernel_size) for m in strided] == [
@@ -193,7 +207,7 @@ def test_dropout_acts_in_training_only(name: str) -> None:
 
 
 def test_mobilefacenet_weighs_every_place_of_the_last_map() -> None:
-    backbone = on_meta("mobilefacenet")
+    backbone = outline_backbone("mobilefacenet")
     kernels = [m for m in backbone.modules() if isinstance(m, nn.Conv2d)]
     assert kernels[-1].kernel_size == (7, 7)
     assert kernels[-1].groups == kernels[-1].in_channels == 512

@@ -259,17 +259,15 @@ def test_impostors_of_cross_age_look_alike(sets: dict[str, VerificationSet]) -> 
     assert mean_difference(large["cross-age"]) < 0.6 * mean_difference(large["plain"])
 
 
-@pytest.mark.parametrize("centred", [False, True])
-def test_raw_pixels_do_not_solve_it(sets: dict[str, VerificationSet], centred: bool) -> None:
+def test_raw_pixels_do_not_solve_it(sets: dict[str, VerificationSet]) -> None:
     plain = sets["plain"]
-    pixels = np.stack([plain.images[i].ravel() for i in range(len(plain.images))]).astype(float)
-    if centred:
-        pixels -= pixels.mean(axis=0)
-    pixels /= np.linalg.norm(pixels, axis=1, keepdims=True)
-    scores = (pixels[plain.pairs[:, 0]] * pixels[plain.pairs[:, 1]]).sum(axis=1)
-    # The best threshold on all pairs: an upper bound on what ten folds would give.
-    best = max(((scores >= t) == plain.same).mean() for t in scores)
-    assert best < 0.75
+    raw = np.stack([plain.images[i].ravel() for i in range(len(plain.images))]).astype(float)
+    for pixels in (raw, raw - raw.mean(axis=0)):
+        rows = pixels / np.linalg.norm(pixels, axis=1, keepdims=True)
+        scores = (rows[plain.pairs[:, 0]] * rows[plain.pairs[:, 1]]).sum(axis=1)
+        # The best threshold on all pairs: an upper bound on what ten folds would give.
+        best = max(((scores >= t) == plain.same).mean() for t in scores)
+        assert best < 0.75
 
 
 def test_setting_replaces_only_its_own_ranges() -> None:
@@ -386,7 +384,7 @@ def _prepare() -> None:
 
 def test_processes_at_once_leave_one_file(folder: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_prepare) for _ in range(3)]
+    processes = [context.Process(target=_prepare) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:

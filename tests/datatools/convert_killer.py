@@ -4,6 +4,7 @@ Run as a script with one thread, so that it may fork: a child is killed without 
 child does the same conversion to its end.
 """
 
+import gc
 import hashlib
 import json
 import os
@@ -14,7 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet  # noqa: F401 - once, and not in every child
+# Once, and not in every child, for which it would take longer than its conversion.
+import filelock  # noqa: F401
+import numpy.ma  # noqa: F401
+import pyarrow.parquet  # noqa: F401
 
 from sphereface2.data.pairs.bin_set import BinWriter
 from sphereface2.datatools.convert import convert
@@ -140,6 +144,7 @@ def make_old(source: Path | None, folder: Path, name: str) -> dict[str, str]:
 def main() -> None:
     scratch, *cases = sys.argv[1:]
     told: list[dict[str, Any]] = []
+    gc.freeze()  # else each child copies what it looks through
     for case in cases:
         source, name, step, old = case.split("|")
         folder = Path(scratch, str(len(told)))

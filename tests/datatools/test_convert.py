@@ -37,7 +37,6 @@ from sphereface2.datatools.convert.conversion import (
 )
 from tests.datatools import convert_killer
 from tests.datatools.convert_killer import tree
-from tests.loaded import quick_processes
 
 FORMS = {
     "folder": "out",
@@ -220,8 +219,8 @@ def killed(
     ]
     module, scratch = f"tests.datatools.{script.stem}", str(folder / "scratch")
     words = [sys.executable, "-m", module, scratch, *cases]
-    with quick_processes():
-        done = subprocess.run(words, cwd=script.parents[2], capture_output=True, text=True)
+    # Without `quick_processes`: a fork of all that is loaded there takes longer than a conversion.
+    done = subprocess.run(words, cwd=script.parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     names = [f"{source} {name}" for source, name, _ in KILLED]
     return dict(zip(names, json.loads(done.stdout), strict=True))

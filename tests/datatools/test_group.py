@@ -282,7 +282,8 @@ def test_an_onnx_model_groups_alike(
     export_graph(models / "model", tmp_path / "onnx")
     tables = []
     for name, model in (("torch", models / "model"), ("graph", tmp_path / "onnx")):
-        run("group", tmp_path / "in", tmp_path / name, "--model", model, "--crops")
+        words = ["group", tmp_path / "in", tmp_path / name, "--model", model, "--crops"]
+        run(*words, "--workers", 1)
         tables.append([(row["photo"], row["person"]) for row in table(tmp_path / name)])
     assert tables[0] == tables[1]
 
@@ -312,7 +313,7 @@ def test_a_killed_run_resumes_to_the_same_result(
     with lines.open("ab") as file:
         file.write(b'{"photo": "00')
     model = models / "model"
-    resumed = group_photos(tmp_path / "in", tmp_path / "out", model=model, kind="crop")
+    resumed = group_photos(tmp_path / "in", tmp_path / "out", model=model, kind="crop", workers=1)
     whole = group_photos(tmp_path / "in", tmp_path / "whole", model=model, kind="crop", workers=2)
     assert resumed.faces == whole.faces == 400
     for name in ("faces.csv", ".group/embeddings.f32", ".group/crops.bin"):
@@ -411,7 +412,7 @@ def test_folder_names_lead_nowhere_else(
         write(tmp_path / "in" / f"{number}.png", rendered[0])
     out = tmp_path / "out"
     words = ["group", tmp_path / "in", out, "--crops", "--model", models / "model"]
-    run(*words, "--folders", "copy")
+    run(*words, "--folders", "copy", "--workers", 1)
     assert {path.name for path in (out / "people" / "person-1").iterdir()} == {"0.png", "1.png"}
     run("regroup", "name", out, "person-1", "../../etc/x")
     assert [path.name for path in (out / "people").iterdir()] == ["_.._etc_x"]

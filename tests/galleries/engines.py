@@ -76,6 +76,11 @@ ENGINES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
     ),
 }
 
+# For what an index of the same engine has no part in.
+without_index = pytest.mark.parametrize(
+    "url", [name for name in ENGINES if not name.endswith("-hnsw")], indirect=True
+)
+
 
 def unit(rng: np.random.Generator, *shape: int) -> npt.NDArray[np.float32]:
     rows = rng.standard_normal((*shape, DIM)).astype(np.float32)

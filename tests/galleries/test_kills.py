@@ -3,8 +3,10 @@
 import pytest
 
 from faults.enrolments import run
+from tests.galleries.engines import without_index
 
 
+@without_index
 @pytest.mark.usefixtures("quick_processes")
 def test_what_was_acknowledged_is_there_once(url: str) -> None:
     outcome = run(url, enrolments=24, kills=2)  # between two, and amid one

@@ -1,11 +1,17 @@
 """A small evaluation and training history, made up, for the tests of the reporting."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from sphereface2.evaluation.pair_scores import PairScores
-from sphereface2.evaluation.results import RAW_PIXELS, UNTRAINED, EvaluationResult
+from sphereface2.evaluation.results import (
+    RAW_PIXELS,
+    UNTRAINED,
+    EvaluationResult,
+    VerificationResult,
+)
 from sphereface2.evaluation.verification import measure_all
 
 
@@ -31,11 +37,17 @@ def example_evaluation(
     title: str = "quickstart",
     versions: dict[str, str] | None = None,
 ) -> EvaluationResult:
+    rows = _measured(model, sets)
+    return EvaluationResult(title=title, rows=rows, versions=versions or {"python": "3.11"})
+
+
+@cache
+def _measured(model: str, sets: tuple[str, ...]) -> tuple[VerificationResult, ...]:
     rows = []
     for label, gap in ((model, 0.9), (RAW_PIXELS, 0.1), (UNTRAINED, 0.15)):
         scored = [scored_set(name, seed=i, gap=gap - 0.1 * i) for i, name in enumerate(sets)]
         rows += measure_all(scored, model=label, replicates=60)
-    return EvaluationResult(title=title, rows=tuple(rows), versions=versions or {"python": "3.11"})
+    return tuple(rows)
 
 
 def example_history() -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """A real server on a free port, in a thread, and clients for it."""
 
 import base64
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from sphereface2.evaluation.calibration import calibrate
 from sphereface2.models.folder import import_onnx, store_calibration, weights_digest
 from sphereface2.service.app import build_app
 from sphereface2.service.keys import Key
-from sphereface2.service.server import Http, configure
+from sphereface2.service.server import Http, configure, listen
 from sphereface2.service.settings import Settings
 from tests.evaluation.test_decision import scored_pairs
 from tests.models.onnx_files import SIDE, save
@@ -46,10 +45,15 @@ def place(tmp_path_factory: pytest.TempPathFactory, rendered: list[NDArray[np.ui
 Start = Callable[..., httpx.Client]
 
 
+def caller(url: str) -> httpx.Client:
+    """A client that loads no certificates, which takes longer than most of its requests."""
+    return httpx.Client(base_url=url, timeout=300, verify=False)
+
+
 @contextmanager
 def running(settings: Settings, keys: tuple[Key, ...] = (), *, port: int = 0) -> Iterator[str]:
     """The address of a server that runs in a thread."""
-    with socket.create_server(("127.0.0.1", port)) as listener:
+    with listen("127.0.0.1", port) as listener:
         config = configure(settings, build_app(settings, keys))
         # A process has one server, and its limits; here the next one would change them for all.
         limits = {name: getattr(Http, name) for name in ("header_timeout", "max_connections")}
@@ -74,7 +78,7 @@ def start(place: Path) -> Iterator[Start]:
         def start(keys: tuple[Key, ...] = (), **options: Any) -> httpx.Client:
             settings = Settings(**{"model": place / "model", **options})
             url = stack.enter_context(running(settings, keys))
-            return stack.enter_context(httpx.Client(base_url=url, timeout=300))
+            return stack.enter_context(caller(url))
 
         yield start
 

@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import cv2
 import httpx
@@ -18,73 +18,87 @@ from sphereface2.data.sources.image_file import read_image
 from sphereface2.service.app import PAGE
 from sphereface2.service.keys import Key
 from sphereface2.service.settings import Settings
-from tests.service.conftest import Start, running
+from tests.service.conftest import Start, caller, running
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, JSHandle, Locator, Page
+    from playwright.sync_api import ConsoleMessage, JSHandle, Locator, Page, Request
 
 CHROMIUM = shutil.which("chromium")
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed")
 
 
-Launch = Callable[..., "Browser"]
-
-
 @pytest.fixture(scope="module")
-def launch() -> "Iterator[Launch]":
-    """Starts Debian's browser."""
+def tab(place: Path, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Page]":
+    """A tab of Debian's browser, with a camera that sees one picture."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    # A container's root has no sandbox of its own, and its /dev/shm is small.
-    usual = ["--no-sandbox", "--disable-dev-shm-usage"]
+    film = tmp_path_factory.mktemp("camera") / "film.mjpeg"
+    picture = cv2.resize(read_image(place / "a.png"), (640, 304))
+    film.write_bytes(cv2.imencode(".jpg", picture)[1].tobytes() * 2)
+    options = [
+        # A container's root has no sandbox of its own, and its /dev/shm is small.
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--use-fake-device-for-media-stream",
+        "--use-fake-ui-for-media-stream",
+        f"--use-file-for-fake-video-capture={film}",
+    ]
     with playwright.sync_playwright() as driver:
-        yield lambda *args: driver.chromium.launch(executable_path=CHROMIUM, args=[*usual, *args])
-
-
-@pytest.fixture(scope="module")
-def browser(launch: "Launch") -> "Iterator[Browser]":
-    opened = launch()
-    yield opened
-    opened.close()
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=options)
+        page = browser.new_page()
+        page.set_default_timeout(20_000)
+        yield page
+        browser.close()
 
 
 Visit = Callable[..., "Page"]
 
 
 @pytest.fixture
-def visit(browser: "Browser", client: httpx.Client) -> "Iterator[Visit]":
-    """Opens a view of a server in a fresh browser; what goes wrong on the page fails the test."""
-    contexts, troubles, foreign = [], [], []
+def visit(tab: "Page", client: httpx.Client) -> "Iterator[Visit]":
+    """Opens a view of a server; what goes wrong on the page fails the test.
 
-    def visit(view: str = "", *, at: httpx.Client = client, **options: object) -> "Page":
-        context = browser.new_context(**options)  # type: ignore[arg-type]
-        contexts.append(context)
+    All tests share a tab, which takes a second to open: it is emptied after each of them.
+    """
+    troubles, foreign, home = [], [], ""
+
+    def on_error(error: object) -> None:
+        troubles.append(str(error))
+
+    def on_console(said: "ConsoleMessage") -> None:
+        # A browser reports every refused request; that the service refuses some is tested here.
+        if said.type == "error" and "Failed to load resource" not in said.text:
+            troubles.append(said.text)
+
+    def on_request(request: "Request") -> None:
+        if not request.url.startswith((home, "data:", f"blob:{home}")):
+            foreign.append(request.url)
+
+    listeners = {"pageerror": on_error, "console": on_console, "request": on_request}
+
+    def visit(
+        view: str = "",
+        *,
+        at: httpx.Client = client,
+        size: tuple[int, int] = (1280, 720),
+        color_scheme: Literal["light", "dark"] = "light",
+    ) -> "Page":
+        nonlocal home
         home = str(at.base_url).rstrip("/")
-        page = context.new_page()
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("console", lambda said: troubles.append(said.text) if _is_trouble(said) else None)
-        page.on(
-            "request",
-            lambda request: (
-                None
-                if request.url.startswith((home, "data:", f"blob:{home}"))
-                else foreign.append(request.url)
-            ),
-        )
-        page.set_default_timeout(20_000)
-        page.goto(f"{home}/{view}")
-        return page
+        tab.set_viewport_size({"width": size[0], "height": size[1]})
+        tab.emulate_media(color_scheme=color_scheme)
+        for name, listener in listeners.items():
+            tab.on(name, listener)  # type: ignore[call-overload]
+        tab.goto(f"{home}/{view}")
+        return tab
 
     yield visit
-    for context in contexts:
-        context.close()
+    tab.evaluate("() => { sessionStorage.clear(); localStorage.clear(); }")
+    tab.context.clear_cookies()
+    tab.goto("about:blank")
+    for name, listener in listeners.items():
+        tab.remove_listener(name, listener)
     assert not troubles
     assert not foreign, "the page asks another host"
-
-
-def _is_trouble(said: object) -> bool:
-    # A browser reports every refused request; that the service refuses some is tested here.
-    text = str(getattr(said, "text", ""))
-    return getattr(said, "type", "") == "error" and "Failed to load resource" not in text
 
 
 def slot(page: "Page", label: str) -> "Locator":
@@ -232,10 +246,16 @@ def test_photos_are_dropped_and_pasted(visit: Visit, place: Path) -> None:
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"> & 'Bo'"
 
 
+@pytest.fixture(scope="module")
+def service(start: Start, tmp_path_factory: pytest.TempPathFactory) -> httpx.Client:
+    return start(gallery=str(tmp_path_factory.mktemp("gallery") / "people"))
+
+
 @pytest.fixture
-def people(start: Start, tmp_path: Path) -> httpx.Client:
+def people(service: httpx.Client) -> "Iterator[httpx.Client]":
     """A client of a server that keeps people, nobody yet."""
-    return start(gallery=str(tmp_path / "people"))
+    yield service
+    service.delete("/v1/collections/default")  # which is made again, empty
 
 
 def enrol(page: "Page", name: str, *photos: Path) -> "Locator":
@@ -445,7 +465,7 @@ def test_too_many_requests_can_be_repeated(visit: Visit, start: Start, place: Pa
 @in_browser
 def test_a_service_that_is_gone_is_noticed_and_its_return(visit: Visit, place: Path) -> None:
     settings = Settings(model=place / "model")
-    with running(settings) as url, httpx.Client(base_url=url) as client:
+    with running(settings) as url, caller(url) as client:
         page = visit(at=client)
         page.get_by_role("heading", level=1).wait_for()
         page.get_by_text("model").first.wait_for()
@@ -457,31 +477,18 @@ def test_a_service_that_is_gone_is_noticed_and_its_return(visit: Visit, place: P
 
 
 @in_browser
-def test_a_photo_is_taken_with_the_camera(
-    launch: "Launch", client: httpx.Client, place: Path, tmp_path: Path
-) -> None:
-    film = tmp_path / "camera.mjpeg"  # a camera that sees one picture
-    picture = cv2.resize(read_image(place / "a.png"), (640, 304))
-    film.write_bytes(cv2.imencode(".jpg", picture)[1].tobytes() * 2)
-    browser = launch(
-        "--use-fake-device-for-media-stream",
-        "--use-fake-ui-for-media-stream",
-        f"--use-file-for-fake-video-capture={film}",
-    )
-    page = browser.new_page(permissions=["camera"])
-    page.goto(str(client.base_url))
+def test_a_photo_is_taken_with_the_camera(visit: Visit) -> None:
+    page = visit()
     page.get_by_role("button", name="Camera: First photo").click()
     page.get_by_role("button", name="Take the photo").click()
-    slot(page, "First photo").get_by_text("One face found").wait_for(timeout=20_000)
+    slot(page, "First photo").get_by_text("One face found").wait_for()
     assert page.get_by_role("dialog").count() == 0
-    browser.close()
 
 
 @in_browser
 @pytest.mark.parametrize("view", ["compare", "search", "people", "settings"])
 def test_nothing_is_wider_than_a_small_phone(visit: Visit, people: httpx.Client, view: str) -> None:
-    size = {"width": 320, "height": 640}
-    page = visit(f"#{view}", at=people, viewport=size, color_scheme="dark")
+    page = visit(f"#{view}", at=people, size=(320, 640), color_scheme="dark")
     page.get_by_role("heading", level=1).wait_for()
     page.wait_for_load_state("networkidle")  # what is asked for has been answered
     wide = page.evaluate("() => document.documentElement.scrollWidth")

@@ -1,6 +1,7 @@
 """Collections and people over HTTP: enrol, search, rename, remove, and not this person."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -9,20 +10,34 @@ import pytest
 
 from sphereface2 import Recognizer
 from sphereface2.galleries.gallery import Gallery
+from sphereface2.galleries.opening import drop_collection
 from sphereface2.service.collections import Collections
 from sphereface2.service.errors import ApiError
 from sphereface2.service.settings import Settings
 from tests.galleries.engines import ENGINES
-from tests.service.conftest import Start, code, in_base64, running
+from tests.service.conftest import Start, caller, code, in_base64, running
 
 Pictures = dict[str, bytes]
 PEOPLE = "/v1/collections/default/people"
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the service keeps people."""
+    return tmp_path_factory.mktemp("gallery") / "people"
+
+
+@pytest.fixture(scope="module")
+def service(start: Start, folder: Path) -> httpx.Client:
+    return start(gallery=str(folder))
+
+
 @pytest.fixture
-def people(start: Start, tmp_path: Path) -> httpx.Client:
+def people(service: httpx.Client) -> Iterator[httpx.Client]:
     """A service with an empty gallery."""
-    return start(gallery=str(tmp_path / "people"))
+    yield service
+    for name in service.get("/v1/collections").json()["collections"]:
+        service.delete(f"/v1/collections/{name}")  # the default one is made again, empty
 
 
 def enrol(client: httpx.Client, name: str, *photos: bytes, **headers: str) -> httpx.Response:
@@ -35,7 +50,7 @@ def enrol(client: httpx.Client, name: str, *photos: bytes, **headers: str) -> ht
 
 
 def test_somebody_enrolled_is_found_and_removed(
-    people: httpx.Client, pictures: Pictures, place: Path, tmp_path: Path
+    people: httpx.Client, pictures: Pictures, place: Path, folder: Path
 ) -> None:
     for name, photo in (("Ann", "a"), ("Bob", "b"), ("Carl", "c")):
         done = enrol(people, name, pictures[photo])
@@ -45,7 +60,7 @@ def test_somebody_enrolled_is_found_and_removed(
     assert found["person"] == "Bob"
     # The same as the recognizer itself says, of the same gallery.
     recognizer = Recognizer(place / "model")
-    gallery = recognizer.open_gallery(tmp_path / "people")
+    gallery = recognizer.open_gallery(folder)
     expected = recognizer.identify(place / "b.png", gallery).to_mapping()
     gallery.close()
     assert found["words"] == expected["words"]
@@ -71,7 +86,7 @@ def test_people_may_be_kept_by_any_engine(
     with ENGINES[engine](tmp_path) as url:
         settings = Settings(model=place / "model", gallery=url)
         for again in (False, True):  # the second server finds what the first has kept
-            with running(settings) as address, httpx.Client(base_url=address, timeout=60) as client:
+            with running(settings) as address, caller(address) as client:
                 if not again:
                     assert enrol(client, "Ann", pictures["a"]).status_code == 201
                     assert enrol(client, "Bob", pictures["b"]).status_code == 201
@@ -250,6 +265,25 @@ def test_what_cannot_be_a_collection_is_refused(people: httpx.Client, name: str)
     assert refused.status_code in (404, 405, 422)
     code(refused)
     assert people.get("/v1/collections").json()["collections"] == ["default"]
+
+
+def test_a_collection_that_is_used_while_it_is_dropped_is_gone(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collections = Collections(str(tmp_path / "people"), Recognizer(place / "model"))
+
+    def used_before(url: str, name: str) -> None:
+        collections.use(name, lambda gallery: gallery.count())  # by another request
+        drop_collection(url, name)
+
+    monkeypatch.setattr("sphereface2.service.collections.drop_collection", used_before)
+    collections.create("staff")
+    for name in ("default", "staff"):
+        assert collections.drop(name)
+    assert collections.use("default", lambda gallery: gallery.count()) == (0, 0)
+    with pytest.raises(ApiError, match="there is no collection 'staff'"):
+        collections.use("staff", lambda gallery: gallery.count())
+    collections.close()
 
 
 def test_without_a_gallery_nobody_is_kept(client: httpx.Client, pictures: Pictures) -> None:

@@ -3,10 +3,12 @@
 A new backbone is one file and one line in `BACKBONES`; its keyword arguments are its options.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.backbones.iresnet import IResNet18, IResNet34, IResNet50, IResNet100
@@ -14,7 +16,7 @@ from sphereface2.backbones.mobilefacenet import MBF, MBFLarge, MobileFaceNet
 from sphereface2.backbones.sfnet import SFNet4, SFNet10, SFNet20, SFNet36, SFNet64
 from sphereface2.registry import build, look_up, resolve_options
 
-__all__ = ["BACKBONES", "Backbone", "backbone_options", "build_backbone"]
+__all__ = ["BACKBONES", "Backbone", "backbone_options", "build_backbone", "outline_backbone"]
 
 BACKBONES: dict[str, type[Backbone]] = {
     "sfnet4": SFNet4,
@@ -43,6 +45,36 @@ def build_backbone(name: str, *, seed: int | None = None, **options: Any) -> Bac
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build("backbone", BACKBONES, name, **options)
+
+
+def outline_backbone(name: str, **options: Any) -> Backbone:
+    """The backbone called `name` on the device meta: its shapes, which take no memory."""
+    with torch.device("meta"), _NothingDrawn():
+        return build_backbone(name, **options)
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """Skips random weights: to draw them on meta torch loads its compiler, which takes seconds."""
+
+    _SKIPPED = (
+        Tensor.normal_,
+        Tensor.uniform_,
+        nn.init.normal_,
+        nn.init.uniform_,
+        nn.init.kaiming_uniform_,
+    )
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in self._SKIPPED:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def backbone_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -354,7 +354,7 @@ def _load_graph(folder: Path, config: dict[str, Any]) -> GraphModel:
 
 def _load_weights(folder: Path, config: dict[str, Any]) -> TorchModel:
     try:
-        import torch
+        import torch  # noqa: F401
     except ImportError:
         raise ValueError(
             f"{folder} is a model for torch, which is not installed: pip install torch, or bring "
@@ -363,7 +363,7 @@ def _load_weights(folder: Path, config: dict[str, Any]) -> TorchModel:
     from safetensors import safe_open
     from safetensors.torch import load_file
 
-    from sphereface2.backbones import backbone_options, build_backbone
+    from sphereface2.backbones import backbone_options, outline_backbone
 
     with _faults_of(folder / CONFIG):
         name = config["backbone"]["name"]
@@ -379,8 +379,7 @@ def _load_weights(folder: Path, config: dict[str, Any]) -> TorchModel:
         if wrong:
             raise ValueError(f"{weights} does not fit the backbone {name} of {CONFIG}: {wrong[0]}")
         state = load_file(weights)
-    with torch.device("meta"):
-        backbone = build_backbone(name, **options)
+    backbone = outline_backbone(name, **options)
     backbone.to_empty(device="cpu")
     backbone.load_state_dict(state)
     backbone.eval()
@@ -540,12 +539,9 @@ def _check_replaceable(folder: Path) -> None:
 
 
 def _shapes(name: str, options: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    import torch
+    from sphereface2.backbones import outline_backbone
 
-    from sphereface2.backbones import build_backbone
-
-    with torch.device("meta"):
-        backbone = build_backbone(name, **options)
+    backbone = outline_backbone(name, **options)
     return {key: tuple(value.shape) for key, value in backbone.state_dict().items()}
 
 

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sphereface2.backbones import BACKBONES, Backbone, backbone_options, build_backbone
+from sphereface2.backbones import BACKBONES, Backbone, backbone_options, outline_backbone
 from sphereface2.backbones.backbone import halved
 from sphereface2.backbones.iresnet import IResNet
 from sphereface2.backbones.mobilefacenet import MobileFaceNet
@@ -94,8 +94,7 @@ def import_weights(
         theirs = fit.names[key]
         found = None if theirs is None else tensors.get(fit.prefix + theirs)
         state[key] = neutral(key, like, eps=eps) if found is None else found
-    with torch.device("meta"):
-        network = build_backbone(fit.name, **resolved)
+    network = outline_backbone(fit.name, **resolved)
     network.to_empty(device="cpu")
     network.load_state_dict(state)
     network.eval()
@@ -261,8 +260,7 @@ def _fits(
 @cache
 def _names(layout: Layout, name: str, batch_norm: bool) -> dict[str, str | None]:
     options = {"batch_norm": True} if batch_norm else {}
-    with torch.device("meta"):
-        smallest = build_backbone(name, width=1, input_size=16, embedding_dim=1, **options)
+    smallest = outline_backbone(name, width=1, input_size=16, embedding_dim=1, **options)
     return layout.names(name, list(smallest.state_dict()))
 
 
@@ -306,8 +304,7 @@ def _expected(
     """The tensors of our backbone without their values, and its options."""
     options = {**fit.options, **_sizes(fit, tensors), **given}
     resolved = backbone_options(fit.name, options)
-    with torch.device("meta"):
-        network = build_backbone(fit.name, **resolved)
+    network = outline_backbone(fit.name, **resolved)
     side = _sizes(fit, tensors).get("input_size", 0) // 16
     if side and "input_size" in given and halved(network.input_size, 4) != side:
         raise ValueError(
@@ -319,8 +316,7 @@ def _expected(
 
 def _misshapen(fit: _Fit, tensors: Tensors) -> int:
     """How many shapes differ where the names are the same, as those of mobilefacenet and mbf."""
-    with torch.device("meta"):
-        network = build_backbone(fit.name, **{**fit.options, **_sizes(fit, tensors)})
+    network = outline_backbone(fit.name, **{**fit.options, **_sizes(fit, tensors)})
     pairs = ((value, fit.names[key]) for key, value in network.state_dict().items())
     return sum(
         tensors[fit.prefix + theirs].shape != value.shape

@@ -34,8 +34,11 @@ _WORDS = {
     404: "there is nothing at this address; /v1/openapi.json lists what there is",
     405: "this address does not take this method; /v1/openapi.json lists what there is",
 }
+# One shape for all, given once and then by name: every "model" is analysed for every route.
+_NAMED = {"application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorAnswer.__name__}"}}}
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer, "description": what}
+    status: {"description": what}
+    | ({"content": _NAMED} if status != 400 else {"model": ErrorAnswer})
     for status, what in {
         400: "the form cannot be read",
         401: "no API key, or a wrong one",
@@ -83,8 +86,9 @@ def build_app(
         redirect_slashes=False,
         responses=_ERRORS,
     )
-    app.include_router(about_photos(service))
-    app.include_router(about_people(service))
+    # Into its own router: one that is included is analysed again, by the first request.
+    about_photos(app.router, service)
+    about_people(app.router, service)
     # Not mounted at "/": that would take the addresses of the API with a wrong method for files.
     app.router.default = _Page(directory=PAGE, html=True)
     app.add_exception_handler(ApiError, _refused)

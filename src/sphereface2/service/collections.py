@@ -57,12 +57,14 @@ class Collections:
         with refusing(422, "invalid"):
             check_collection(name)
         url = self.url
-        with self._lock:
-            self._forget(name)
         try:
             drop_collection(url, name)
         except FileNotFoundError:
             return False
+        finally:
+            # After it is gone, for requests may open it until then.
+            with self._lock:
+                self._forget(name)
         if name == DEFAULT:
             self._gallery(name, create=True)
         return True

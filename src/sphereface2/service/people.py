@@ -72,9 +72,8 @@ async def idempotency_key(
 Key = Annotated[str | None, Depends(idempotency_key)]
 
 
-def about_people(service: Service) -> APIRouter:
-    """The routes of a service that keeps people."""
-    routes = APIRouter()
+def about_people(routes: APIRouter, service: Service) -> None:
+    """Add the routes of a service that keeps people."""
     read = [Depends(service.access.may(write=False))]
     write = [Depends(service.access.may(write=True))]
 
@@ -357,8 +356,6 @@ def about_people(service: Service) -> APIRouter:
             return DroppedAnswer(collection=gallery.name, dropped=True)
 
         return await use(collection, work)
-
-    return routes
 
 
 def _size(_: RequestRecognizer, gallery: Gallery) -> CollectionAnswer:

@@ -37,9 +37,8 @@ from sphereface2.service.shapes import (
 WithCrops = Annotated[bool, Query(description="with the aligned faces as PNG in base64")]
 
 
-def about_photos(service: Service) -> APIRouter:
-    """The routes of a service that need no gallery."""
-    routes = APIRouter()
+def about_photos(routes: APIRouter, service: Service) -> None:
+    """Add the routes of a service that need no gallery."""
     read = [Depends(service.access.may(write=False))]
 
     @routes.get("/v1/health")
@@ -173,8 +172,6 @@ def about_photos(service: Service) -> APIRouter:
         answer = await service.run(work, asked)
         service.metrics.decided("verify", answer.accepted)
         return answer
-
-    return routes
 
 
 def _chosen(found: Sequence[FoundFace], shape: tuple[int, ...], choose: str) -> int | None:
