@@ -4,8 +4,11 @@ A process of the command line spends three seconds on imports before it does any
 `quick_processes`, what `subprocess` starts as `python -m MODULE` or `python -c CODE` is a fork of a
 process that waits with torch and the package loaded: a child of the caller as before, with its own
 id, streams, environment, session and exit code. Ctrl-C is not ignored there and a terminal is its
-own, so that no `preexec_fn` is called. Other programs are started as ever; so is everything where
-coverage is measured, and where processes cannot be handed over (Linux can).
+own, so that no `preexec_fn` is called. A module ends once all is done that Python does for a
+program: taking apart what is loaded would take longer than most of them run. `python -c` and the
+ranks of a training end as ever, since how the threads of torch end is a matter of its own there.
+Other programs are started as ever; so is everything where coverage is measured, and where processes
+cannot be handed over (Linux can).
 """
 
 import array
@@ -28,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 MODULES = (
     "torch.distributed.run",
@@ -197,6 +200,27 @@ def run_program(program: Sequence[str]) -> None:
         runpy.run_module(what, run_name="__main__", alter_sys=True)
 
 
+def _run_and_end(program: Sequence[str]) -> NoReturn:
+    """Be a program that ends by itself or by `sys.exit`; an exception ends this one as ever."""
+    code: Any = 0
+    try:
+        run_program(program)
+    except SystemExit as end:
+        code = end.code or 0
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+    # What Python does before it takes itself apart, in its order.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        code = 120
+    os._exit(code & 0xFF)
+
+
 def leave_one_waiting() -> list[str]:
     """Fork a process that waits, before this one has threads: what this one starts is quick.
 
@@ -228,7 +252,10 @@ def main(number: str) -> None:
     program = request["words"]
     if program[1] == LAUNCHER:
         program = leave_one_waiting() or program
-    run_program(program)
+    if program[0] == "-c" or "RANK" in os.environ:
+        run_program(program)
+    else:
+        _run_and_end(program)
 
 
 if __name__ == "__main__":
