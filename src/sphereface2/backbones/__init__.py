@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.backbones.iresnet import IResNet18, IResNet34, IResNet50, IResNet100
@@ -14,7 +16,13 @@ from sphereface2.backbones.mobilefacenet import MBF, MBFLarge, MobileFaceNet
 from sphereface2.backbones.sfnet import SFNet4, SFNet10, SFNet20, SFNet36, SFNet64
 from sphereface2.registry import build, look_up, resolve_options
 
-__all__ = ["BACKBONES", "Backbone", "backbone_options", "build_backbone"]
+__all__ = [
+    "BACKBONES",
+    "Backbone",
+    "backbone_options",
+    "backbone_without_values",
+    "build_backbone",
+]
 
 BACKBONES: dict[str, type[Backbone]] = {
     "sfnet4": SFNet4,
@@ -43,6 +51,25 @@ def build_backbone(name: str, *, seed: int | None = None, **options: Any) -> Bac
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build("backbone", BACKBONES, name, **options)
+
+
+def backbone_without_values(name: str, **options: Any) -> Backbone:
+    """The backbone called `name` on torch's device meta: tensors of its shapes, without memory."""
+    with _NoInitialValues(), torch.device("meta"):
+        return build("backbone", BACKBONES, name, **options)
+
+
+class _NoInitialValues(TorchFunctionMode):
+    """Draws no values: on the device meta there are none, and yet it takes half of the time."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        draws = func in (Tensor.normal_, Tensor.uniform_)
+        if draws or getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def backbone_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

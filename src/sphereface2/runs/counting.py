@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from sphereface2.backbones import build_backbone
+from sphereface2.backbones import backbone_without_values
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.config.schema import RunConfig
 from sphereface2.heads import Head, build_head, native
@@ -71,8 +71,7 @@ class Memory:
 
 def backbone_cost(name: str, options: Mapping[str, Any]) -> BackboneCost:
     """Counted on shapes alone, so that no network is too large for the machine at hand."""
-    with torch.device("meta"):
-        backbone = build_backbone(name, **options)
+    backbone = backbone_without_values(name, **options)
     two, three = _kept_bytes(backbone, 2), _kept_bytes(backbone, 3)
     each = three - two
     return BackboneCost(
