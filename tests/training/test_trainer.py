@@ -116,8 +116,8 @@ def test_the_recorded_loss_is_the_mean_since_the_last_record(run_folder: Path) -
 @pytest.mark.parametrize("name", sorted(HEADS))
 def test_every_head_learns(run_folder: Path, name: str) -> None:
     # Checkpoints take longer than the steps.
-    rarely = {"checkpoint_every": 12, "evaluate_every": 12}
-    config = make_config(epochs=12, clip_norm=1.0, optimizer={"learning_rate": 0.05}, **rarely)
+    rarely = {"checkpoint_every": 8, "evaluate_every": 8}
+    config = make_config(epochs=8, clip_norm=1.0, optimizer={"learning_rate": 0.05}, **rarely)
     # These people lie farther apart than the usual margin of a triplet from the first step on.
     options = {"margin": 1.5} if name == "triplet" else {}
     make_trainer(run_folder, config, head=name, options=options).run()
