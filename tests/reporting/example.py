@@ -6,8 +6,13 @@ from typing import Any
 import numpy as np
 
 from sphereface2.evaluation.pair_scores import PairScores
-from sphereface2.evaluation.results import RAW_PIXELS, UNTRAINED, EvaluationResult
-from sphereface2.evaluation.verification import VerificationResult, measure_all
+from sphereface2.evaluation.results import (
+    RAW_PIXELS,
+    UNTRAINED,
+    EvaluationResult,
+    VerificationResult,
+)
+from sphereface2.evaluation.verification import measure_all
 
 
 def scored_set(name: str, *, seed: int, gap: float, count: int = 200) -> PairScores:
