@@ -81,6 +81,12 @@ def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are not drawn, not even in `DRAWING`."""
+    monkeypatch.setattr(Figure, "savefig", _save_blank)
+
+
+@pytest.fixture
 def quick_processes() -> Iterator[None]:
     """The Python processes that the test starts have everything loaded."""
     with loaded.quick_processes():

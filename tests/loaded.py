@@ -4,9 +4,10 @@ A process of the command line spends three seconds on imports before it does any
 `quick_processes`, what `subprocess` starts as `python -m MODULE` or `python -c CODE` is a fork of a
 process that waits with torch and the package loaded: a child of the caller as before, with its own
 id, streams, environment, session and exit code. Ctrl-C is not ignored there and a terminal is its
-own, so that no `preexec_fn` is called; in the end what was loaded is not taken apart. Other
-programs are started as ever; so is everything where coverage is measured, and where processes
-cannot be handed over (Linux can).
+own, so that no `preexec_fn` is called. In the end what was loaded is not taken apart, except by
+ranks: how the threads of torch end is a matter of its own there. Other programs are started as
+ever; so is everything where coverage is measured, and where processes cannot be handed over (Linux
+can).
 """
 
 import array
@@ -263,7 +264,10 @@ def main(number: str) -> None:
     program = request["words"]
     if program[1] == LAUNCHER:
         program = leave_one_waiting() or program
-    run_and_end(program)
+    if "RANK" in os.environ:
+        run_program(program)
+    else:
+        run_and_end(program)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,6 @@
 """Sharded over 1, 2 and 3 real processes, every head gives one and the same answer."""
 
 import itertools
-import os
-import subprocess
-import sys
 import warnings
 from functools import cache
 from pathlib import Path
@@ -14,8 +11,8 @@ from torch import Tensor
 
 from sphereface2.heads import build_head
 from sphereface2.heads.sharding import class_range, class_shards
-from tests.distributed.sharding_worker import CASES, VARIANTS, results
-from tests.loaded import quick_processes
+from tests.distributed.ranks import run_ranks
+from tests.distributed.sharding_worker import CASES, VARIANTS, WORLDS, results
 
 TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
 
@@ -23,17 +20,7 @@ TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shards")
-    for world in (2, 3):
-        words = [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *(f"--nproc-per-node={world}", "-m", "tests.distributed.sharding_worker"),
-            str(folder),
-        ]
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        root = Path(__file__).parent.parent.parent
-        with quick_processes():
-            done = subprocess.run(words, env=env, cwd=root, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
+    run_ranks("tests.distributed.sharding_worker", folder, ranks=3, meetings=len(WORLDS))
     return folder
 
 
@@ -58,15 +45,14 @@ def whole(folder: Path, world: int, dtype: str, key: str) -> dict[str, Tensor]:
     return joined
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize(("world", "dtype"), CASES)
 def test_loss_and_gradients_do_not_depend_on_the_ranks(
     folder: Path, world: int, dtype: str
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        alone = results(0, 1, getattr(torch, dtype))
-    assert len(alone) == len(CASES) * len(VARIANTS)
+        alone = results(0, 1, getattr(torch, dtype), CASES[world, dtype])
+    assert len(alone) == len(CASES[world, dtype]) * len(VARIANTS)
     for key, expected in alone.items():
         found = whole(folder, world, dtype, key)
         for name, value in expected.items():

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -30,23 +29,22 @@ from sphereface2.training.distributed import (
     _patience,
     saved_shapes,
 )
-from tests.distributed.training_worker import CASES, PHASES, STOP_AT, WORLDS
-from tests.loaded import quick_processes
+from tests.distributed.ranks import ENVIRONMENT, TIME_LIMIT, run_ranks
+from tests.distributed.training_worker import CASES, PHASES, STEPS, STOP_AT, WORLDS
 from tests.runs.test_runs import NO_SETS, SMALL
 
-ROOT = Path(__file__).parent.parent.parent
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-TIME_LIMIT = 240  # seconds until a process that hangs is a failure
+SEVERAL = [(name, world) for name, case in CASES.items() for world in case.worlds if world > 1]
 RESUMED = [(name, *ranks) for name, case in CASES.items() for ranks in case.resumed]
 
+LONG = 32  # steps
 LONGER = [
     *SMALL,
-    "training.steps=48",
+    f"training.steps={LONG}",
     "training.epochs=null",
     "training.batch_size=12",
     "training.log_every=1",
     "training.checkpoint_every=50",
-    "training.checkpoint_every_steps=9",
+    "training.checkpoint_every_steps=5",
     "schedule.warmup=0",
     *NO_SETS,
 ]
@@ -75,47 +73,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _train_all(folder: Path) -> None:
-    ports = _free_ports(len(PHASES))
-    with quick_processes():
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.distributed.training_worker", str(folder), *ports],
-                env={
-                    **ENVIRONMENT,
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                    "MASTER_ADDR": "127.0.0.1",
-                },
-                cwd=ROOT,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(max(WORLDS))
-        ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=TIME_LIMIT)
-            assert process.returncode == 0, errors[-3000:]
-    finally:
-        for process in processes:
-            process.kill()
-
-
-def _free_ports(count: int) -> list[str]:
-    """Ports that nobody uses now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [str(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    run_ranks("tests.distributed.training_worker", folder, ranks=max(WORLDS), meetings=len(PHASES))
 
 
 def final_tensors(run: Path) -> dict[str, Tensor]:
     """All tensors of the last checkpoint of a run, by one rank."""
     last = run / "checkpoints" / "last"
-    assert load_checkpoint(last).step == 10
+    assert load_checkpoint(last).step == STEPS
     whole = ("num_batches_tracked", "memory_y", "memory_end", "added")
     tensors = {
         name: torch.zeros(shape, dtype=torch.int64 if name.endswith(whole) else torch.float32)
@@ -134,12 +98,13 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], limit: f
         assert error <= limit * scale, f"{name} is off by {error / scale:.1e}"
 
 
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.noisy])
+@pytest.mark.parametrize(
+    ("name", "world"), [(name, world) for name, world in SEVERAL if not CASES[name].noisy]
+)
 def test_ranks_do_not_change_the_training(folder: Path, name: str, world: int) -> None:
     one, several = (folder / "straight" / f"{name} {number}" for number in (1, world))
     expected, found = (json.loads((run / "losses.json").read_text()) for run in (one, several))
-    assert len(expected) == 10
+    assert len(expected) == STEPS
     assert expected[-1] != expected[0]
     assert found == pytest.approx(expected, rel=1e-5)
     assert_close(final_tensors(several), final_tensors(one), 1e-4)
@@ -240,7 +205,7 @@ def kill_one(ranks: int, run: Path, *, after: int) -> tuple[int, str]:
         _, errors = process.communicate(timeout=TIME_LIMIT)
     finally:
         process.kill()
-    assert len(_lines(run)) < 48, "the run was over before it could be killed"
+    assert len(_lines(run)) < LONG, "the run was over before it could be killed"
     return process.returncode, errors
 
 
@@ -265,7 +230,7 @@ def _last_child(parent: int) -> int:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_run_ends_and_goes_on_to_the_same_bits(tmp_path: Path, ranks: int) -> None:
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    code, errors = kill_one(ranks, killed, after=12)
+    code, errors = kill_one(ranks, killed, after=7)
     assert code != 0
     if ranks > 1:
         assert errors.count("sphereface2: rank 0 lost another rank, which has ended") == 1
@@ -307,7 +272,14 @@ print("kept" if has_thread() else "destroyed")
 @pytest.mark.usefixtures("quick_processes")
 def test_a_group_that_was_left_is_kept_until_the_end() -> None:
     words = [sys.executable, "-c", LEAVES]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(  # as a rank, which ends as Python ends: its threads are there until then
+        words,
+        env={**ENVIRONMENT, "RANK": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert (done.returncode, done.stdout) == (0, "kept\n"), done.stderr
 
 

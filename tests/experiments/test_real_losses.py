@@ -91,6 +91,7 @@ def test_losses_are_tuned_on_one_half_and_tested_on_the_other(faces: Path, tmp_p
     assert [100 * accuracy.baseline, 100 * accuracy.value] == pytest.approx(means, abs=1e-3)
     assert accuracy.interval.low <= accuracy.difference <= accuracy.interval.high
 
+    work = Reproduction(tmp_path / "out", scale="real", data=faces, seeds=(0,))
     noise = work.reproduce("real-noise").table
     assert noise is not None
     by_rate = [(row.method, row.settings.get("label_noise.rate")) for row in noise.rows]

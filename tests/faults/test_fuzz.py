@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from faults.fuzzing.child import CORPUS, kept_inputs
 from faults.fuzzing.mutation import mutated
 from faults.fuzzing.table import TABLE
@@ -36,8 +38,9 @@ def fed(names: Sequence[str], inputs: int, work: Path) -> dict[str, dict[str, An
     }
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_parsers_refuse_mutated_files_in_a_sentence(tmp_path: Path) -> None:
-    # One process for all: what they import takes longer than what they are fed.
+    # One process for all, with everything loaded: that takes longer than what they are fed.
     for name, state in fed(list(TABLE), 20, tmp_path).items():
         assert state["inputs"] >= 20
         crashes = {

@@ -1,12 +1,13 @@
 """Some of the kills of `python -m faults.kills`, of fast tasks; and losses that it must notice.
 
-In a process of its own: the program forks, and this one may have threads by now. In one for all of
-it: what a training imports takes longer than the kills.
+In a process of its own: the program forks, and this one may have threads by now.
 """
 
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from faults.outcomes import Outcomes
 from faults.tasks import write_noise
@@ -36,6 +37,7 @@ assert met and lost == ["left behind: noise.idx"], lost
 """
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_what_is_killed_resumes_to_the_same_bits_and_what_is_lost_is_noticed(
     tmp_path: Path,
 ) -> None:

@@ -28,6 +28,7 @@ from sphereface2.evaluation.embedding_files import read_embeddings
 from sphereface2.experiments.sweep.plan import settings_of_grid
 from sphereface2.safe_pickle import NotPlainError, load_plain
 
+IN_MEMORY = os.environ.get("PYTEST_DEBUG_TEMPROOT")  # as the other tests, where there is room
 EXAMPLES = int(os.environ.get("EXAMPLES", "0"))
 drawn = settings(
     max_examples=EXAMPLES or 60, derandomize=not EXAMPLES, deadline=None, database=None
@@ -113,7 +114,7 @@ def _write(path: Path, people: list[list[bytes]], *, resume: bool = False) -> in
 def test_records_come_back_and_resume_from_any_byte(
     people: list[list[bytes]], data: st.DataObject
 ) -> None:
-    with TemporaryDirectory() as name:
+    with TemporaryDirectory(dir=IN_MEMORY) as name:
         path = Path(name) / "a.rec"
         _write(path, people)
         bodies = list(itertools.chain.from_iterable(people))
@@ -156,7 +157,7 @@ _nodes = st.recursive(
 @given(st.dictionaries(st.sampled_from(_KEYS), _nodes, max_size=6))
 @drawn
 def test_a_config_is_read_or_refused_and_what_is_read_comes_back(nodes: dict[str, Any]) -> None:
-    with TemporaryDirectory() as name:
+    with TemporaryDirectory(dir=IN_MEMORY) as name:
         path = Path(name) / "a.yaml"
         path.write_text(yaml.safe_dump({"base": "quickstart", **nodes}, allow_unicode=True))
         try:
@@ -192,7 +193,7 @@ _tables = st.sampled_from(["<f2", "<f4", ">f8", "i4", "?", "S3", "U2", "c8", "<M
 @given(_tables, st.booleans())
 @drawn
 def test_a_table_is_what_was_saved_or_is_refused(table: Any, by_columns: bool) -> None:
-    with TemporaryDirectory() as name:
+    with TemporaryDirectory(dir=IN_MEMORY) as name:
         path = Path(name) / "a.npy"
         np.save(path, np.asfortranarray(table) if by_columns else table)
         try:

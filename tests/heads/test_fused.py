@@ -142,9 +142,13 @@ class TestSampling:
         drawn = ~torch.isin(sample.index, labels)
         assert set(sample.class_weight[drawn & ~sample.repeats].tolist()) == {20.0}
 
-    @pytest.mark.parametrize("name", ["sphereface2-c", "sphereface2-a", "sphereface2-m"])
-    def test_loss_and_gradients_are_right_on_average(self, name: str) -> None:
-        classes, rounds = 40, 3000
+    # Of all of them the same classes are drawn, with the same weights.
+    @pytest.mark.parametrize(
+        ("name", "rounds"),
+        [("sphereface2-c", 1500), ("sphereface2-a", 400), ("sphereface2-m", 400)],
+    )
+    def test_loss_and_gradients_are_right_on_average(self, name: str, rounds: int) -> None:
+        classes = 40
         head = make(name, classes=classes)
         x, y = batch(classes=classes)
         x.requires_grad_()

@@ -37,17 +37,15 @@ def example_evaluation(
     title: str = "quickstart",
     versions: dict[str, str] | None = None,
 ) -> EvaluationResult:
-    rows = _measured(model, sets)
+    labels = ((model, 0.9), (RAW_PIXELS, 0.1), (UNTRAINED, 0.15))
+    rows = tuple(row for label, gap in labels for row in _measured(label, gap, sets))
     return EvaluationResult(title=title, rows=rows, versions=versions or {"python": "3.11"})
 
 
 @cache
-def _measured(model: str, sets: tuple[str, ...]) -> tuple[VerificationResult, ...]:
-    rows = []
-    for label, gap in ((model, 0.9), (RAW_PIXELS, 0.1), (UNTRAINED, 0.15)):
-        scored = [scored_set(name, seed=i, gap=gap - 0.1 * i) for i, name in enumerate(sets)]
-        rows += measure_all(scored, model=label, replicates=60)
-    return tuple(rows)
+def _measured(label: str, gap: float, sets: tuple[str, ...]) -> tuple[VerificationResult, ...]:
+    scored = [scored_set(name, seed=i, gap=gap - 0.1 * i) for i, name in enumerate(sets)]
+    return tuple(measure_all(scored, model=label, replicates=60))
 
 
 def example_history() -> list[dict[str, Any]]:

@@ -176,6 +176,7 @@ def test_hostile_names_stay_text() -> None:
     assert page.text.count(HOSTILE) >= 12
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_a_run_that_was_changed_says_so_beside_its_config(whole_report: str) -> None:
     notice = {"kind": "notice", "topic": "changed", "step": 40, "text": "changed: seed <1> -> 2"}
     page = report(history=[*example_history(), notice, notice])
@@ -184,6 +185,7 @@ def test_a_run_that_was_changed_says_so_beside_its_config(whole_report: str) -> 
     assert "starts the same run again" in whole_report
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_what_is_missing_is_said() -> None:
     text = report(history=[], pictures=ReportPictures())
     assert "No training history was given." in text
@@ -192,6 +194,7 @@ def test_what_is_missing_is_said() -> None:
     assert [i for i in Page(text).ids if i in SECTIONS] == list(SECTIONS)
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_one_set_under_any_name_is_enough() -> None:
     text = report(
         evaluation=example_evaluation(sets=("my pairs",)), history=[], pictures=ReportPictures()
@@ -200,6 +203,7 @@ def test_one_set_under_any_name_is_enough() -> None:
     assert Page(text).tags.count("svg") == 3
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_the_paper_stands_beside_its_own_sets_only(whole_report: str) -> None:
     assert "Beside the paper" not in report(published=LOSSES)
     text = report(
@@ -226,6 +230,7 @@ def test_results_without_intervals_are_shown_without_bands() -> None:
     assert "–" not in Page(text).text.split("Definitions")[0]
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_pairs_are_judged_at_the_threshold_of_their_set() -> None:
     threshold = example_evaluation().rows[0].threshold
     cases = (
@@ -266,6 +271,7 @@ def test_pictures_survive_as_png_in_rgb_order() -> None:
         png_data_uri(image / 255)  # type: ignore[arg-type]  # wrong on purpose
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_writing_is_all_or_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run" / "report.html"
     page = verification_page(

@@ -90,7 +90,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.usefixtures("drawn_figures")
+# With drawn figures in tests/cli/test_cli.py.
 def test_a_run_leaves_everything_that_is_needed_to_judge_and_repeat_it(
     finished: Path, tmp_path: Path
 ) -> None:
@@ -122,9 +122,10 @@ def test_a_run_leaves_everything_that_is_needed_to_judge_and_repeat_it(
 def test_a_report_does_without_training_data_that_have_moved(tmp_path: Path) -> None:
     for person in "abcd":
         write_crops(tmp_path / "crops" / person, 4)
+    write_set(tmp_path / "own.bin", tmp_path / "crops")
     data = [f"data={{name: folder, path: {tmp_path / 'crops'}}}", "training.batch_size=4"]
-    config = load_config("quickstart", [*SMALL[3:], *SETS, *data, "evaluation.flip=false"])
-    runs.train(config, tmp_path / "run")
+    sets = [f"evaluation.sets=[{tmp_path / 'own.bin'}]", "evaluation.flip=false"]
+    runs.train(load_config("quickstart", [*SMALL[3:], *sets, *data]), tmp_path / "run")
     assert load_model(tmp_path / "run" / "model").flip is False
     assert "No contact sheet" not in evaluate(tmp_path / "run").report.read_text()
     (tmp_path / "crops").rename(tmp_path / "moved")
@@ -158,12 +159,7 @@ def test_a_set_may_be_named_by_its_file_alone(tmp_path: Path) -> None:
     """As after --on; the run keeps what it means."""
     for person in "abcd":
         write_crops(tmp_path / "others" / person, 4)
-    images = [path.read_bytes() for path in sorted(tmp_path.glob("others/*/*.png"))]
-    own = [(left, left + 1) for left in range(0, 16, 4)] * 3
-    strangers = [(left, (left + 4) % 16) for left in range(12)]
-    pairs = [*own, *strangers]
-    encoded = [images[number] for pair in pairs for number in pair]
-    write_bin(tmp_path / "own.bin", encoded, [True] * 12 + [False] * 12)
+    write_set(tmp_path / "own.bin", tmp_path / "others")
     sets = f"evaluation.sets=[{tmp_path / 'own.bin'}, {tmp_path / 'others'}]"
     config = runs.resolve(small(sets))
     kinds = [(choice.name, choice.options["path"]) for choice in config.evaluation.sets]
@@ -228,11 +224,28 @@ def copied(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "copied"))
 
 
-def stopped_run(folder: Path, *overrides: str) -> Path:
-    """A run that was stopped after four of its six steps."""
+@pytest.fixture(scope="module")
+def half_done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without sets that was stopped after four of its six steps."""
+    folder = tmp_path_factory.mktemp("runs") / "stopped"
     with pytest.MonkeyPatch.context() as patch:
         stop_at(4, patch)
-        assert runs.train(small(*NO_SETS, *overrides), folder).interrupted
+        assert runs.train(small(*NO_SETS), folder).interrupted
+    return folder
+
+
+@pytest.fixture
+def stopped(half_done: Path, tmp_path: Path) -> Path:
+    """A stopped run that a test may change."""
+    return Path(shutil.copytree(half_done, tmp_path / "a run"))
+
+
+@pytest.fixture(scope="module")
+def without_sets(half_done: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run that names no set to evaluate on."""
+    folder = tmp_path_factory.mktemp("runs") / "without"
+    shutil.copytree(half_done, folder)
+    assert not runs.resume(folder).interrupted
     return folder
 
 
@@ -324,10 +337,12 @@ class TestFinished:
         said = CliRunner().invoke(app, ["resume", str(copied)])
         assert f"no checkpoint in {copied / 'checkpoints'}: the run starts again\n" in said.output
 
-    def test_without_sets_the_next_command_names_one(self, tmp_path: Path) -> None:
+    def test_without_sets_the_next_command_names_one(
+        self, without_sets: Path, tmp_path: Path
+    ) -> None:
         # Brackets are not markup, and a name with a blank is quoted as a shell wants it.
         folder = tmp_path / "[red] run"
-        runs.train(small(*NO_SETS), folder)
+        shutil.copytree(without_sets, folder)
         said = CliRunner().invoke(app, ["resume", str(folder)])
         assert f"next: sphereface2 evaluate '{folder}' --on SET\n" in said.output
 
@@ -347,12 +362,9 @@ class TestChanges:
         ],
     )
     def test_what_may_not_change_is_named_with_both_values(
-        self, change: str, tmp_path_factory: pytest.TempPathFactory
+        self, change: str, half_done: Path
     ) -> None:
-        folder = tmp_path_factory.getbasetemp() / "changes"
-        if not folder.exists():
-            stopped_run(folder)
-        before = state(folder)
+        folder, before = half_done, state(half_done)
         key, _, value = change.partition("=")
         with pytest.raises(
             ValueError, match=f"^{key} was .* and cannot become {value}: .*"
@@ -362,17 +374,16 @@ class TestChanges:
         assert state(folder) == before
 
     def test_a_name_stands_before_its_options_and_the_command_has_all_words(
-        self, tmp_path: Path
+        self, stopped: Path
     ) -> None:
-        folder = stopped_run(tmp_path / "a run")
         words = ["schedule.warmup=0", "head.name=cosface", "label_noise={rate: 0.1}"]
         with pytest.raises(ValueError, match=r"^head\.name was sphereface2-c .* cosface:") as said:
-            runs.resume(folder, overrides=words)
+            runs.resume(stopped, overrides=words)
         command = str(said.value).partition("another run: ")[2]
-        assert shlex.split(command)[1:] == ["train", str(folder), *words, "--output", "NEW"]
+        assert shlex.split(command)[1:] == ["train", str(stopped), *words, "--output", "NEW"]
 
-    def test_an_edited_config_follows_the_same_rule(self, tmp_path: Path) -> None:
-        folder = stopped_run(tmp_path / "run")
+    def test_an_edited_config_follows_the_same_rule(self, stopped: Path) -> None:
+        folder = stopped
         config = folder / run_folder.CONFIG
         text = config.read_text()
         config.write_text(text.replace("margin: 0.4", "margin: 0.2"))
@@ -390,19 +401,17 @@ class TestChanges:
         assert notice["text"] == "changed: optimizer.learning_rate 0.1 -> 0.05"
 
     def test_a_change_is_kept_once_though_the_run_is_stopped_before_a_checkpoint(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, stopped: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        folder = stopped_run(tmp_path / "run")
-
         def die(*_: object) -> None:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
             patch.setattr(Trainer, "_train_step", die)
             with pytest.raises(KeyboardInterrupt):
-                runs.resume(folder, overrides=["training.epochs=3"])
-        runs.resume(folder)
-        assert [change["new"] for change in run_folder.read_changes(folder)] == [3]
+                runs.resume(stopped, overrides=["training.epochs=3"])
+        runs.resume(stopped)
+        assert [change["new"] for change in run_folder.read_changes(stopped)] == [3]
 
     def test_data_may_move_but_must_be_the_same(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -468,10 +477,10 @@ class TestChanges:
         assert (change["step"], change["old"], change["new"]) == (3, 0.03, 0.015)
 
     def test_a_run_folder_may_be_called_like_a_recipe(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, half_done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        stopped_run(Path("quickstart"))
+        shutil.copytree(half_done, "quickstart")
         assert runs.resume(Path("quickstart")).steps == 6
 
 
@@ -567,7 +576,7 @@ class TestSignals:
 
 @pytest.mark.usefixtures("quick_processes")
 class TestLock:
-    LONG = ("training.epochs=30", "training.checkpoint_every_steps=1")
+    LONG = ("training.epochs=12", "training.checkpoint_every_steps=2")
 
     def test_a_folder_in_which_another_process_trains_is_left_alone(self, tmp_path: Path) -> None:
         folder = tmp_path / "run"
@@ -599,7 +608,7 @@ class TestLock:
         assert not runs.resume(folder).interrupted
         assert not (folder / run_folder.LOCK).exists()
         straight = tmp_path / "straight"
-        runs.train(small("training.epochs=30", *NO_SETS), straight)
+        runs.train(small("training.epochs=12", *NO_SETS), straight)
         assert same_model(folder, straight)
 
     def test_of_two_trainings_in_one_new_folder_one_is_done(self, tmp_path: Path) -> None:
@@ -660,8 +669,10 @@ class TestFolders:
             runs.train(small(*NO_SETS), foreign, overwrite=True)
         assert (foreign / "model" / "weights.bin").read_text() == "mine"
 
-    def test_overwrite_removes_only_what_a_run_writes(self, tmp_path: Path) -> None:
-        runs.train(small(*NO_SETS), tmp_path)
+    def test_overwrite_removes_only_what_a_run_writes(
+        self, without_sets: Path, tmp_path: Path
+    ) -> None:
+        shutil.copytree(without_sets, tmp_path, dirs_exist_ok=True)
         (tmp_path / "notes.txt").write_text("mine")
         (tmp_path / run_folder.REPORT).write_text("old")
         runs.train(small("seed=1", *NO_SETS), tmp_path, overwrite=True)
@@ -684,10 +695,9 @@ class TestFolders:
             with pytest.raises(FileNotFoundError, match=f"{tmp_path} is not a run folder"):
                 command(tmp_path)
 
-    def test_evaluation_without_a_set_says_how_to_name_one(self, tmp_path: Path) -> None:
-        runs.train(small(*NO_SETS), tmp_path)
+    def test_evaluation_without_a_set_says_how_to_name_one(self, without_sets: Path) -> None:
         with pytest.raises(ValueError, match="names no verification set"):
-            evaluate(tmp_path)
+            evaluate(without_sets)
 
 
 def test_a_loss_that_turns_nan_names_step_rate_and_checkpoint(tmp_path: Path) -> None:
@@ -837,6 +847,15 @@ def write_crops(folder: Path, count: int) -> None:
     for number in range(count):
         image = generator.integers(0, 256, (32, 32, 3), np.uint8)
         cv2.imwrite(str(folder / f"{number}.png"), image)
+
+
+def write_set(path: Path, people: Path) -> None:
+    """Twelve genuine and twelve impostor pairs of four people with four crops each."""
+    images = [image.read_bytes() for image in sorted(people.glob("*/*.png"))]
+    own = [(left, left + 1) for left in range(0, 16, 4)] * 3
+    strangers = [(left, (left + 4) % 16) for left in range(12)]
+    encoded = [images[number] for pair in [*own, *strangers] for number in pair]
+    write_bin(path, encoded, [True] * 12 + [False] * 12)
 
 
 class TestBadImages:

@@ -166,28 +166,38 @@ def test_the_average_is_what_is_evaluated_and_kept(run_folder: Path, kind: str) 
     torch.testing.assert_close(seen.networks[-1]["layers.1.running_mean"], mean.detach())
 
 
-@pytest.mark.parametrize("kind", sorted(AVERAGES))
-@pytest.mark.parametrize("sets", [True, False])
+@pytest.fixture(
+    scope="module", params=[(kind, sets) for kind in sorted(AVERAGES) for sets in (True, False)]
+)
+def straight(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Trainer, dict[str, Any]]:
+    """A run that was never stopped, and what makes a trainer of another one like it."""
+    kind, sets = request.param
+    more: dict[str, Any] = {} if sets else {"evaluate": None}
+    more["config"] = make_config(average=AVERAGES[kind], augmentation="strong")
+    trainer = make_trainer(tmp_path_factory.mktemp("straight"), **more)
+    trainer.run()
+    return trainer, more
+
+
 @pytest.mark.parametrize("step", [3, 7, 10, 15])
 def test_a_resumed_average_has_the_same_bits(
-    tmp_path: Path, kind: str, sets: bool, step: int
+    tmp_path: Path, straight: tuple[Trainer, dict[str, Any]], step: int
 ) -> None:
-    config = make_config(average=AVERAGES[kind], augmentation="strong")
-    more: dict[str, Any] = {} if sets else {"evaluate": None}
-    straight = make_trainer(tmp_path / "straight", config, **more)
-    straight.run()
+    unstopped, more = straight
     events = StopAt(step)
-    stopped = make_trainer(tmp_path / "resumed", config, events=events, **more)
+    stopped = make_trainer(tmp_path, events=events, **more)
     events.trainer = stopped
     assert stopped.run().interrupted
-    resumed = make_trainer(tmp_path / "resumed", config, **more)
+    resumed = make_trainer(tmp_path, **more)
     assert not resumed.run(resume=True).interrupted
-    expected, found = (tensors_of(each.last_path) for each in (straight, resumed))
+    expected, found = (tensors_of(each.last_path) for each in (unstopped, resumed))
     assert set(found) == set(expected)
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
-    evaluations = [lines(tmp_path / each, "evaluation") for each in ("straight", "resumed")]
-    assert evaluations[0] == evaluations[1]
+    runs = [each.last_path.parent.parent for each in (unstopped, resumed)]
+    assert lines(runs[0], "evaluation") == lines(runs[1], "evaluation")
 
 
 def test_a_stopped_run_has_statistics_that_fit_its_average(run_folder: Path) -> None:

@@ -71,7 +71,7 @@ def test_random_numbers_are_a_function_of_the_seed_and_restored() -> None:
     drawn = []
     for numbers in [(1, 2), (1, 2), (2, 1), (1, 3)]:
         with own_random_numbers(CPU):
-            seed_random_numbers(*numbers)
+            seed_random_numbers(*numbers, device=torch.device("cpu"))
             drawn.append(torch.rand(4))
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(drawn[0], drawn[1])

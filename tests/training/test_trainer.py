@@ -17,7 +17,7 @@ from sphereface2.heads import HEADS, Head, build_head
 from sphereface2.training.checkpoint import load_checkpoint, load_tensors
 from sphereface2.training.distributed import Team
 from sphereface2.training.events import EvaluationRecord, Events, Notice, TrainingRecord
-from sphereface2.training.result import ModelStep
+from sphereface2.training.result import ModelStep, TrainingResult
 from sphereface2.training.stopping import DivergedError
 from sphereface2.training.trainer import Trainer
 from tests.training.conftest import Crowd, TinyNet, make_config
@@ -116,8 +116,8 @@ def test_the_recorded_loss_is_the_mean_since_the_last_record(run_folder: Path) -
 @pytest.mark.parametrize("name", sorted(HEADS))
 def test_every_head_learns(run_folder: Path, name: str) -> None:
     # Checkpoints take longer than the steps.
-    rarely = {"checkpoint_every": 12, "evaluate_every": 12}
-    config = make_config(epochs=12, clip_norm=1.0, optimizer={"learning_rate": 0.05}, **rarely)
+    rarely = {"checkpoint_every": 8, "evaluate_every": 8}
+    config = make_config(epochs=8, clip_norm=1.0, optimizer={"learning_rate": 0.05}, **rarely)
     # These people lie farther apart than the usual margin of a triplet from the first step on.
     options = {"margin": 1.5} if name == "triplet" else {}
     make_trainer(run_folder, config, head=name, options=options).run()
@@ -125,14 +125,21 @@ def test_every_head_learns(run_folder: Path, name: str) -> None:
     assert last < first / 4
 
 
-@pytest.mark.parametrize("name", ["sphereface2-c", "simple"])
+@pytest.fixture(scope="module", params=["sphereface2-c", "simple"])
+def unstopped(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Trainer, Path, TrainingResult]:
+    """The name of a head, and a run with it that was never stopped."""
+    folder = tmp_path_factory.mktemp("straight")
+    trainer = make_trainer(folder, head=request.param)
+    return request.param, trainer, folder, trainer.run()
+
+
 @pytest.mark.parametrize("step", [7, 10, 14])
 def test_a_stopped_and_resumed_run_ends_with_the_same_bits(
-    tmp_path: Path, name: str, step: int
+    tmp_path: Path, unstopped: tuple[str, Trainer, Path, TrainingResult], step: int
 ) -> None:
-    straight = make_trainer(tmp_path / "straight", head=name)
-    expected = straight.run()
-
+    name, straight, unstopped_folder, expected = unstopped
     stopped = stopped_trainer(tmp_path / "resumed", step, head=name).run()
     assert stopped.interrupted
     assert stopped.steps == step
@@ -148,7 +155,7 @@ def test_a_stopped_and_resumed_run_ends_with_the_same_bits(
         assert torch.equal(found[key], value), key
     for kind, entry in [("train", "loss"), ("train", "gradient_norm"), ("evaluation", "metrics")]:
         assert [(line["step"], line[entry]) for line in lines(tmp_path / "resumed", kind)] == [
-            (line["step"], line[entry]) for line in lines(tmp_path / "straight", kind)
+            (line["step"], line[entry]) for line in lines(unstopped_folder, kind)
         ]
 
 

@@ -118,7 +118,7 @@ class SlowCrowd(Crowd):
     """Images that come from far away."""
 
     def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
-        time.sleep(0.02)
+        time.sleep(0.015)
         return super().__getitem__(index)
 
 
@@ -130,7 +130,7 @@ def test_a_training_on_a_slow_source_says_so_once(run_folder: Path, workers: int
         def noticed(self, notice: Notice) -> None:
             heard.append(notice)
 
-    config = make_config(epochs=4, workers=workers, log_every=5)
+    config = make_config(workers=workers, log_every=4)
     trainer = Trainer(
         TinyNet(), build_head("cosface", 8, 5), SlowCrowd(), config,
         run_folder=run_folder, events=Ear(),

@@ -3,11 +3,11 @@
 A new backbone is one file and one line in `BACKBONES`; its keyword arguments are its options.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from sphereface2.backbones.backbone import Backbone
@@ -48,31 +48,20 @@ def build_backbone(name: str, *, seed: int | None = None, **options: Any) -> Bac
 
 
 def outline_backbone(name: str, **options: Any) -> Backbone:
-    """The backbone called `name` on the device meta: its shapes, which take no memory."""
-    with torch.device("meta"), _NothingDrawn():
-        return build_backbone(name, **options)
+    """The backbone called `name` on torch's device meta: tensors of its shapes, without memory."""
+    with _NoInitialValues(), torch.device("meta"):
+        return build("backbone", BACKBONES, name, **options)
 
 
-class _NothingDrawn(TorchFunctionMode):
-    """Skips random weights: to draw them on meta torch loads its compiler, which takes seconds."""
-
-    _SKIPPED = (
-        Tensor.normal_,
-        Tensor.uniform_,
-        nn.init.normal_,
-        nn.init.uniform_,
-        nn.init.kaiming_uniform_,
-    )
+class _NoInitialValues(TorchFunctionMode):
+    """Draws no values: there are none on meta, and yet torch loads its compiler for it (2 s)."""
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in self._SKIPPED:
+        draws = func in (Tensor.normal_, Tensor.uniform_)
+        if draws or getattr(func, "__module__", None) == "torch.nn.init":
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
 

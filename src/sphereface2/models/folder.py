@@ -173,13 +173,11 @@ def save_model(
     """
     from safetensors.torch import save
 
-    from sphereface2.backbones import backbone_options
+    from sphereface2.backbones import backbone_options, outline_backbone
 
     resolved = backbone_options(name, options)
     state = {key: value.detach().cpu().contiguous() for key, value in backbone.state_dict().items()}
-    wrong = differences(
-        {key: tuple(value.shape) for key, value in state.items()}, _shapes(name, resolved)
-    )
+    wrong = differences(_shapes(backbone), _shapes(outline_backbone(name, **resolved)))
     if wrong:
         raise ValueError(f"the network to save is not a {name} with these options: {wrong[0]}")
     _check_input_size(preprocessing, backbone)
@@ -354,7 +352,7 @@ def _load_graph(folder: Path, config: dict[str, Any]) -> GraphModel:
 
 def _load_weights(folder: Path, config: dict[str, Any]) -> TorchModel:
     try:
-        import torch  # noqa: F401
+        from sphereface2.backbones import backbone_options, outline_backbone
     except ImportError:
         raise ValueError(
             f"{folder} is a model for torch, which is not installed: pip install torch, or bring "
@@ -363,23 +361,20 @@ def _load_weights(folder: Path, config: dict[str, Any]) -> TorchModel:
     from safetensors import safe_open
     from safetensors.torch import load_file
 
-    from sphereface2.backbones import backbone_options, outline_backbone
-
     with _faults_of(folder / CONFIG):
         name = config["backbone"]["name"]
         options = backbone_options(name, config["backbone"]["options"])
-        expected = _shapes(name, options)
+        backbone = outline_backbone(name, **options)
         preprocessing, flip = _preprocessing(config["preprocessing"]), _flip(config)
-    # On meta nothing is allocated, so the file's shapes are checked before any memory is taken.
+    # Nothing is allocated yet, so the file's shapes are checked before any memory is taken.
     weights = folder / WEIGHTS
     with faults_of_tensors(weights):
         with safe_open(weights, framework="pt") as file:
             found = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
-        wrong = differences(found, expected)
+        wrong = differences(found, _shapes(backbone))
         if wrong:
             raise ValueError(f"{weights} does not fit the backbone {name} of {CONFIG}: {wrong[0]}")
         state = load_file(weights)
-    backbone = outline_backbone(name, **options)
     backbone.to_empty(device="cpu")
     backbone.load_state_dict(state)
     backbone.eval()
@@ -538,10 +533,7 @@ def _check_replaceable(folder: Path) -> None:
         )
 
 
-def _shapes(name: str, options: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    from sphereface2.backbones import outline_backbone
-
-    backbone = outline_backbone(name, **options)
+def _shapes(backbone: Backbone) -> dict[str, tuple[int, ...]]:
     return {key: tuple(value.shape) for key, value in backbone.state_dict().items()}
 
 

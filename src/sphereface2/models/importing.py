@@ -10,7 +10,7 @@ import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sphereface2.backbones import BACKBONES, Backbone, backbone_options, outline_backbone
+from sphereface2.backbones import (
+    BACKBONES,
+    Backbone,
+    backbone_options,
+    outline_backbone,
+)
 from sphereface2.backbones.backbone import halved
 from sphereface2.backbones.iresnet import IResNet
 from sphereface2.backbones.mobilefacenet import MobileFaceNet
@@ -86,7 +91,8 @@ def import_weights(
         given["input_size"] = size
     tensors = read_tensors(path)
     fit = _best_fit(path, tensors, backbone=backbone, part=part)
-    expected, resolved = _expected(path, fit, tensors, given)
+    network, resolved = _without_values(path, fit, tensors, given)
+    expected = dict(network.state_dict())
     ignored = _check(path, fit, expected, resolved, tensors, wanted=backbone, part=part)
     eps = resolved.get("norm_eps", 1e-5)
     state: Tensors = {}
@@ -94,7 +100,6 @@ def import_weights(
         theirs = fit.names[key]
         found = None if theirs is None else tensors.get(fit.prefix + theirs)
         state[key] = neutral(key, like, eps=eps) if found is None else found
-    network = outline_backbone(fit.name, **resolved)
     network.to_empty(device="cpu")
     network.load_state_dict(state)
     network.eval()
@@ -259,9 +264,14 @@ def _fits(
 
 @cache
 def _names(layout: Layout, name: str, batch_norm: bool) -> dict[str, str | None]:
+    return layout.names(name, _our_names(name, batch_norm))
+
+
+@cache
+def _our_names(name: str, batch_norm: bool) -> list[str]:
     options = {"batch_norm": True} if batch_norm else {}
     smallest = outline_backbone(name, width=1, input_size=16, embedding_dim=1, **options)
-    return layout.names(name, list(smallest.state_dict()))
+    return list(smallest.state_dict())
 
 
 def _variants(layout: Layout, name: str) -> list[dict[str, Any]]:
@@ -288,6 +298,7 @@ def _prefixes(
     return found
 
 
+@lru_cache(maxsize=1 << 14)
 def _is_known_extra(name: str) -> bool:
     """Whether a tensor beside a network is of a head or of the training's state."""
     return name in _BARE_CENTRES or any(
@@ -298,10 +309,10 @@ def _is_known_extra(name: str) -> bool:
 # -- whether it fits -----------------------------------------------------------------------------
 
 
-def _expected(
+def _without_values(
     path: Path, fit: _Fit, tensors: Tensors, given: Mapping[str, Any]
-) -> tuple[Tensors, dict[str, Any]]:
-    """The tensors of our backbone without their values, and its options."""
+) -> tuple[Backbone, dict[str, Any]]:
+    """Our backbone, whose tensors have no values yet, and its options."""
     options = {**fit.options, **_sizes(fit, tensors), **given}
     resolved = backbone_options(fit.name, options)
     network = outline_backbone(fit.name, **resolved)
@@ -311,7 +322,7 @@ def _expected(
             f"{path} is a network for images of {16 * side - 15} to {16 * side} pixels, not "
             f"{network.input_size}"
         )
-    return dict(network.state_dict()), resolved
+    return network, resolved
 
 
 def _misshapen(fit: _Fit, tensors: Tensors) -> int:

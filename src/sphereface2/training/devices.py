@@ -141,6 +141,12 @@ def own_random_numbers(device: torch.device) -> Iterator[None]:
                 torch.mps.set_rng_state(mps_state)
 
 
-def seed_random_numbers(*numbers: int) -> None:
-    """Start torch's random numbers from these numbers; to be called in `own_random_numbers`."""
-    torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]))
+def seed_random_numbers(*numbers: int, device: torch.device) -> None:
+    """Start a device's random numbers from these numbers; to be called in `own_random_numbers`."""
+    seed = int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+    if device.type == "cpu":
+        # torch.manual_seed notes for each kind of accelerator, where none is used yet, by which
+        # calls it came here: half a millisecond, twice or more in a step.
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)

@@ -209,14 +209,14 @@ def add_gradients(
 
     def embed(part: int, part_images: Tensor) -> Tensor:
         # Seeded by its number, a micro-batch draws the same dropout in both passes.
-        seed_random_numbers(*seed, part)
+        seed_random_numbers(*seed, part, device=images.device)
         inputs = part_images if prepare is None else prepare(part_images)
         with half_products():
             embeddings: Tensor = backbone(inputs)
         return embeddings if precision is None else embeddings.float()
 
     def head_backward(embeddings: Tensor) -> Tensor:
-        seed_random_numbers(*head_seed)
+        seed_random_numbers(*head_seed, device=images.device)
         with half_products():
             loss: Tensor = head(embeddings, labels)
         torch.autograd.backward(loss if scaler is None else scaler.scale(loss))

@@ -177,9 +177,9 @@ def plan_sweep(sweep: Sweep) -> tuple[PlannedRun, ...]:
     return planned
 
 
-def run_name(config: RunConfig) -> str:
-    """The head's name and a digest of the whole resolved config."""
-    digest = hashlib.sha256(dump_config(config).encode("utf-8")).hexdigest()
+def _run_name(config: RunConfig, written: str) -> str:
+    """The head's name and a digest of the whole resolved config, `written` as YAML."""
+    digest = hashlib.sha256(written.encode("utf-8")).hexdigest()
     return f"{config.head.name}-{digest[:10]}"
 
 
@@ -205,7 +205,8 @@ def _plan(recipe: str, setting: Setting, seed: int) -> PlannedRun:
             f"{recipe} names no evaluation.sets, so there is nothing to measure its runs by; give "
             "one, such as 'evaluation.sets=[{name: pairs, path: pairs.txt}]'"
         )
-    return PlannedRun(setting, seed, config, dump_config(config), run_name(config))
+    written = dump_config(config)
+    return PlannedRun(setting, seed, config, written, _run_name(config, written))
 
 
 def _refuse_doubles(planned: tuple[PlannedRun, ...]) -> None:
