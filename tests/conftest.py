@@ -32,6 +32,14 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
+LONGEST = ["service/test_page.py", "distributed/test_training.py", "galleries/test_contract.py"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, so that in the end no process is alone with one of them."""
+    items.sort(key=lambda item: not item.path.as_posix().endswith(tuple(LONGEST)))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _rendered_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     base = tmp_path_factory.getbasetemp()
