@@ -35,6 +35,27 @@ def run_program(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device is always full here")
+@pytest.mark.usefixtures("quick_processes")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["recipes"], ["train", "nobody"]])
+def test_what_cannot_be_printed_is_one_sentence(words: list[str], unbuffered: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "sphereface2", *words],
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("sphereface2: ")
+    assert done.stderr.count("\n") == 1
+    if words == ["recipes"]:
+        assert "no space left on device" in done.stderr
+
+
 def test_waiting_threads_leave_their_core(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_DISPLAY_ENV": "verbose"}
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):

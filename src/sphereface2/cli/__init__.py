@@ -91,20 +91,41 @@ def _options(
 def main() -> None:
     """Run the command line and turn a user's mistakes into one sentence."""
     try:
-        app(prog_name="sphereface2")
+        _run()
     except KeyboardInterrupt as stop:
         print("sphereface2: stopped", file=sys.stderr)
         sys.exit(getattr(stop, "exit_code", 130))  # another signal than Ctrl-C says which
     except BrokenPipeError:
         # The reader of a pipe went away (`sphereface2 recipes | head`): nothing to report.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(141)
     except (ValueError, OSError, MemoryError, RuntimeError) as error:
         is_ours = isinstance(error, ValueError | OSError) or _is_out_of_memory(error)
         if os.environ.get("SPHEREFACE2_TRACEBACK") or not is_ours:
             raise
         print(f"sphereface2: {_sentence(error)}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
         sys.exit(2)
+
+
+def _run() -> None:
+    try:
+        app(prog_name="sphereface2")
+    except SystemExit:
+        # Here rather than by Python at its very end, where an error is beyond telling.
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, "standard output") from None
+        raise
+
+
+def _drop_output() -> None:
+    """What was printed and not written yet goes nowhere; Python would try again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_out_of_memory(error: Exception) -> bool:
