@@ -19,10 +19,9 @@ demo: install
 	$(BIN)/sphereface2 evaluate runs/quickstart
 	@echo "next, any table of the paper: $(BIN)/sphereface2 reproduce --list"
 
-# One thread per worker: they would stand in each other's way with more. Three for two cores, since
-# many tests wait for processes, browsers and timeouts. A file at a time, in the order in which they
-# are collected: by the number of tests, files of few long ones would come last.
-SHARED_OUT := -n 3 --dist loadfile --no-loadscope-reorder
+# One thread per worker: two workers of two threads each would stand in each other's way. A file at a
+# time, in the order in which they are collected: by the number of tests, files of few long ones would come last.
+SHARED_OUT := -n 2 --dist loadfile --no-loadscope-reorder
 # Hundreds of processes are started, each of which would compile the package again.
 FOR_TESTS := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
