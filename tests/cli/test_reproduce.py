@@ -13,6 +13,7 @@ from sphereface2.evaluation.experiment_results import SweepResult
 from sphereface2.experiments.paper import reproduce
 from sphereface2.experiments.paper.catalogue import EXPERIMENTS
 from sphereface2.experiments.paper.settings import SMALL, gradients
+from sphereface2.experiments.sweep.plan import plan_sweep
 from sphereface2.runs import probing
 from sphereface2.runs.probing import Speed
 from tests.experiments.sweep.tiny import write_recipe
@@ -120,6 +121,9 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     for name in ("open-set", "fig-loss", "fig-features-2d"):
         assert "one scale" in mistake(name, "--scale", "paper", "--data", str(tmp_path))
     assert "--scale paper" in mistake("principles", "--data", str(tmp_path))
+    assert "'precision=fast' is for runs, which fig-loss has none of" in mistake(
+        "fig-loss", "precision=fast"
+    )
 
 
 def test_the_command_that_is_told_goes_on_with_this_very_work(tmp_path: Path) -> None:
@@ -129,3 +133,15 @@ def test_the_command_that_is_told_goes_on_with_this_very_work(tmp_path: Path) ->
     assert other.command("losses") == (
         f"sphereface2 reproduce losses --seeds 4, --jobs 2 --output '{tmp_path / 'a b'}'"
     )
+
+
+def test_what_is_given_changes_every_run() -> None:
+    work = reproduce.Reproduction(overrides=("precision=fast", "head.margin=0.1"))
+    assert work.command("principles") == (
+        "sphereface2 reproduce principles precision=fast head.margin=0.1"
+    )
+    sweep = work.plan("sharpness")
+    assert sweep is not None
+    configs = [run.config for run in plan_sweep(sweep)]
+    assert {config.precision for config in configs} == {"fast"}
+    assert {config.head.options["margin"] for config in configs} == {0.1}

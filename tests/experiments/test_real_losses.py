@@ -1,5 +1,6 @@
 """Losses on real faces: tuned on one half of the people, reported and tested on the other."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,16 @@ def test_every_loss_has_as_many_trials() -> None:
     assert len(plan) == 5 * len(real_losses.TRIALS)
     epochs = {run.config.training.epochs for run in plan}
     assert epochs == {5}  # half of the recipe's
+
+
+def test_what_is_given_changes_every_trial() -> None:
+    given = ("precision=float32", "training.epochs=6")
+    faces = RealFaces(Path("train.rec"), Path("val.rec"), given)
+    plan = plan_sweep(tuning_sweep(faces))
+    assert {run.config.precision for run in plan} == {"float32"}
+    assert {run.config.training.epochs for run in plan} == {3}
+    with pytest.raises(ValueError, match=r"give training\.epochs"):
+        tuning_sweep(replace(faces, more=("training.epochs=null", "training.steps=10")))
 
 
 def test_records_are_found_in_their_folders(tmp_path: Path) -> None:

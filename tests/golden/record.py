@@ -7,6 +7,7 @@ import json
 import platform
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -22,6 +23,15 @@ def machine() -> str:
     return f"{platform.machine()} {instructions} torch {torch.__version__}"
 
 
+def vendor() -> str:
+    """Who made the processor, as Linux reports it: MKL asks for that as well."""
+    with suppress(FileNotFoundError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("vendor_id"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
 def main() -> None:
     torch.set_num_threads(1)
     wanted = set(sys.argv[1:])
@@ -31,7 +41,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             found = case(Path(place))
         NUMBERS.mkdir(exist_ok=True)
-        content = json.dumps({"machine": machine(), "numbers": found}, indent=1)
+        content = json.dumps({"machine": machine(), "vendor": vendor(), "numbers": found}, indent=1)
         (NUMBERS / f"{name}.json").write_text(content + "\n", encoding="utf-8")
         print(name, flush=True)
 

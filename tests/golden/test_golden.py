@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.golden.cases import Case, cases
-from tests.golden.record import NUMBERS, machine
+from tests.golden.record import NUMBERS, machine, vendor
 
 CASES = dict(cases())
 
@@ -35,8 +35,11 @@ def test_the_numbers_are_those_of_before(name: str, tmp_path: Path) -> None:
     if recorded["machine"] != machine():
         # Other instructions round their sums in another way, and ten steps later it shows.
         pytest.skip(f"recorded on {recorded['machine']}, this is {machine()}; run `make golden`")
+    # MKL's elementary functions are other code on the processors of other vendors, whatever
+    # instructions it is told to use: there ten steps with an arc cosine differ by some 1e-6.
+    tolerance = 0.0 if recorded["vendor"] == vendor() else 1e-5
     found = json.loads(json.dumps(case(tmp_path)))
-    assert list(differences(recorded["numbers"], found)) == []
+    assert list(differences(recorded["numbers"], found, tolerance)) == []
 
 
 def test_every_recorded_file_is_of_a_case() -> None:

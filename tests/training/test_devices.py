@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from sphereface2.training import devices
 from sphereface2.training.devices import (
     choose_device,
     choose_precision,
@@ -64,6 +65,32 @@ def test_precision_auto_is_bf16_only_on_cuda_that_has_it(monkeypatch: pytest.Mon
         choose_precision("fp16", CPU)
     with pytest.raises(ValueError, match="precision=bf16 is not available on the device 'mps'"):
         choose_precision("bf16", MPS)
+
+
+@pytest.mark.parametrize(
+    ("bf16", "amx", "refused", "expected"),
+    [
+        (True, False, False, torch.bfloat16),
+        (False, True, False, torch.bfloat16),
+        (False, True, True, None),
+        (False, False, False, None),
+    ],
+)
+def test_precision_fast_is_bf16_on_a_cpu_that_runs_it(
+    bf16: bool,
+    amx: bool,
+    refused: bool,
+    expected: torch.dtype | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(devices, "_bf16_is_refused", lambda: refused)
+    assert choose_precision("fast", CPU) is expected
+    assert choose_precision("auto", CPU) is None
+    assert choose_precision("fast", MPS) is None
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    assert choose_precision("fast", CUDA) is torch.bfloat16
 
 
 def test_random_numbers_are_a_function_of_the_seed_and_restored() -> None:

@@ -157,5 +157,6 @@ def refuse_idle(context: typer.Context, *names: str, because: str) -> None:
     for name in (name for name in names if name in given):
         option = next(each for each in context.command.params if each.name == name)
         words = option.secondary_opts if given[name] is False else option.opts
-        word = words[0] if option.param_type_name == "option" else f"'{given[name]}'"
+        values = given[name] if isinstance(given[name], list) else [given[name]]
+        word = words[0] if option.param_type_name == "option" else f"'{values[0]}'"
         raise ValueError(f"{word} {because}")

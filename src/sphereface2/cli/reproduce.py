@@ -21,6 +21,13 @@ def reproduce(
     name: Annotated[
         str | None, typer.Argument(help="A table or figure, see --list; or 'all'.")
     ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="What to change in every run, such as precision=fast or training.compile=true.",
+        ),
+    ] = None,
     show_list: Annotated[
         bool, typer.Option("--list", help="Show every name, its place in the paper and its claim.")
     ] = False,
@@ -65,7 +72,8 @@ def reproduce(
             refuse_idle(context, "scale", because=f"has no meaning for {name}: give --data DIR")
             chosen = "real"
         elif experiment is not None and experiment.rows is None:
-            refuse_idle(context, "seeds", "jobs", because=f"is for runs, which {name} has none of")
+            none = f"is for runs, which {name} has none of"
+            refuse_idle(context, "overrides", "seeds", "jobs", because=none)
         names = [name]
     screen = console()
     work = Reproduction(
@@ -74,6 +82,7 @@ def reproduce(
         data=data,
         seeds=seeds_of_text(seeds),
         jobs=jobs,
+        overrides=overrides or (),
         events=SweepDisplay(screen),
         watch=Watch(screen),
     )

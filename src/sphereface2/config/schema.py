@@ -400,8 +400,10 @@ class RunConfig(_Section):
 
     seed: Whole = Field(default=0, ge=0, lt=2**63, description="of every random choice of the run")
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:N or mps")
-    precision: Literal["auto", "float32", "bf16", "fp16"] = Field(
-        default="auto", description="auto: bf16 on a CUDA device that has it, float32 elsewhere"
+    precision: Literal["auto", "fast", "float32", "bf16", "fp16"] = Field(
+        default="auto",
+        description="auto: bf16 on a CUDA device that has it, float32 elsewhere; fast: bf16 on a "
+        "CPU that has it, too",
     )
     data: Choice = Field(description="the training images")
     label_noise: LabelNoiseConfig | None = Field(

@@ -38,12 +38,14 @@ def choose_device(name: str) -> torch.device:
 def choose_precision(name: str, device: torch.device) -> torch.dtype | None:
     """The type that matrix products and convolutions run in; None leaves them as they are.
 
-    "auto" is bf16 on a CUDA device that has it in hardware and float32 elsewhere. bf16 may be
-    asked for on any CPU, where it is often slower; fp16 needs CUDA, since its loss scaling does.
+    "auto" is bf16 on a CUDA device that has it in hardware and float32 elsewhere; "fast" is bf16
+    on a CPU that has it in hardware, too. bf16 may be asked for on any CPU, where it is often
+    slower; fp16 needs CUDA, since its loss scaling does.
     """
     cuda_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    if name == "auto":
-        return torch.bfloat16 if cuda_bf16 else None
+    if name in ("auto", "fast"):
+        cpu_bf16 = name == "fast" and device.type == "cpu" and _cpu_has_bf16()
+        return torch.bfloat16 if cuda_bf16 or cpu_bf16 else None
     if name == "float32":
         return None
     if name == "bf16" and device.type == "cpu" and _bf16_is_refused():
@@ -59,6 +61,12 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype | None:
     raise ValueError(
         f"precision={name} is not available on the device '{device}'; use precision=auto"
     )
+
+
+def _cpu_has_bf16() -> bool:
+    """Whether the processor has instructions for products in bf16, and runs them."""
+    reports = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return reports and not _bf16_is_refused()
 
 
 @cache

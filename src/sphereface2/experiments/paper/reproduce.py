@@ -69,6 +69,7 @@ class Reproduction:
     """A folder in which tables and figures of the paper are made, at one scale.
 
     data: the folder with the paper's data sets, for the paper's scale
+    overrides: of every run, over its own settings
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Reproduction:
         data: Path | None = None,
         seeds: Sequence[int] = (0, 1, 2),
         jobs: int | None = None,
+        overrides: Sequence[str] = (),
         events: SweepEvents | None = None,
         watch: Watch = unwatched,
     ) -> None:
@@ -96,6 +98,7 @@ class Reproduction:
         self.data: PaperData | None = find_datasets(data) if data and is_paper else None
         self.seeds = tuple(seeds)
         self.jobs = jobs
+        self.overrides = tuple(overrides)
         self.events = events
         self.watch = watch
 
@@ -121,7 +124,8 @@ class Reproduction:
         """What would be trained, whether its data are there or not; None if nothing is."""
         experiment = self._find(name)
         if self.root is not None and experiment.kind == "real":
-            return tuning_sweep(RealFaces.find(self.root), command=self.command(name))
+            faces = RealFaces.find(self.root, more=self.overrides)
+            return tuning_sweep(faces, command=self.command(name))
         if experiment.rows is None:
             return None
         given: tuple[str, ...] = ()
@@ -141,7 +145,7 @@ class Reproduction:
 
     def command(self, name: str) -> str:
         """What a user types for this."""
-        words = ["sphereface2", "reproduce", name]
+        words = ["sphereface2", "reproduce", name, *self.overrides]
         if self.scale == "paper":
             words += ["--scale", self.scale]
         if self.root is not None:
@@ -171,11 +175,12 @@ class Reproduction:
         rows = experiment.rows(ground)
         if self.scale == "paper":
             rows = tuple(as_strong_as_the_authors(each) for each in rows)
+        more = (*given, *self.overrides)
         return Sweep(
             name=experiment.name,
             title=experiment.title,
             recipe=ground.recipe,
-            settings=tuple(replace(each, overrides=(*each.overrides, *given)) for each in rows),
+            settings=tuple(replace(each, overrides=(*each.overrides, *more)) for each in rows),
             seeds=self.seeds,
             where=experiment.where,
             scale=self.scale,
@@ -275,7 +280,7 @@ class Reproduction:
 
     def _real(self, experiment: Experiment) -> Reproduced:
         assert self.root is not None
-        faces = RealFaces.find(self.root)
+        faces = RealFaces.find(self.root, more=self.overrides)
         tuning, result, tests = compare_losses(
             faces,
             runs=self.runs,
