@@ -168,7 +168,8 @@ def test_the_renderer_imports_nothing_of_ours() -> None:
 
 
 def test_images_on_their_way_to_a_network_are_resized_in_one_place() -> None:
-    rooms = ("data", "backbones", "heads", "training", "models", "evaluation", "runs")
+    rooms = ["data", "backbones", "heads", "training", "models", "evaluation", "runs"]
+    rooms += ["recognition", "service", "galleries", "experiments"]
     resizing = {"resize", "interpolate", "grid_sample"}
     for path in [each for name in rooms for each in (PACKAGE / name).rglob("*.py")]:
         if path == PACKAGE / "data" / "transforms.py":

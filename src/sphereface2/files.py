@@ -345,6 +345,16 @@ def on_full_disk(path: Path, *, kept: str) -> Iterator[None]:
         ) from None
 
 
+def take_room(path: Path) -> None:
+    """Let a file of holes, such as a new memory map, have its place on the disk.
+
+    A disk that fills up later would otherwise end the process by a signal.
+    """
+    with naming(path), path.open("r+b") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
 # An output that takes long: prepared beside its place, and taken up again after a stop.
 
 

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -302,6 +304,19 @@ def test_gathering_goes_on_where_it_was_interrupted(
     assert np.load(output)[:, 0].tolist() == [1, 2, 3, 4, 5]
     assert len(read) == 5 + 1 + 3  # the first again, for the width, then three that were left
     assert list(output.parent.iterdir()) == [output]
+
+
+def test_a_disk_without_room_for_the_table_is_reported_before_anything_is_read(
+    devkit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    listed = read_megaface(devkit, size=5)
+    with pytest.raises(OSError, match="no space left on device; nothing is gathered yet"):
+        gather_features(devkit / "megaface", listed.distractor_names, devkit / "x.npy")
+    assert not (devkit / "x.npy").exists()
 
 
 def test_gathering_reports_how_far_it_is(devkit: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from sphereface2.data.sources.synthetic import SyntheticFaces
 from sphereface2.evaluation.protocols.measuring import Subject, measure_protocol
 from sphereface2.evaluation.protocols.tinyface import LISTS, TinyFace, TinyFaceResult
+from sphereface2.evaluation.uncertainty import mean_rate, rate_of
 from sphereface2.models.extraction import open_embedder
 from sphereface2.reporting.pages.protocols import protocol_page
 from tests.evaluation.test_protocols import save
@@ -86,6 +87,14 @@ def test_ranks_and_precision_are_those_of_a_naive_loop(root: Path, subject: Subj
     expected = [np.mean([rank <= k for rank in ranks]) for k in range(1, 45)]
     assert result.cmc == pytest.approx(expected)
     assert TinyFaceResult.from_json(result.to_json()) == result
+
+
+def test_a_mean_precision_of_one_is_not_certain() -> None:
+    everything = np.ones(4)
+    people = np.array(["a", "b", "c", "d"])
+    perfect, hits = mean_rate([(everything, people)]), rate_of(everything > 0, people)
+    assert perfect == hits
+    assert perfect.interval.low < 0.6
 
 
 def test_ties_stand_before_and_precision_counts_every_image(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from sphereface2.data.pairs.verification_set import Missing
 from sphereface2.evaluation.array_archive import read_arrays
-from sphereface2.files import WorkFolder
+from sphereface2.files import WorkFolder, on_full_disk, take_room
 from sphereface2.models.unit_rows import Float32, Mirror, Vectors, check_rows, check_table, first_of
 from sphereface2.progress import Progress
 
@@ -302,9 +302,11 @@ def gather_features(
         known = work.noted() or {}
         done = int(known["done"]) if known.get("task") == task and part.is_file() else 0
         work.note({"task": task, "done": done})
-        table = np.lib.format.open_memmap(
-            part, mode="r+" if done else "w+", dtype=np.float32, shape=None if done else shape
-        )
+        if not done:
+            with on_full_disk(output, kept="nothing is gathered yet"):
+                np.lib.format.open_memmap(part, "w+", np.float32, shape).flush()
+                take_room(part)
+        table = np.lib.format.open_memmap(part, mode="r+")
         for number in range(done, len(names)):
             try:
                 feature = read_feature(folder / (names[number] + suffix))

@@ -136,8 +136,10 @@ def rate_of(hits: BoolArray, people: People | None) -> Rate:
     return mean_rate([(hits, people)])
 
 
-def mean_rate(parts: Sequence[tuple[BoolArray, People]]) -> Rate:
+def mean_rate(parts: Sequence[tuple[BoolArray | FloatArray, People]]) -> Rate:
     """The mean of the shares of several parts (the galleries of IJB), each resampled by people.
+
+    A trial is a hit or none, or a number from 0 to 1, such as the average precision of a probe.
 
     A person drawn brings all of their trials, so trials of one person are not taken for
     independent ones. The threshold behind the hits is held fixed. `successes` and `trials` are
@@ -145,12 +147,13 @@ def mean_rate(parts: Sequence[tuple[BoolArray, People]]) -> Rate:
     """
     if not parts or any(hits.size == 0 for hits, _ in parts):
         raise ValueError("a rate needs at least one trial")
-    successes = sum(int(np.count_nonzero(hits)) for hits, _ in parts)
+    total = sum(float(hits.sum()) for hits, _ in parts)
+    successes = round(total)
     trials = sum(hits.size for hits, _ in parts)
-    value = float(np.mean([np.count_nonzero(hits) / hits.size for hits, _ in parts]))
+    value = float(np.mean([hits.mean() for hits, _ in parts]))
     rng = np.random.default_rng(0)
     tables = [_by_person(hits, people) for hits, people in parts]
-    if successes in (0, trials):
+    if total in (0, trials):
         # Every resample looks the same, which says nothing; at worst each person is one trial.
         count = sum(len(table) for table in tables)
         plain = wilson(count if successes else 0, count)
@@ -161,7 +164,7 @@ def mean_rate(parts: Sequence[tuple[BoolArray, People]]) -> Rate:
     return Rate(value, successes, trials, interval)
 
 
-def _by_person(hits: BoolArray, people: People) -> FloatArray:
+def _by_person(hits: BoolArray | FloatArray, people: People) -> FloatArray:
     """(people, 2): hits and trials of each person."""
     codes = np.unique(people, return_inverse=True)[1]
     return np.stack([np.bincount(codes, weights=hits), np.bincount(codes)], axis=1)

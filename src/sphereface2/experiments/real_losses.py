@@ -18,7 +18,6 @@ from sphereface2.experiments.sweep.board import SweepEvents
 from sphereface2.experiments.sweep.engine import run_sweep
 from sphereface2.experiments.sweep.plan import Setting, Sweep
 from sphereface2.files import JsonResult
-from sphereface2.progress import Watch, unwatched
 
 RECIPE = "real-faces"
 OURS = "sphereface2-c"
@@ -137,9 +136,7 @@ def tuning_sweep(faces: RealFaces, *, command: str = "") -> Sweep:
     if epochs is None:
         raise ValueError("the trials train for half the epochs: give training.epochs, not steps")
     given = (*faces.overrides(half="first"), f"training.epochs={max(1, epochs // 2)}")
-    trials = tuple(
-        Setting(_label(words), (*words, *given)) for each in TRIALS.values() for words in each
-    )
+    trials = tuple(Setting(_label(words), (*words, *given)) for _, words in _trials())
     title = "Tuning of the losses on real faces"
     return Sweep(
         "real-losses-tuning", title, RECIPE, trials, (TUNING_SEED,), scale="real", command=command
@@ -153,33 +150,31 @@ def compare_losses(
     seeds: Sequence[int],
     jobs: int | None = None,
     events: SweepEvents | None = None,
-    watch: Watch = unwatched,
     command: str = "",
-) -> tuple[SweepResult, SweepResult, PairedTests]:
-    """Tune every loss, train the best setting of each with every seed, and test the differences."""
+) -> tuple[SweepResult, SweepResult]:
+    """Tune every loss, and train the best setting of each with every seed."""
     tuning = run_sweep(tuning_sweep(faces, command=command), runs=runs, jobs=jobs, events=events)
     tuning = _with_rates(tuning, runs)
     settings = []
     for loss in TRIALS:
-        rows = [row for row in tuning.rows if row.method == loss and row.numbers(CHOSEN_BY)]
-        if not rows:
+        tried = [
+            (numbers[0], words)
+            for (name, words), row in zip(_trials(), tuning.rows, strict=True)
+            if name == loss and (numbers := row.numbers(CHOSEN_BY))
+        ]
+        if not tried:
             raise ValueError(f"every trial of {loss} failed; see {runs}")
-        best = max(rows, key=lambda row: row.numbers(CHOSEN_BY)[0])
-        words = next(each for each in TRIALS[loss] if _label(each) == best.label)
-        settings.append(Setting(best.label, (*words, *faces.overrides(half="second"))))
+        _, best = max(tried, key=lambda trial: trial[0])
+        settings.append(Setting(_label(best), (*best, *faces.overrides(half="second"))))
     sweep = Sweep(
         "real-losses", "Loss functions on real faces", RECIPE, tuple(settings), tuple(seeds),
         scale="real", command=command, figure=SweepFigure("rows"),
     )  # fmt: skip
-    result = _with_rates(run_sweep(sweep, runs=runs, jobs=jobs, events=events), runs)
-    with watch("testing the differences"):
-        tests = _paired_tests(result, runs)
-    return tuning, result, tests
+    return tuning, _with_rates(run_sweep(sweep, runs=runs, jobs=jobs, events=events), runs)
 
 
 def with_label_noise(
     chosen: SweepResult,
-    faces: RealFaces,
     *,
     runs: Path,
     jobs: int | None = None,
@@ -200,6 +195,11 @@ def with_label_noise(
         scale="real", command=chosen.command, figure=SweepFigure("noise"),
     )  # fmt: skip
     return _with_rates(run_sweep(sweep, runs=runs, jobs=jobs, events=events), runs)
+
+
+def _trials() -> list[tuple[str, tuple[str, ...]]]:
+    """Every trial, after the name of its loss."""
+    return [(loss, words) for loss, tried in TRIALS.items() for words in tried]
 
 
 def _label(words: Sequence[str]) -> str:
@@ -232,7 +232,8 @@ def _scores(run: Path, name: str) -> PairScores:
     return next(each for each in load_scores(run / SCORES)[1] if each.name == name)
 
 
-def _paired_tests(result: SweepResult, runs: Path) -> PairedTests:
+def paired_tests(result: SweepResult, *, runs: Path) -> PairedTests:
+    """Every loss of a comparison against SphereFace2-C, on the pairs that its runs scored."""
     rows = sorted(result.rows, key=lambda row: row.method != OURS)
     scored = {
         name: [

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -25,11 +24,11 @@ from sphereface2.data.pairs.verification_set import Missing
 from sphereface2.data.sources.source import Images, PreparedImages, images_digest
 from sphereface2.files import (
     WorkFolder,
-    naming,
     on_full_disk,
     parse_json,
     put_in_place,
     remove,
+    take_room,
     write_atomically,
 )
 from sphereface2.models.embedder import (
@@ -314,8 +313,12 @@ class Extraction(WorkFolder):
         self.path.mkdir(parents=True)
         try:
             with on_full_disk(self.target, kept="nothing is embedded yet"):
-                _lay_out(self.path / _EMBEDDINGS, np.dtype(np.float32), (self.count, self.dim))
-                _lay_out(self.path / _MARKS, np.dtype(np.uint8), (self.blocks,))
+                for name, kind, shape in (
+                    (_EMBEDDINGS, np.float32, (self.count, self.dim)),
+                    (_MARKS, np.uint8, (self.blocks,)),
+                ):
+                    np.lib.format.open_memmap(self.path / name, "w+", kind, shape).flush()
+                    take_room(self.path / name)
                 self.note(self.what)
         except OSError:
             remove(self.path)
@@ -390,16 +393,6 @@ class Extraction(WorkFolder):
                     f"{wanted.get(key)}; remove that folder or choose another output"
                 )
         self.note(self.what)
-
-
-def _lay_out(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """A table of zeros whose place on the disk is taken."""
-    with naming(path):
-        np.lib.format.open_memmap(path, "w+", dtype, shape).flush()
-        # Else the file is a hole, and a disk that fills up later ends the process by a signal.
-        with path.open("r+b") as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _mark(embeddings: Embeddings, marks: npt.NDArray[np.uint8], blocks: list[int]) -> None:

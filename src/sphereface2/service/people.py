@@ -145,7 +145,6 @@ def about_people(routes: APIRouter, service: Service) -> None:
         collection: Collection,
         asked: Annotated[EnrolAsked, Depends(read_body(EnrolAsked))],
         key: Key,
-        crops: WithCrops = False,
     ) -> EnrolAnswer:
         """Add photos to a person, who is made if new; photos that the gate refuses have reasons.
 

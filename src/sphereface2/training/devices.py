@@ -71,10 +71,15 @@ def _cpu_has_bf16() -> bool:
 
 @cache
 def _bf16_is_refused() -> bool:
-    """Whether a bf16 product ends the process: tried in another, since nothing can catch that."""
-    if not hasattr(os, "fork"):
+    """Whether a bf16 product ends the process: tried in another, since nothing can catch that.
+
+    A fork, which runs nothing but the product: a spawned process would run a user's script again.
+    """
+    if not torch.cpu._is_amx_tile_supported() or not hasattr(os, "fork"):
         return False
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the child touches no other thread
+        child = os.fork()
     if child == 0:
         torch.set_num_threads(1)  # OpenMP's other threads stayed behind
         status = 1

@@ -32,7 +32,7 @@ from sphereface2.evaluation.protocols.protocol import (
     cmc_view,
 )
 from sphereface2.evaluation.thresholds import Measure, rank_name
-from sphereface2.evaluation.uncertainty import OVER_PEOPLE, Rate, percentiles, rate_of
+from sphereface2.evaluation.uncertainty import mean_rate, rate_of
 from sphereface2.models.unit_rows import check_same_width, first_of, unit_rows
 
 LISTS = ("Gallery_Match", "Gallery_Distractor", "Probe")
@@ -135,7 +135,7 @@ class TinyFace(Protocol[TinyFaceResult]):
             gallery=len(match.vectors),
             distractors=len(distractors.vectors),
             ranks=tuple(Measure(rank_name(k), rate_of(ranks <= k, wanted)) for k in RANKS),
-            mean_precision=Measure("mAP", _mean_rate(precisions, wanted)),
+            mean_precision=Measure("mAP", mean_rate([(precisions, wanted)])),
             cmc=tuple(float(np.mean(ranks <= k)) for k in range(1, min(_CMC, len(gallery)) + 1)),
         )
 
@@ -149,16 +149,6 @@ def _found(scores: npt.NDArray[np.float32], own: npt.NDArray[np.intp]) -> tuple[
     place = count + np.array([np.count_nonzero(others >= score) for score in right])
     before = np.where(place > 1, (count - 1) / np.maximum(place - 1, 1), 1.0)
     return int(place[0]), float(np.mean((before + count / place) / 2))
-
-
-def _mean_rate(values: npt.NDArray[np.float64], people: npt.NDArray[np.str_]) -> Rate:
-    """The mean of shares with its interval over people, drawn with all of their probes."""
-    codes = np.unique(people, return_inverse=True)[1]
-    sums, counts = np.bincount(codes, weights=values), np.bincount(codes)
-    drawn = np.random.default_rng(0).integers(0, sums.size, (1000, sums.size))
-    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
-    interval = percentiles(means, method=OVER_PEOPLE)
-    return Rate(float(values.mean()), round(values.sum()), values.size, interval)
 
 
 def _ids(given: Embedded) -> npt.NDArray[np.str_]:

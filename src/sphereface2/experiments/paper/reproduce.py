@@ -28,6 +28,7 @@ from sphereface2.experiments.paper.small_roots import small_root
 from sphereface2.experiments.real_losses import (
     RealFaces,
     compare_losses,
+    paired_tests,
     tuning_sweep,
     with_label_noise,
 )
@@ -281,20 +282,19 @@ class Reproduction:
     def _real(self, experiment: Experiment) -> Reproduced:
         assert self.root is not None
         faces = RealFaces.find(self.root, more=self.overrides)
-        tuning, result, tests = compare_losses(
+        tuning, result = compare_losses(
             faces,
             runs=self.runs,
             seeds=self.seeds,
             jobs=self.jobs,
             events=self.events,
-            watch=self.watch,
             command=self.command(experiment.name),
         )
         if experiment.name == "real-noise":
-            result = with_label_noise(
-                result, faces, runs=self.runs, jobs=self.jobs, events=self.events
-            )
+            result = with_label_noise(result, runs=self.runs, jobs=self.jobs, events=self.events)
             return self._keep(experiment, sweep_figures(result), result)
+        with self.watch("testing the differences"):
+            tests = paired_tests(result, runs=self.runs)
         more: dict[str, JsonResult] = {"tuning.json": tuning, "tests.json": tests}
         return self._keep(experiment, sweep_figures(result), result, more=more)
 
