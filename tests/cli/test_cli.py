@@ -200,6 +200,17 @@ def test_an_output_that_cannot_be_written_is_noticed_before_the_work(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_settings_are_listed_with_their_defaults() -> None:
+    whole, part = run("settings"), run("settings", "optimizer")
+    for key in ("seed=0", "optimizer.betas=[0.9, 0.999]", "schedule.warmup=0.0", "head (must be"):
+        assert key in whole.stdout
+    for key in ("training.start_from=null", "training.flip=true", "augmentation=none"):
+        assert key in whole.stdout
+    assert "optimizer.matrix_step=0.03" in part.stdout
+    assert "schedule" not in part.stdout
+    assert "did you mean 'optimizer'" in str(run("settings", "optimiser").exception)
+
+
 def test_lists_name_everything() -> None:
     from sphereface2.backbones import BACKBONES
     from sphereface2.data.augmentation import AUGMENTATIONS

@@ -1,4 +1,4 @@
-"""Commands that list what there is: recipes, heads, backbones, augmentations, sources, sets."""
+"""Commands that list what there is: recipes, settings, heads, backbones, sources, sets and more."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
@@ -11,6 +11,36 @@ def recipes() -> None:
     from sphereface2.config.loading import recipes as known
 
     _print_table("recipe", [(recipe.name, recipe.summary) for recipe in known()])
+
+
+def settings(
+    section: Annotated[
+        str | None, typer.Argument(help="One section, such as optimizer; all if not given.")
+    ] = None,
+) -> None:
+    """List what a config may say, key by key, with the defaults: sphereface2 settings optimizer"""
+    from pydantic import BaseModel
+
+    from sphereface2.config.schema import Choice
+    from sphereface2.config.schema import settings as known
+    from sphereface2.registry import look_up
+
+    rows: dict[str, list[tuple[str, str]]] = {}
+    for key, field in known(choices=False):
+        default = field.get_default(call_default_factory=True)
+        word = _assignment(key, default.name if isinstance(default, Choice) else default)
+        if field.is_required():
+            word = f"{key} (must be given)"
+        elif isinstance(default, BaseModel) and not isinstance(default, Choice):
+            word = key  # a section, whose keys follow
+        rows.setdefault(key.partition(".")[0], []).append((word, field.description))
+    chosen = rows if section is None else {section: look_up("section", rows, section)}
+    _print_table("setting", [row for each in chosen.values() for row in each])
+    typer.echo(
+        "\nchange any of them with: sphereface2 train RECIPE KEY=VALUE; the options of data, "
+        "augmentation, backbone, head and evaluation.sets: sphereface2 sources, augmentations, "
+        "backbones, heads, sets"
+    )
 
 
 Name = Annotated[str | None, typer.Argument(help="One of them, to explain it in full.")]
@@ -107,11 +137,18 @@ def _options(factory: Callable[..., object]) -> list[str]:
             return f"{key} (must be given)"
         if value is None:  # a default that differs between classes with one signature
             value = getattr(factory, f"default_{key}", None)
-        if value is None:
-            return f"{key}=null"
-        return f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+        return _assignment(key, value)
 
     return [shown(key) for key in option_names(factory)]
+
+
+def _assignment(key: str, value: object) -> str:
+    """A value as a config would have it."""
+    if value is None:
+        return f"{key}=null"
+    if isinstance(value, bool):
+        return f"{key}={str(value).lower()}"
+    return f"{key}={list(value) if isinstance(value, tuple) else value}"
 
 
 def _print_table(kind: str, rows: Sequence[tuple[str, str]]) -> None:

@@ -534,7 +534,7 @@ def _nearest_key(key: str) -> str:
 
     Where nothing is near, all keys of the section.
     """
-    words = {known: known.rpartition(".")[2] for known in _keys(RunConfig)}
+    words = {known: known.rpartition(".")[2] for known, _ in settings()}
     section, _, word = key.rpartition(".")
 
     def meant(candidates: Collection[str]) -> list[str]:
@@ -553,10 +553,18 @@ def _nearest_key(key: str) -> str:
     return did_you_mean((meant(siblings) or elsewhere)[:3]) or listing
 
 
-def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+def settings(
+    model: type[BaseModel] = RunConfig, prefix: str = "", *, choices: bool = True
+) -> Iterator[tuple[str, Any]]:
+    """Every key of a config with its field, which has its default and says what it is.
+
+    choices: also the keys of a choice, of which only its name is the same for all
+    """
     for name, field in model.model_fields.items():
-        yield prefix + name
+        yield prefix + name, field
         # A section that may be left out is of the type `Section | None`.
         for kind in get_args(field.annotation) or (field.annotation,):
-            if isinstance(kind, type) and issubclass(kind, _Section | Choice):
-                yield from _keys(kind, f"{prefix}{name}.")
+            if isinstance(kind, type) and issubclass(
+                kind, _Section | Choice if choices else _Section
+            ):
+                yield from settings(kind, f"{prefix}{name}.", choices=choices)
