@@ -78,7 +78,7 @@ def test_too_few_people_are_refused(tmp_path: Path) -> None:
 
 def test_images_are_those_of_the_source(tmp_path: Path) -> None:
     found = draw(people(tmp_path / "faces", [4] * 4))
-    found.images.prepare(workers=1, progress=None)
+    found.images.prepare(workers=1)
     assert found.images[2].shape == (12, 12, 3)
     assert int(found.images[2][0, 0, 0]) == 20
 

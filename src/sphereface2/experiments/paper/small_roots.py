@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -37,7 +37,7 @@ class SmallIjb:
     people: int
     seed: int
 
-    def make(self, root: Path, *, protocol: str, workers: int, progress: Progress | None) -> None:
+    def make(self, root: Path, *, protocol: str, workers: int, progress: Progress) -> None:
         """Render it; every template is compared with every other, for the sake of low FARs."""
         prefix = PREFIXES[protocol]
         render_ijb(root, people=self.people, seed=self.seed, prefix=prefix, progress=progress)
@@ -64,7 +64,7 @@ class SmallMegaFace:
     stranger_images: int
     seed: int
 
-    def make(self, root: Path, *, protocol: str, workers: int, progress: Progress | None) -> None:
+    def make(self, root: Path, *, protocol: str, workers: int, progress: Progress) -> None:
         """Render both kinds of images and write the lists."""
         probes = SyntheticImages(
             self.people, [EVERYDAY] * self.images,
@@ -162,8 +162,5 @@ def _write_crops(folder: Path, images: SyntheticImages, *, per_person: int) -> l
     return names
 
 
-def _part(progress: Progress | None, before: int, total: int) -> Callable[[int, int], None] | None:
-    if progress is None:
-        return None
-    report = progress
-    return lambda done, _: report(before + done, total)
+def _part(progress: Progress, before: int, total: int) -> Progress:
+    return lambda done, _: progress(before + done, total)
