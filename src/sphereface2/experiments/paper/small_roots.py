@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
+from sphereface2.data.sources.image_file import encode
 from sphereface2.data.sources.synthetic import FIRST_UNSEEN, SyntheticImages, renderer_version
 from sphereface2.datatools.rendered_ijb import render_ijb
 from sphereface2.evaluation.protocols.ijb_files import read_ijb
@@ -152,12 +152,9 @@ def _write_crops(folder: Path, images: SyntheticImages, *, per_person: int) -> l
     for index in range(len(images)):
         person, number = divmod(index, per_person)
         name = f"{person:05d}/{number}.jpg"
-        colours = cv2.cvtColor(images[index], cv2.COLOR_RGB2BGR)
-        done, encoded = cv2.imencode(".jpg", colours, [cv2.IMWRITE_JPEG_QUALITY, 96])
-        assert done
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encoded.tobytes())
+        path.write_bytes(encode(images[index], ".jpg", quality=96))
         names.append(name)
     return names
 
