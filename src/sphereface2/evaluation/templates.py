@@ -14,13 +14,12 @@ from sphereface2.models.unit_rows import (
     Vectors,
     check_rows,
     check_table,
-    first_of,
     fold_mirror,
     folded_width,
     sound,
     unit_block,
 )
-from sphereface2.progress import Progress, unseen
+from sphereface2.progress import Progress, first_of, unseen
 
 Ids = npt.NDArray[np.integer[Any]]
 ImageNorm = Literal["kept", "unit"]

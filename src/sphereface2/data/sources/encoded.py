@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.sources.image_file import Encoded, decode, look, to_array
-from sphereface2.data.sources.source import BadImage, first_of
+from sphereface2.data.sources.source import BadImage
 from sphereface2.data.transforms import resize
 from sphereface2.files import printable
-from sphereface2.progress import Progress, counted, unseen
+from sphereface2.progress import Progress, counted, first_of, unseen
 from sphereface2.workers import in_threads
 
 OnBadImage = Literal["stop", "skip"]

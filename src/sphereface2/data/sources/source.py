@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from sphereface2.progress import Progress, unseen
 
 T = TypeVar("T")
-_SHOWN = 5
 
 
 class Images(Protocol):
@@ -42,11 +41,8 @@ class BadImage:
     location: str
     reason: str
 
-
-def first_of(bad: Sequence[BadImage]) -> str:
-    """The first bad images with their reasons, for a sentence about all."""
-    shown = ", ".join(f"{each.location} ({each.reason})" for each in bad[:_SHOWN])
-    return f"{shown}, ..." if len(bad) > _SHOWN else shown
+    def __str__(self) -> str:
+        return f"{self.location} ({self.reason})"
 
 
 class Source(Protocol):

@@ -45,10 +45,9 @@ from sphereface2.models.unit_rows import (
     Vectors,
     check_same_width,
     check_table,
-    first_of,
     unit_rows,
 )
-from sphereface2.progress import Progress, unseen
+from sphereface2.progress import Progress, first_of, unseen
 
 Mask = npt.NDArray[np.bool_]
 NoisyProbes = Literal["removed", "replaced by their identity's centre"]
