@@ -20,10 +20,10 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
+from benchmarks.clustering import judge_groups
 from sphereface2.datatools.group import default_false_accepts
 from sphereface2.datatools.group.clusters import Apart, cluster
 from sphereface2.evaluation.calibration import Calibration
-from sphereface2.evaluation.clustering import judge_groups
 from sphereface2.evaluation.decision import one_in, threshold_for
 from sphereface2.evaluation.protocols.measuring import Subject
 from sphereface2.models.folder import find_model, stored_calibration

@@ -1,10 +1,10 @@
-"""Durations in the units that suit them, and counts with their nouns."""
+"""Durations in the units that suit them, counts with their nouns, and the first of a list."""
 
 import re
 
 import pytest
 
-from sphereface2.progress import counted, in_words
+from sphereface2.progress import counted, first_of, in_words
 
 SECONDS = {"ms": 1e-3, "s": 1, "min": 60, "h": 3600, "day": 86400, "days": 86400}
 
@@ -52,3 +52,9 @@ def test_one_of_a_thing_is_singular() -> None:
     assert counted(0, "crop") == "0 crops"
     assert counted(2000, "crop") == "2,000 crops"
     assert [counted(count, "person", "people") for count in (1, 3)] == ["1 person", "3 people"]
+
+
+def test_the_first_few_of_many() -> None:
+    assert first_of([1, 2, 3, 4, 5]) == "1, 2, 3, 4, 5"
+    assert first_of([1, 2, 3, 4, 5, 6]) == "1, 2, 3, 4, 5, ..."
+    assert first_of("abc", shown=2) == "a, b, ..."

@@ -25,7 +25,7 @@ from benchmarks.generate.truth import (
     write_truth,
     write_vectors,
 )
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 
 EMBEDDINGS = "embeddings.npy"
 
@@ -74,7 +74,7 @@ def generate_ijb(
     scale: float = 1.0,
     dim: int = 512,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> Truth:
     """Write meta/ in the official layout and embeddings.npy, a row per image, to `root`.
 

@@ -22,7 +22,7 @@ from benchmarks.generate.truth import (
 )
 from sphereface2.evaluation.embedding_files import write_feature
 from sphereface2.evaluation.protocols.megaface import same_person_pairs, write_list
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 
 FEATURE_ENDING = "_generated.bin"
 
@@ -59,7 +59,7 @@ def generate_megaface(
     dim: int = 512,
     seed: int = 0,
     feature_files: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> Truth:
     """Write templatelists/, noise lists and features to `root`; the truth is that of clean lists.
 

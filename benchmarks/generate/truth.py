@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from sphereface2.evaluation.protocols.protocol import TRUTH
 from sphereface2.files import replacing
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -35,7 +35,7 @@ def write_vectors(
     *,
     directions: npt.NDArray[np.float32],
     rng: np.random.Generator,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> None:
     """Rows of direction + noise, streamed; a row of no one (-1) is noise alone."""
     dim = directions.shape[1]
@@ -51,8 +51,7 @@ def write_vectors(
             known = shown[rows] >= 0
             block[known] += directions[shown[rows][known]]
             table[rows] = block
-            if progress is not None:
-                progress(rows.stop, shown.size)
+            progress(rows.stop, shown.size)
         table.flush()
         del table
 

@@ -1,8 +1,8 @@
-"""The progress of long work: how it is reported, its pace, and durations and counts in words."""
+"""The progress of long work, how it is reported and its pace; durations, counts, lists in words."""
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 Progress = Callable[[int, int], None]
@@ -53,6 +53,12 @@ def in_words(seconds: float) -> str:
 def counted(count: int, one: str, more: str | None = None) -> str:
     """A count with its noun: "1 crop", "2,000 crops", "3 people" where `more` is given."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def first_of(things: Sequence[object], *, shown: int = 5) -> str:
+    """The first few of many, for messages."""
+    listing = ", ".join(str(thing) for thing in things[:shown])
+    return listing + (", ..." if len(things) > shown else "")
 
 
 class Pace:

@@ -234,7 +234,7 @@ def test_a_small_benchmark_is_evaluated_as_its_last_line_says(place: Path) -> No
     judged = run(*command.replace("MODEL", "run").split(), "--device", "cpu")
     assert judged.exit_code == 0, judged.output
     assert "made data" in judged.stdout
-    assert not [path for path in place.iterdir() if path.name.endswith(".making")]
+    assert not [path for path in place.iterdir() if path.name.endswith(".part")]
 
 
 MISTAKES = [

@@ -8,7 +8,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 
 
 class Numbers:
@@ -34,7 +34,7 @@ class Numbers:
         image[:, : self.size // 2] = index % 256
         return image, int(self.labels[index])
 
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None: ...
+    def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None: ...
 
 
 class Slow(Numbers):

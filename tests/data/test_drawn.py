@@ -12,6 +12,7 @@ from sphereface2.data.pairs.drawn import SetAside, drawn_pairs
 from sphereface2.data.pairs.verification_set import VerificationSet
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.sources.source import BadImage
+from sphereface2.progress import unseen
 from tests.data.numbered_images import Numbers
 
 
@@ -78,7 +79,7 @@ def test_too_few_people_are_refused(tmp_path: Path) -> None:
 
 def test_images_are_those_of_the_source(tmp_path: Path) -> None:
     found = draw(people(tmp_path / "faces", [4] * 4))
-    found.images.prepare(workers=1, progress=None)
+    found.images.prepare(workers=1, progress=unseen)
     assert found.images[2].shape == (12, 12, 3)
     assert int(found.images[2][0, 0, 0]) == 20
 

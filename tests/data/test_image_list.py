@@ -184,7 +184,7 @@ def test_a_turned_face_comes_back_upright(tmp_path: Path) -> None:
     write(tmp_path / "a.png", cv2.warpAffine(upright, matrix, (300, 300)))
     points = TEMPLATE @ matrix[:, :2].T + matrix[:, 2]
     faces = AlignedFiles(tmp_path, ["a.png"], points[None])
-    faces.prepare(workers=1, progress=None)
+    faces.prepare(workers=1)
     assert faces[0].shape == (112, 112, 3)
     for (x, y), colour in zip(TEMPLATE.round().astype(int), colours, strict=True):
         np.testing.assert_allclose(faces[0][y, x], colour, atol=30)

@@ -16,7 +16,7 @@ from sphereface2.data.loader.loader import Loader
 from sphereface2.data.mixing import NoisyLabels, WithStrangers, plan_batches
 from sphereface2.data.sources.folder import ImageFolder, LooseImages
 from sphereface2.data.sources.source import bad_images
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 from tests.data.test_folder import write_image
 
 
@@ -39,7 +39,7 @@ class Labelled:
     def name(self, index: int) -> str:
         return f"person {self.labels[index]}/{index}.jpg"
 
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
+    def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None:
         self.prepared = workers
 
 
@@ -206,10 +206,9 @@ class Shades:
     def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
         return np.full((8, 8, 3), self.first + index, np.uint8), int(self.labels[index])
 
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
-        if progress is not None:
-            progress(5, 10)
-            progress(10, 10)
+    def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None:
+        progress(5, 10)
+        progress(10, 10)
 
 
 def mixed(known: int = 40, strangers: int = 30, *, share: float = 0.25) -> WithStrangers:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sphereface2.data.mixing import NoisyLabels
-from sphereface2.data.pairs.bin_set import bin_set, write_bin
+from sphereface2.data.pairs.bin_set import bin_set
 from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_people
 from sphereface2.data.pairs.drawn import drawn_pairs
 from sphereface2.data.pairs.lfw import lfw_pairs
@@ -15,6 +15,7 @@ from sphereface2.data.pairs.synthetic import synthetic_verification_sets
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.sources.recordio import RecordIO
 from sphereface2.datatools.convert import convert
+from tests.data.bin_files import write_bin
 from tests.data.test_folder import write_image
 
 

@@ -149,7 +149,7 @@ def test_every_source_gives_processes_what_it_gives_here(tmp_path: Path) -> None
     crops = ImageFolder(path=str(tmp_path / "crops"))
     noisy = NoisyLabels(rec_file(crops, tmp_path / "crops.rec"), rate=0.5)
     source = WithStrangers(noisy, crops, share=0.5)
-    source.prepare(workers=1, progress=None)
+    source.prepare(workers=1)
     plan = plan_batches(source, batch_size=4)
     there = list(Loader(source, plan, size=10, worker_kind="processes").batches(0, 7))
     here = list(Loader(source, plan, size=10, workers=0).batches(0, 7))

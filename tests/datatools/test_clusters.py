@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from benchmarks.clustering import judge_groups
 from sphereface2.datatools.group.clusters import SCALE, Apart, Side, cluster, whole_rows
-from sphereface2.evaluation.clustering import judge_groups
 from sphereface2.models.unit_rows import Float32, unit_rows
 
 

@@ -20,7 +20,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from sphereface2.data.pairs.bin_set import bin_set, write_bin
+from sphereface2.data.pairs.bin_set import bin_set
 from sphereface2.data.pairs.pair_list import pair_list
 from sphereface2.data.sources import open_images
 from sphereface2.data.sources.encoded import EncodedImages
@@ -35,6 +35,7 @@ from sphereface2.datatools.convert.conversion import (
     safe_part,
     unique_parts,
 )
+from tests.data.bin_files import write_bin
 from tests.datatools import convert_killer
 from tests.datatools.convert_killer import tree
 

@@ -53,7 +53,7 @@ def test_a_video_is_one_media_of_several_frames(ijb: IjbSet) -> None:
 
 def test_the_points_restore_the_rendered_face(root: Path, ijb: IjbSet) -> None:
     faces = AlignedFiles(image_folder(root), ijb.image_names, ijb.landmarks)
-    faces.prepare(workers=1, progress=None)
+    faces.prepare(workers=1)
     for person in range(2):
         # The first image of a person is the still of sample 0.
         first = int(np.flatnonzero(ijb.templates == person + 1)[0])

@@ -21,6 +21,7 @@ from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.heads import ProxyHead, build_head
 from sphereface2.heads.sharding import class_shards
 from sphereface2.models.embedder import NetworkEmbedder
+from sphereface2.progress import unseen
 from sphereface2.runs.start import _class_means
 from sphereface2.training.distributed import Team, joined
 from sphereface2.training.events import Events
@@ -153,7 +154,7 @@ def keep_class_means(root: Path, team: Team) -> None:
         head = build_head("sphereface2-c", 8, 7)
     assert isinstance(head, ProxyHead)
     embedder = NetworkEmbedder(net, Preprocessing(SIZE), batch_size=5)
-    sums = _class_means(head, crowd, embedder, team, progress=None)
+    sums = _class_means(head, crowd, embedder, team, progress=unseen)
     whole = [row for part in team.gather(sums.tolist()) for row in part]
     if team.is_first:
         (root / f"means {team.world}.json").write_text(json.dumps(whole))

@@ -14,7 +14,6 @@ import pytest
 
 from benchmarks.generate.megaface import generate_megaface
 from sphereface2.backbones import build_backbone
-from sphereface2.data.pairs.bin_set import write_bin
 from sphereface2.data.pairs.verification_set import VerificationSet
 from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.image_list import AlignedFiles
@@ -38,6 +37,7 @@ from sphereface2.models.extraction import ModelEmbedder, open_embedder
 from sphereface2.models.folder import save_model, store_calibration
 from sphereface2.progress import Progress
 from sphereface2.runs.evaluate import evaluate_on, write_protocol
+from tests.data.bin_files import write_bin
 
 OPTIONS = {"width": 4, "input_size": 16, "embedding_dim": 6}
 

@@ -24,7 +24,6 @@ from sphereface2.models.unit_rows import (
     check_rows,
     check_same_width,
     check_table,
-    first_of,
     unit_rows,
 )
 
@@ -168,12 +167,6 @@ def test_faulty_rows_are_numbered_across_blocks(monkeypatch: pytest.MonkeyPatch)
     unit = unit_rows(sound, source="a")
     expected = sound / np.linalg.norm(sound, axis=1, keepdims=True)
     np.testing.assert_allclose(unit, expected, rtol=1e-6)
-
-
-def test_the_first_few_of_many() -> None:
-    assert first_of([1, 2, 3, 4, 5]) == "1, 2, 3, 4, 5"
-    assert first_of([1, 2, 3, 4, 5, 6]) == "1, 2, 3, 4, 5, ..."
-    assert first_of("abc", shown=2) == "a, b, ..."
 
 
 def test_thresholds_are_of_double_precision() -> None:

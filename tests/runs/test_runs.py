@@ -29,7 +29,6 @@ from sphereface2.cli import app
 from sphereface2.config.schema import RunConfig, dump_config, load_config
 from sphereface2.data.loader.loader import Batch
 from sphereface2.data.mixing import build_training_source
-from sphereface2.data.pairs.bin_set import write_bin
 from sphereface2.evaluation.results import RAW_PIXELS, UNTRAINED, EvaluationResult
 from sphereface2.evaluation.scoring import score_sets
 from sphereface2.files import LockedError, read_note
@@ -42,6 +41,7 @@ from sphereface2.runs.train import embedder_of
 from sphereface2.training.checkpoint import has_checkpoint, load_checkpoint
 from sphereface2.training.stopping import DivergedError
 from sphereface2.training.trainer import Trainer
+from tests.data.bin_files import write_bin
 from tests.models.test_embed import Meeting
 
 SMALL = [

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.config.schema import RunConfig, config_from_mapping
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 
 SIZE = 24
 
@@ -55,7 +55,7 @@ class Crowd:
     def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
         return self.images[index], int(self.labels[index])
 
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None: ...
+    def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None: ...
 
 
 def make_config(**training: Any) -> RunConfig:

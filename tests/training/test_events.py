@@ -1,15 +1,12 @@
-"""Records as JSON lines, in TensorBoard and on the terminal."""
+"""Records as JSON lines and in TensorBoard."""
 
-import io
 import json
 import math
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from sphereface2.training.events import (
     EvaluationRecord,
@@ -21,7 +18,6 @@ from sphereface2.training.events import (
     TrainingRecord,
     headline,
 )
-from sphereface2.training.progress import ProgressDisplay
 
 
 def training(step: int, *, loss: float = 1.5, **head: float) -> TrainingRecord:
@@ -173,87 +169,6 @@ def test_tensorboard_that_is_not_installed_names_the_command(
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
     with pytest.raises(ValueError, match=r"pip install 'tensorboard>=[\d.]+'$"):
         TensorBoard(tmp_path)
-
-
-class Clock:
-    """Time that passes only when told."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_a_log_file_gets_a_plain_line_now_and_then() -> None:
-    clock, output = Clock(), io.StringIO()
-    display = ProgressDisplay(Console(file=output), seconds_between_lines=10, clock=clock)
-    display.started(step=0, total_steps=100)
-    for step in range(1, 41):
-        clock.now += 1.0
-        display.stepped(step, loss=2.0, learning_rate=0.1, rate=128.0)
-    display.evaluated(evaluation(40, plain=0.9, combined=0.8765))
-    display.noticed(Notice("data_wait", "training.workers=3 (now 2) would help"))
-    display.finished()
-    lines = output.getvalue().splitlines()
-    assert lines == [
-        "step 10/100  loss 2  lr 0.1  128 images/s  0:01:30 left",
-        "step 20/100  loss 2  lr 0.1  128 images/s  0:01:20 left",
-        "step 30/100  loss 2  lr 0.1  128 images/s  0:01:10 left",
-        "step 40/100  loss 2  lr 0.1  128 images/s  0:01:00 left",
-        "step 40/100  accuracy 87.65%",
-        "training.workers=3 (now 2) would help",
-    ]
-
-
-def test_lines_above_the_bar_are_plain_text() -> None:
-    output = io.StringIO()
-    display = ProgressDisplay(Console(file=output, force_terminal=True, color_system="standard"))
-    display.noticed(
-        Notice("data_wait", "training.workers=3 [now 2] reads 'faces' 1.5 times faster")
-    )
-    assert output.getvalue() == "training.workers=3 [now 2] reads 'faces' 1.5 times faster\n"
-
-
-def test_a_terminal_gets_a_live_bar() -> None:
-    output = io.StringIO()
-    display = ProgressDisplay(Console(file=output, force_terminal=True, width=140))
-    display.started(step=20, total_steps=100)
-    display.evaluated(evaluation(20, combined=0.75))
-    display.stepped(21, loss=2.25, learning_rate=0.1, rate=128.0)
-    display.noticed(Notice("data_wait", "what would help"))
-    display.finished()
-    display.finished()
-    shown = output.getvalue()
-    for part in (
-        "21/100",
-        "loss 2.25",
-        "lr 0.1",
-        "128 images/s",
-        "accuracy 75.00%",
-        "what would help",
-    ):
-        assert part in shown
-
-
-@pytest.mark.parametrize("width", [60, 79, 80, 99, 100, 120])
-def test_a_terminal_shows_the_whole_line_at_its_width(width: int) -> None:
-    output = io.StringIO()
-    display = ProgressDisplay(Console(file=output, force_terminal=True, width=width))
-    display.started(step=0, total_steps=80_000)
-    display.evaluated(evaluation(1, plain=0.98765))
-    display.stepped(7_000, loss=12.3456, learning_rate=0.0123, rate=1234.0)
-    display.finished()
-    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.getvalue())
-    line = plain.replace("\r", "\n").strip().splitlines()[-1]
-    assert len(line) <= width
-    assert " 7000/80000 " in line
-    assert "loss 12.35 " in line
-    assert (" 1234 images/s " if width >= 80 else " 1234 img/s ") in line
-    assert ("accuracy 98" if width >= 80 else "acc 98") in line
-    assert ("lr 0.0123" in line) is (width >= 100)
-    assert re.search(r"[-\d]+:[-\d]{2}:[-\d]{2}", line)
-    assert line.rstrip().endswith("98.77%")
-    assert "━" in line
 
 
 def test_tensorboard_has_the_numbers_at_their_steps(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sphereface2.cli.console import Watch, console, say
-from sphereface2.files import remove, replacing, require_writable
+from sphereface2.files import replacing, require_writable
 
 KINDS = ("small-ijb",)
 FULL_SIZE = ("ijb-b", "ijb-c", "megaface")
@@ -47,6 +47,5 @@ def made_beside(output: Path) -> Iterator[Path]:
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output} is there already and not empty; choose another folder")
     require_writable(output)
-    with replacing(output, by=output.with_name(f".{output.name}.making")) as making:
-        remove(making)  # what a killed run has left
+    with replacing(output) as making:
         yield making

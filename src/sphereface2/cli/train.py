@@ -62,8 +62,8 @@ def train(
     with all_ranks() as together:
         with together:
             config = load_config(recipe, [*_found(recipe, data), *(overrides or [])])
+        from sphereface2.cli.progress import ProgressDisplay
         from sphereface2.runs import train as runs
-        from sphereface2.training.progress import ProgressDisplay
 
         result = runs.train(
             config,
@@ -83,8 +83,8 @@ def resume(run: RunFolder, overrides: Overrides = None) -> None:
     """
     screen = console()
     with all_ranks():
+        from sphereface2.cli.progress import ProgressDisplay
         from sphereface2.runs import train as runs
-        from sphereface2.training.progress import ProgressDisplay
 
         result = runs.resume(
             run, overrides=overrides or (), events=ProgressDisplay(screen), watch=Watch(screen)

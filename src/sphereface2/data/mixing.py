@@ -25,7 +25,7 @@ from sphereface2.data.sources.source import (
     suits_processes,
 )
 from sphereface2.files import csv_text
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 from sphereface2.registry import build, resolve_options
 
 # Label noise: training labels made wrong on purpose, to study how a loss bears it.
@@ -173,13 +173,11 @@ class WithStrangers(DerivedSource):
         known = len(self.source)
         return self.source[index] if index < known else (self.strangers[index - known][0], -1)
 
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
+    def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None:
         """Prepare both, one after the other, under one count."""
         first, second = len(self.source), len(self.strangers)
 
-        def part(start: int, size: int) -> Progress | None:
-            if progress is None:
-                return None
+        def part(start: int, size: int) -> Progress:
             return lambda done, of: progress(start + done * size // of, first + second)
 
         self.source.prepare(workers=workers, progress=part(0, first))

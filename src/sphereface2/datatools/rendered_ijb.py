@@ -19,7 +19,7 @@ from sphereface2.data.sources.image_file import encode
 from sphereface2.data.sources.synthetic import FIRST_UNSEEN, sample_conditions
 from sphereface2.evaluation.protocols.protocol import MADE
 from sphereface2.faces.face import TEMPLATE
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 from sphereface2.rendering.person import Conditions, Person, draw_person
 from sphereface2.rendering.renderer import render
 from sphereface2.rendering.surface import SIZE
@@ -54,7 +54,7 @@ def render_ijb(
     people: int = 60,
     seed: int = 0,
     prefix: str = "ijbc",
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> int:
     """Write meta/ and loose_crop/ below `root`; the number of images.
 
@@ -78,8 +78,7 @@ def render_ijb(
         picture, points = _loose(shot, rng=np.random.default_rng((seed, number, _STREAM)))
         (root / "loose_crop" / name).write_bytes(encode(picture, ".jpg", quality=96))
         _note(lists, shot, name, picture, points, people)
-        if progress is not None:
-            progress(number, len(shots))
+        progress(number, len(shots))
     for ending, lines in lists.items():
         text = "\n".join(lines) + "\n"
         (root / "meta" / f"{prefix}_{ending}").write_text(text, encoding="utf-8")

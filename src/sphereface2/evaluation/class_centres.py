@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -73,7 +73,7 @@ def nearest_others(
     centres: Centres,
     *,
     alike: Sequence[tuple[int, int]] = (),
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> tuple[Floats, Integers]:
     """For each image the similarity and label of the nearest centre that is not its own.
 
@@ -108,8 +108,7 @@ def nearest_others(
             better = value > best[rows]
             best[rows][better] = value[better]
             best_label[rows][better] = some[place[better]]
-        if progress is not None:
-            progress(rows.stop, len(labels))
+        progress(rows.stop, len(labels))
     return best, best_label
 
 

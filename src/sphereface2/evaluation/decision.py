@@ -14,7 +14,7 @@ import numpy as np
 
 from sphereface2.evaluation.calibration import Calibration, check_request
 from sphereface2.evaluation.ranked_scores import RankedScores
-from sphereface2.evaluation.thresholds import minimum_trials
+from sphereface2.evaluation.thresholds import minimum_trials, resolves
 from sphereface2.evaluation.uncertainty import Interval, Rate
 
 DEFAULT_FALSE_ACCEPTS = 1e-3
@@ -139,7 +139,7 @@ def threshold_for(calibration: Calibration, false_accepts: float) -> float:
         if math.isclose(each.target, false_accepts) and each.resolved:
             return each.threshold
     impostors = ranked_impostors(calibration)
-    if false_accepts * impostors.pairs < 1 - 1e-9:
+    if not resolves(false_accepts, impostors.pairs):
         raise ValueError(
             f"the calibration on {calibration.set_name} has {impostors.pairs:,} pairs of different "
             f"people and cannot tell {one_in(false_accepts)} false accepts from none; ask for "

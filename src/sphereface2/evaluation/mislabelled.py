@@ -32,7 +32,7 @@ from sphereface2.evaluation.class_centres import (
     unit_rows,
     within_false_alarms,
 )
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -170,7 +170,7 @@ def find_mislabelled(
     *,
     false_alarms: float = 0.1,
     threshold: float | None = None,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> MislabelledResult:
     """The likely label errors among images with these embeddings (N, D) and labels.
 

@@ -28,7 +28,7 @@ from sphereface2.models.unit_rows import (
     unit_block,
     unit_rows,
 )
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 from sphereface2.workers import usable_cores
 
 People = npt.NDArray[Any]
@@ -72,7 +72,7 @@ def search(
     *,
     pooling: GalleryPooling = "mean",
     impostor_pairs: HighestScores | None = None,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> Searched:
     """Score every probe against every person of the gallery, in blocks of probes.
 
@@ -112,8 +112,7 @@ def search(
         rank[part][rows] = 1 + ahead
         if impostor_pairs is not None:
             impostor_pairs.add(scores.reshape(-1))
-        if progress is not None:
-            progress(part.stop, wanted.size)
+        progress(part.stop, wanted.size)
     return Searched(genuine, other, rank, wanted, int(names.size))
 
 
@@ -170,15 +169,14 @@ def dot_products(
     left: npt.NDArray[np.integer[Any]],
     right: npt.NDArray[np.integer[Any]],
     *,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> Scores:
     """The product of each pair of rows, in bounded memory."""
     scores = np.empty(left.size, dtype=np.float32)
     for start in range(0, left.size, _CHUNK):
         part = slice(start, start + _CHUNK)
         scores[part] = np.einsum("nd,nd->n", vectors[left[part]], vectors[right[part]])
-        if progress is not None:
-            progress(min(start + _CHUNK, left.size), left.size)
+        progress(min(start + _CHUNK, left.size), left.size)
     return scores
 
 
@@ -211,7 +209,7 @@ def scan(
     keep: int,
     keep_all: int,
     source: str,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> Strangers:
     """One matrix product in blocks; of each block only what may still matter is looked at twice.
 
@@ -246,8 +244,7 @@ def scan(
             taken += width
             if stop in reach:
                 best[reach.index(stop)] = kept.table().max(axis=1)
-            if progress is not None:
-                progress(stop, len(distractors))
+            progress(stop, len(distractors))
     return Strangers(best, kept.table(), highest.falling(), taken)
 
 

@@ -14,13 +14,12 @@ from sphereface2.models.unit_rows import (
     Vectors,
     check_rows,
     check_table,
-    first_of,
     fold_mirror,
     folded_width,
     sound,
     unit_block,
 )
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, first_of, unseen
 
 Ids = npt.NDArray[np.integer[Any]]
 ImageNorm = Literal["kept", "unit"]
@@ -60,7 +59,7 @@ def pool_templates(
     mirror: Mirror = "given",
     image_norm: ImageNorm = "kept",
     source: str = "embeddings",
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> Templates:
     """Mean within each media id of a template, sum over its media, unit norm.
 
@@ -99,8 +98,7 @@ def pool_templates(
         if not unit_block(sums, out=vectors[template:stop]):
             _refuse_empty(ids[template:stop], sums, source=source)
         template = stop
-        if progress is not None:
-            progress(template, ids.size)
+        progress(template, ids.size)
     return Templates(ids.astype(np.int64), vectors)
 
 
@@ -149,7 +147,7 @@ def pair_scores(
     left: npt.NDArray[np.int32],
     right: npt.NDArray[np.int32],
     *,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> Scores:
     """The cosine of each pair of rows, in float32 and bounded memory.
 
@@ -172,8 +170,7 @@ def pair_scores(
         numbers = order[bounds[start] : bounds[stop]]
         rows = left_codes[numbers].astype(np.intp) - start
         scores[numbers] = product[rows, right_codes[numbers]]
-        if progress is not None:
-            progress(int(bounds[stop]), count)
+        progress(int(bounds[stop]), count)
     return np.clip(scores, -1.0, 1.0, out=scores)  # rounding may step over
 
 

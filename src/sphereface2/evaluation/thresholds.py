@@ -25,6 +25,7 @@ from sphereface2.evaluation.uncertainty import (
 
 Scores = npt.NDArray[np.floating[Any]]
 AND_THRESHOLD = WITH_THRESHOLD.removeprefix(WILSON)  # the same method, whatever it is added to
+_ONE = 1 - 1e-12  # a rate times a count that comes out a rounding below one is one
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,14 @@ def rank_name(rank: int) -> str:
     return f"rank {rank}"
 
 
+def resolves(target: float, impostors: int) -> bool:
+    """Whether so many impostor trials tell a false rate from 0: it allows one of them."""
+    return target * impostors >= _ONE
+
+
 def minimum_trials(target: float) -> int:
     """The fewest impostor trials that resolve a false rate."""
-    return int(np.ceil(1.0 / target - 1e-6)) if target > 0 else 0
+    return math.ceil(_ONE / target) if target > 0 else 0
 
 
 class HighestScores:
@@ -229,7 +235,7 @@ class Trials:
                     reached=false / self.impostors,
                     threshold=float(threshold),
                     impostors=self.impostors,
-                    resolved=1.0 / self.impostors <= target,
+                    resolved=resolves(target, self.impostors),
                     rate=(rising.size - position) / rising.size,
                     genuine=rising.size,
                 )

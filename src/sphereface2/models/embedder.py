@@ -22,7 +22,7 @@ from sphereface2.data.pairs.verification_set import Missing
 from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.source import Images, PreparedImages
 from sphereface2.data.transforms import resize
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +55,7 @@ class Embedder(ABC):
 
     @abstractmethod
     def embed(
-        self, images: Images, *, missing: Missing = "error", progress: Progress | None = None
+        self, images: Images, *, missing: Missing = "error", progress: Progress = unseen
     ) -> Embeddings:
         """The (N, D) embeddings of N images.
 
@@ -91,7 +91,7 @@ class BatchEmbedder(Embedder):
         """The network ready to run, for as long as the context lasts."""
 
     def embed(
-        self, images: Images, *, missing: Missing = "error", progress: Progress | None = None
+        self, images: Images, *, missing: Missing = "error", progress: Progress = unseen
     ) -> Embeddings:
         _require_some(images)
         blocks = [
@@ -101,8 +101,7 @@ class BatchEmbedder(Embedder):
         parts: list[Embeddings] = []
         for block, embeddings in self.embed_blocks(images, blocks, missing=missing):
             parts.append(embeddings)
-            if progress is not None:
-                progress(block.stop, len(images))
+            progress(block.stop, len(images))
         return np.concatenate(parts)
 
     def embed_blocks(
@@ -174,7 +173,7 @@ class PixelEmbedder(Embedder):
     input_size: int
 
     def embed(
-        self, images: Images, *, missing: Missing = "error", progress: Progress | None = None
+        self, images: Images, *, missing: Missing = "error", progress: Progress = unseen
     ) -> Embeddings:
         _require_some(images)
         flat = np.full((len(images), self.input_size**2 * 3), np.nan, dtype=np.float32)
@@ -183,8 +182,7 @@ class PixelEmbedder(Embedder):
             if image is not None:
                 flat[index] = resize(image, self.input_size).reshape(-1)
                 flat[index] -= flat[index].mean()
-            if progress is not None:
-                progress(index + 1, len(images))
+            progress(index + 1, len(images))
         return flat
 
 
@@ -193,7 +191,7 @@ def prepare(
     missing: Missing | None,
     *,
     workers: int,
-    progress: Progress | None,
+    progress: Progress,
 ) -> None:
     """Prepare images; if some are faulty, a MissingImageError, unless they are to be skipped."""
     try:

@@ -47,7 +47,7 @@ from sphereface2.models.folder import (
     weights_digest,
 )
 from sphereface2.models.unit_rows import absent_rows
-from sphereface2.progress import Progress, Watch, unwatched
+from sphereface2.progress import Progress, Watch, unseen, unwatched
 from sphereface2.training.devices import choose_device
 from sphereface2.training.distributed import current_team
 
@@ -79,7 +79,7 @@ class ModelEmbedder(Embedder):
         return self.batches.flip
 
     def embed(
-        self, images: Images, *, missing: Missing = "error", progress: Progress | None = None
+        self, images: Images, *, missing: Missing = "error", progress: Progress = unseen
     ) -> Embeddings:
         return self.batches.embed(images, missing=missing, progress=progress)
 
@@ -136,7 +136,7 @@ class ModelEmbedder(Embedder):
             return _mapped(output)
         with self.watch(title) as progress:
             begun = team.from_first(lambda: job.start(overwrite=overwrite is not False))
-            if progress is not None and begun:
+            if begun:
                 progress(begun, job.count)
             with team.together(), self._offering_to_skip():
                 job.work(
@@ -338,7 +338,7 @@ class Extraction(WorkFolder):
         *,
         share: tuple[int, int] = (0, 1),
         missing: Missing = "error",
-        progress: Progress | None = None,
+        progress: Progress = unseen,
     ) -> None:
         """Embed the open blocks of the k-th (from 0) of n processes, `share` = (k, n).
 
@@ -358,9 +358,8 @@ class Extraction(WorkFolder):
                 if time.monotonic() - marked > _SECONDS_BETWEEN_MARKS:
                     _mark(embeddings, marks, unmarked)
                     marked = time.monotonic()
-                if progress is not None:
-                    waiting = sum(len(self._block(number)) for number in unmarked)
-                    progress(min(self.count, self.done() + waiting), self.count)
+                waiting = sum(len(self._block(number)) for number in unmarked)
+                progress(min(self.count, self.done() + waiting), self.count)
         finally:
             _mark(embeddings, marks, unmarked)
 

@@ -93,7 +93,7 @@ def import_weights(
     fit = _best_fit(path, tensors, backbone=backbone, part=part)
     network, resolved = _without_values(path, fit, tensors, given)
     expected = dict(network.state_dict())
-    ignored = _check(path, fit, expected, resolved, tensors, wanted=backbone, part=part)
+    ignored = _check(path, fit, expected, tensors, wanted=backbone, part=part)
     eps = resolved.get("norm_eps", 1e-5)
     state: Tensors = {}
     for key, like in expected.items():
@@ -368,7 +368,6 @@ def _check(
     path: Path,
     fit: _Fit,
     expected: Tensors,
-    resolved: Mapping[str, Any],
     tensors: Tensors,
     *,
     wanted: str | None,

@@ -1,10 +1,11 @@
 """Embeddings made comparable: unit rows in float32, block by block, with the faulty ones named."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from sphereface2.progress import first_of as first_of  # embedding_files and tinyface ask here
 
 Vectors = npt.NDArray[np.floating[Any]]
 Float32 = npt.NDArray[np.float32]
@@ -113,12 +114,6 @@ def folded_width(width: int, how: Mirror) -> int:
             "side; use mirror='given'"
         )
     return width // 2
-
-
-def first_of(things: Sequence[object], *, shown: int = 5) -> str:
-    """The first few of many, for messages."""
-    listing = ", ".join(str(thing) for thing in things[:shown])
-    return listing + (", ..." if len(things) > shown else "")
 
 
 def _squares(block: Vectors) -> npt.NDArray[np.float64]:

@@ -139,21 +139,17 @@ def _nearest(photos: Array, strangers: list[Embeddings]) -> list[Embeddings]:
 
 
 def fit(photos: Array, negatives: Array) -> tuple[Array, float]:
-    """(w, b) of the person's classifier: what `loss` is least at."""
+    """(w, b) of the person's classifier.
+
+    They minimise the loss: half the mean of softplus(∓(s · w·x + b)) of each kind, and
+    ρ/2 · |w - mean|².
+    """
     rows = np.concatenate([photos, negatives])
     is_photo = np.arange(len(rows)) < len(photos)
     coordinates, axes = _span(rows)
     centre = _unit_mean(photos)
     moved, bias = _newton(rows @ centre, coordinates, is_photo)
     return centre + moved @ axes, bias
-
-
-def loss(weight: Array, bias: float, photos: Array, negatives: Array) -> float:
-    """Half the mean of softplus(∓(s · w·x + b)) of each kind, and ρ/2 · |w - mean|²."""
-    away = weight - _unit_mean(photos)
-    mine = np.logaddexp(0.0, -(SCALE * photos @ weight + bias)).mean()
-    others = np.logaddexp(0.0, SCALE * negatives @ weight + bias).mean()
-    return float((mine + others) / 2 + STIFFNESS / 2 * away @ away)
 
 
 def try_out(photos: Array, negatives: Array, threshold: float) -> Trial:
@@ -206,7 +202,7 @@ def _span(rows: Array) -> tuple[Array, Array]:
 
 
 def _newton(along: Array, coordinates: Array, is_photo: NDArray[np.bool_]) -> tuple[Array, float]:
-    """The minimum of `loss` over w - mean, in coordinates, and b; convex, so there is one."""
+    """The minimum of that loss over w - mean, in coordinates, and b; convex, so there is one."""
     count, width = coordinates.shape
     design = np.column_stack([SCALE * coordinates, np.ones(count)])
     sign = np.where(is_photo, 1.0, -1.0)

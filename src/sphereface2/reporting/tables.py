@@ -383,9 +383,9 @@ def accuracy_table(evaluation: EvaluationResult) -> TerminalTable:
     return accuracy_content(evaluation).to_rich()
 
 
-def detail_table(evaluation: EvaluationResult, *, model: str | None = None) -> TerminalTable:
+def detail_table(evaluation: EvaluationResult) -> TerminalTable:
     """The table of EER, AUC, TAR at FAR and best-threshold accuracy for the terminal."""
-    return detail_content(evaluation, model=model).to_rich()
+    return detail_content(evaluation).to_rich()
 
 
 def _plain(set_name: str) -> str:

@@ -22,7 +22,6 @@ def calibrate_model(
     far_targets: Sequence[float] = FAR_TARGETS,
     prior: float = 0.5,
     flip: bool | None = None,
-    batch_size: int = 256,
     workers: int = 1,
     device: str = "cpu",
     history: Sequence[Mapping[str, Any]] = (),
@@ -35,9 +34,7 @@ def calibrate_model(
     looked up whose folder does not have it.
     """
     check_request(far_targets, prior)
-    embedder = open_embedder(
-        folder, flip=flip, workers=workers, batch_size=batch_size, device=device
-    )
+    embedder = open_embedder(folder, flip=flip, workers=workers, device=device)
     with offering_to_skip():
         prepare_sets(sets, workers=workers, watch=watch)
         scored = score_sets(embedder, sets, watch=watch)

@@ -24,12 +24,12 @@ from sphereface2.files import (
 )
 from sphereface2.models.folder import CONFIG as MODEL_CONFIG
 from sphereface2.models.folder import IN_RUN, RUN_CONFIG, RUN_LOCK, WEIGHTS
-from sphereface2.training.checkpoint import Change
+from sphereface2.training.checkpoint import FOLDER, Change
 
 CONFIG = RUN_CONFIG
 METRICS = "metrics.jsonl"
 CHANGES = "changes.jsonl"
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS = FOLDER
 TENSORBOARD = "tensorboard"
 MODEL = IN_RUN
 EVALUATION = "evaluation.json"

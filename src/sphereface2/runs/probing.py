@@ -76,7 +76,7 @@ def _probe(config: RunConfig, *, people: int, seconds: float) -> Speed:
     if training.accumulate > 1:
         each *= 4 / 3  # the forward pass runs twice
     optimizer = build_optimizer(backbone, nn.Identity(), config.optimizer)
-    update = _fastest(lambda: _finish(device, optimizer.step), seconds / 8, device)
+    update = _fastest(lambda: _finish(device, optimizer.step), seconds / 8)
     head = _head_seconds(config, backbone.embedding_dim, people, device, precision, seconds / 8)
     threads = torch.get_num_threads()
     where = (
@@ -127,7 +127,7 @@ def _backbone_seconds(
         affordable = int(least * seconds / (2 * max(warm, 1e-6)))
         count = max(least, min(largest, affordable))
         images = images_of(count)
-        return count, _fastest(lambda: run(images), seconds, device) / count
+        return count, _fastest(lambda: run(images), seconds) / count
 
 
 def _head_seconds(
@@ -144,7 +144,7 @@ def _head_seconds(
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(config.seed)
             head = build_head(config.head.name, dim, classes, **config.head.options).to(device)
-            return _fastest(_head_step(config, head.train(), device, precision), seconds, device)
+            return _fastest(_head_step(config, head.train(), device, precision), seconds)
 
     if people <= _MANY:
         return timed(people)
@@ -179,7 +179,7 @@ def _head_step(
     return step
 
 
-def _fastest(work: Callable[[], object], seconds: float, device: torch.device) -> float:
+def _fastest(work: Callable[[], object], seconds: float) -> float:
     """The least time of several runs; the first, which sets things up, counts if it is alone."""
     best, spent, runs = math.inf, 0.0, 0
     while runs < 2 or (spent < seconds and runs < 20):

@@ -23,7 +23,7 @@ from sphereface2.heads.sharding import class_range, class_shards
 from sphereface2.models.embedder import Embeddings, NetworkEmbedder
 from sphereface2.models.folder import TorchModel, find_model, load_model, weights_digest
 from sphereface2.models.importing import import_weights
-from sphereface2.progress import Watch
+from sphereface2.progress import Progress, Watch
 from sphereface2.registry import shown
 from sphereface2.runs.folder import CHECKPOINTS, require_run, run_config
 from sphereface2.training.checkpoint import load_checkpoint, load_tensors, require_same_people
@@ -205,7 +205,7 @@ def _load_classes(
 
 
 def _class_means(
-    head: ProxyHead, source: Source, embedder: NetworkEmbedder, team: Team, *, progress: Any
+    head: ProxyHead, source: Source, embedder: NetworkEmbedder, team: Team, *, progress: Progress
 ) -> Tensor:
     """The sums of the unit embeddings of each class of this rank; nothing: a row of zeros.
 
@@ -231,8 +231,7 @@ def _class_means(
             is_here = (own >= 0) & (own < stop - first) & np.isfinite(rows).all(axis=1)
             unit = normalize(torch.from_numpy(rows[is_here]).double())
             sums.index_add_(0, torch.from_numpy(own[is_here]), unit)
-        if progress is not None:
-            progress(done, len(known))
+        progress(done, len(known))
     return sums
 
 

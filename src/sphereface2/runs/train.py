@@ -546,7 +546,7 @@ def _export(
     )
 
 
-def _axes(trainer: Trainer, config: RunConfig, progress: Progress | None) -> NDArray[np.float64]:
+def _axes(trainer: Trainer, config: RunConfig, progress: Progress) -> NDArray[np.float64]:
     """What the training images say of the embedding's axes: whole people, up to a number."""
     labels = trainer.source.labels
     chosen = np.flatnonzero(labels >= 0)

@@ -40,7 +40,7 @@ def _where(error: BaseException) -> dict[str, Any]:
     }
 
 
-def set_up_logs(level: str = "info") -> None:
+def set_up_logs() -> None:
     """Send the service's log lines, and uvicorn's, to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
@@ -48,4 +48,4 @@ def set_up_logs(level: str = "info") -> None:
         logger = logging.getLogger(name)
         logger.handlers = [handler] if name in (LOGGER.name, "uvicorn") else []
         logger.propagate = name == "uvicorn.error"
-        logger.setLevel(level.upper() if name == LOGGER.name else logging.WARNING)
+        logger.setLevel(logging.INFO if name == LOGGER.name else logging.WARNING)

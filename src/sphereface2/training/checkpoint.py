@@ -33,6 +33,7 @@ from sphereface2.files import (
 from sphereface2.training.distributed import Team, saved_shapes
 from sphereface2.training.result import ModelStep
 
+FOLDER = "checkpoints"  # of a run, with last and best
 _FORMAT = "sphereface2 checkpoint 3"
 _FACTS = "checkpoint.json"
 _INDEX = ".metadata"  # torch.distributed.checkpoint's own name

@@ -21,6 +21,7 @@ from sphereface2.data.mixing import plan_batches
 from sphereface2.data.sources.source import Source, bad_images
 from sphereface2.heads.head import Head
 from sphereface2.training.checkpoint import (
+    FOLDER,
     Checkpoint,
     check_settings,
     load_checkpoint,
@@ -104,8 +105,7 @@ class Trainer:
         self.source = source
         self.evaluate = evaluate
         self.choose = choose
-        self.last_path = run_folder / "checkpoints" / "last"
-        self.best_path = run_folder / "checkpoints" / "best"
+        self.last_path, self.best_path = (run_folder / FOLDER / name for name in ("last", "best"))
         plan = plan_batches(
             source,
             batch_size=training.batch_size,

@@ -3,16 +3,22 @@
 import pytest
 
 from sphereface2.experiments.paper.published import (
+    BALANCE,
     BESIDE,
     IJB_B,
     IJB_C,
     LOSSES,
     MEGAFACE,
+    PARAMETERS,
     PRINCIPLES,
-    TABLES,
+    SHARPNESS,
 )
 from sphereface2.reporting.tables import PublishedTable
 
+TABLES = (
+    *(LOSSES, PRINCIPLES, BALANCE, SHARPNESS, PARAMETERS),
+    *(table for tables in BESIDE.values() for table in tables),
+)
 ROWS = {
     "combined_margin_type": 10,
     "ablation_principles": 5,

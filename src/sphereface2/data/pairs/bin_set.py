@@ -16,7 +16,6 @@ from sphereface2.data.pairs.verification_set import (
     VerificationSet,
     ten_folds,
 )
-from sphereface2.files import replacing
 from sphereface2.registry import DataPath
 from sphereface2.safe_pickle import NotPlainError, StrangeNameError, load_plain
 
@@ -103,20 +102,6 @@ class BinWriter:
         """Add the answers and end the file."""
         self.file.write(b"]" + b"".join(b"\x88a" if answer else b"\x89a" for answer in same))
         self.file.write(b"\x86.")
-
-
-def write_bin(path: Path, images: Iterable[bytes], same: Sequence[bool]) -> None:
-    """Write encoded images 2i, 2i+1 and whether pair i shows one person as a .bin file."""
-    count = 0
-    with replacing(path) as made, made.open("wb") as file:
-        writer = BinWriter(file)
-        writer.begin()
-        for image in images:
-            writer.write(image)
-            count += 1
-        if count != 2 * len(same):
-            raise ValueError(f"{path}: {len(same)} pairs need {2 * len(same)} images, got {count}")
-        writer.finish(same)
 
 
 def _images(found: Any, file: Path) -> list[bytes | NDArray[np.uint8]]:

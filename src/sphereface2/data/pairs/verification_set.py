@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sphereface2.data.sources.image_file import decode, is_image_file, read_file
 from sphereface2.data.sources.source import PreparedImages
 from sphereface2.files import printable
-from sphereface2.progress import Progress, counted
+from sphereface2.progress import Progress, counted, unseen
 
 FOLDS = 10
 Missing = Literal["error", "skip"]
@@ -150,7 +150,7 @@ class StoredImages(ABC):
     def __getitem__(self, index: int, /) -> NDArray[np.uint8]:
         return decode(self.encoded(index), self.location(index))
 
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:  # noqa: B027
+    def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None:  # noqa: B027
         """Nothing to do: images are decoded as they are asked for."""
 
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.sources.image_file import Encoded, decode, look, to_array
-from sphereface2.data.sources.source import BadImage, first_of
+from sphereface2.data.sources.source import BadImage
 from sphereface2.data.transforms import resize
 from sphereface2.files import printable
-from sphereface2.progress import Progress, counted
+from sphereface2.progress import Progress, counted, first_of, unseen
 from sphereface2.workers import in_threads
 
 OnBadImage = Literal["stop", "skip"]
@@ -130,7 +130,7 @@ class EncodedImages(ABC):
         label = int(self.labels[index])
         return self.people[label] if label >= 0 else UNKNOWN
 
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
+    def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None:
         """Check the structure of every image file, in `workers` threads."""
         if self._is_checked:
             return
@@ -141,8 +141,7 @@ class EncodedImages(ABC):
             for start, (bad, chunk_sizes) in checked:
                 found += bad
                 sizes += chunk_sizes
-                if progress is not None:
-                    progress(min(start + _CHUNK, len(self)), len(self))
+                progress(min(start + _CHUNK, len(self)), len(self))
         if self.on_bad_image == "stop" and found:
             self.bad = tuple(found)
             raise ValueError(

@@ -16,7 +16,7 @@ from sphereface2.data.sources.image_file import is_image_file, read_image
 from sphereface2.data.sources.source import classes_of_texts
 from sphereface2.faces.face import align_face
 from sphereface2.files import printable
-from sphereface2.progress import Progress, counted
+from sphereface2.progress import Progress, counted, unseen
 from sphereface2.registry import DataPath
 
 LIST_SUFFIXES = (".txt", ".lst", ".csv", ".tsv")
@@ -194,20 +194,20 @@ class AlignedFiles:
         image = read_image(f"{self.folder}/{self.names[index]}")
         return align_face(image, self.landmarks[index].astype(np.float64))
 
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
+    def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None:
         """Check that every file is there: lists and images are often downloaded apart."""
         require_images(self.folder, self.names, progress=progress)
 
 
 def require_images(
-    folder: Path, names: Sequence[str], *, progress: Progress | None = None, every: int = 5_000
+    folder: Path, names: Sequence[str], *, progress: Progress = unseen, every: int = 5_000
 ) -> None:
     """Refuse a list whose images are not all in `folder`: how many are missing, and the first."""
     missing = []
     for number, name in enumerate(names, start=1):
         if not Path(folder, name).is_file():
             missing.append(name)
-        if progress is not None and (number % every == 0 or number == len(names)):
+        if number % every == 0 or number == len(names):
             progress(number, len(names))
     if missing:
         first = ", ".join(printable(name) for name in missing[:_SHOWN])

@@ -25,7 +25,7 @@ from sphereface2.data.sources.recordio_writer import (
 )
 from sphereface2.data.sources.source import classes_of_numbers, gaps_note
 from sphereface2.files import printable
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 from sphereface2.registry import DataPath
 
 _HEADER_WORDS = HEADER.size // 4
@@ -105,7 +105,7 @@ class RecordIO(EncodedImages):
         ending = ending_of(self.encoded(index))
         return f"{self.person(index)}/{self._keys[index]:08d}{ending}"
 
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
+    def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None:
         """Check the structure of every image, in the order of the file; then expect any order."""
         super().prepare(workers=workers, progress=progress)
         self._expect_any_order()

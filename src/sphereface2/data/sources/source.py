@@ -12,10 +12,9 @@ from typing import Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 
 T = TypeVar("T")
-_SHOWN = 5
 
 
 class Images(Protocol):
@@ -29,7 +28,7 @@ class Images(Protocol):
 class PreparedImages(Images, Protocol):
     """Images that may have work to do before the first of them is asked for."""
 
-    def prepare(self, *, workers: int, progress: Progress | None) -> None:
+    def prepare(self, *, workers: int, progress: Progress) -> None:
         """Do the work that is better done once up front; nothing where there is none."""
         ...
 
@@ -42,11 +41,8 @@ class BadImage:
     location: str
     reason: str
 
-
-def first_of(bad: Sequence[BadImage]) -> str:
-    """The first bad images with their reasons, for a sentence about all."""
-    shown = ", ".join(f"{each.location} ({each.reason})" for each in bad[:_SHOWN])
-    return f"{shown}, ..." if len(bad) > _SHOWN else shown
+    def __str__(self) -> str:
+        return f"{self.location} ({self.reason})"
 
 
 class Source(Protocol):
@@ -72,7 +68,7 @@ class Source(Protocol):
 
     def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]: ...
 
-    def prepare(self, *, workers: int, progress: Progress | None) -> None:
+    def prepare(self, *, workers: int, progress: Progress) -> None:
         """Do the work that is better done once up front; nothing where there is none."""
         ...
 
@@ -90,7 +86,7 @@ class Faces:
     def __getitem__(self, index: int, /) -> NDArray[np.uint8]:
         return self.source[int(self.numbers[index])][0]
 
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
+    def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None:
         self.source.prepare(workers=workers, progress=progress)
 
 
@@ -171,7 +167,7 @@ class DerivedSource:
     def __len__(self) -> int:
         return len(self.source)
 
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
+    def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None:
         self.source.prepare(workers=workers, progress=progress)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.files import file_lock, replacing
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 from sphereface2.rendering import renderer
 from sphereface2.rendering.person import (
     EVERYDAY,
@@ -146,7 +146,7 @@ class SyntheticImages:
         identity, sample = self._place(index)
         return sample_conditions(identity, sample, seed=self.seed, setting=self.settings[sample])
 
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
+    def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None:
         """Render everything into memory; with two or more `workers`, in that many processes."""
         if self._rendered is not None:
             return
@@ -157,7 +157,7 @@ class SyntheticImages:
         )
 
     def _render_all(
-        self, shape: tuple[int, ...], workers: int, progress: Progress | None
+        self, shape: tuple[int, ...], workers: int, progress: Progress
     ) -> NDArray[np.uint8]:
         samples = len(self.settings)
         rendered = np.empty(shape, dtype=np.uint8)
@@ -170,8 +170,7 @@ class SyntheticImages:
         with closing(results):
             for done, (person, pictures) in enumerate(results, start=1):
                 rendered[person * samples : (person + 1) * samples] = pictures
-                if progress is not None:
-                    progress(done * samples, len(self))
+                progress(done * samples, len(self))
         return rendered
 
     def _place(self, index: int) -> tuple[int, int]:
@@ -232,6 +231,6 @@ class SyntheticFaces:
         """Under which conditions image `index` is taken."""
         return self._images.conditions(index)
 
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
+    def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None:
         """Render everything into memory; with two or more `workers`, in that many processes."""
         self._images.prepare(workers=workers, progress=progress)

@@ -13,12 +13,11 @@ from pathlib import Path
 from sphereface2.data.sources import open_images
 from sphereface2.data.sources.encoded import EncodedImages, OnBadImage
 from sphereface2.data.sources.folder import NamedFiles
-from sphereface2.data.sources.source import first_of
 from sphereface2.datatools.convert.conversion import Conversion, Converted, Job, Written
 from sphereface2.datatools.convert.pairs import convert_pairs, looks_like_pairs
 from sphereface2.datatools.convert.targets import TARGETS
 from sphereface2.files import printable
-from sphereface2.progress import Watch, counted, unwatched
+from sphereface2.progress import Watch, counted, first_of, unwatched
 from sphereface2.registry import look_up
 
 FORMATS = ("folder", "list", "recordio", "parquet", "bin")

@@ -109,7 +109,7 @@ def group_photos(
                 progress=progress,
             )
         said += _record(journal, [[faces[row].number for row in group] for group in groups],
-                        chosen, names, source, folders or (before or {}).get("folders"),
+                        chosen, source, folders or (before or {}).get("folders"),
                         afresh=afresh)  # fmt: skip
         return publish(store, journal, said)
 
@@ -244,7 +244,6 @@ def _record(
     journal: Journal,
     groups: Sequence[Sequence[int]],
     threshold: Threshold,
-    names: Sequence[str],
     source: Path,
     folders: str | None,
     *,

@@ -35,10 +35,10 @@ from sphereface2.evaluation.protocols.protocol import (
     Table,
     View,
 )
-from sphereface2.evaluation.thresholds import Measure, Trials
+from sphereface2.evaluation.thresholds import Measure, Trials, resolves
 from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.evaluation.verification import slices
-from sphereface2.models.unit_rows import first_of
+from sphereface2.progress import first_of
 
 ACROSS = "across groups"
 _REPLICATES = 1000
@@ -243,7 +243,7 @@ def measure_groups(scored: PairScores, *, fmr: float) -> GroupsResult:
                         at,
                         reached=rate.value,
                         impostors=impostors,
-                        resolved=at.resolved and fmr * impostors >= 1,
+                        resolved=at.resolved and resolves(fmr, impostors),
                     ),
                 ),
                 accuracy=_accuracy(scored, here),

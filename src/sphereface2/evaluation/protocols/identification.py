@@ -40,7 +40,7 @@ from sphereface2.evaluation.search import (
 )
 from sphereface2.evaluation.thresholds import Measure
 from sphereface2.models.unit_rows import Vectors
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 
 _POOLED = {
     "mean": "mean of their unit vectors, unit norm",
@@ -164,7 +164,7 @@ def identify(
     fpir_targets: Sequence[float] = FPIR_TARGETS,
     thresholds: Sequence[float] = (),
     name: str = "identification",
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> IdentificationResult:
     """Every number of a gallery and its probes; people are compared by their given names."""
     found = search(

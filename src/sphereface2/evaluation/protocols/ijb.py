@@ -44,7 +44,7 @@ from sphereface2.evaluation.templates import (
 from sphereface2.evaluation.thresholds import Measure, Scores, Trials
 from sphereface2.evaluation.verification import histogram_edges
 from sphereface2.models.unit_rows import Mirror, Vectors
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 from sphereface2.registry import nearest
 
 FAR_TARGETS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -163,7 +163,7 @@ def evaluate_ijb(
     detector_weights: bool = False,
     parts: Sequence[str] = PARTS,
     far_targets: Sequence[float] = FAR_TARGETS,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> IjbResult:
     """Pool the embeddings of all images (in the order of the list) and run the protocols asked for.
 
@@ -238,7 +238,7 @@ def verify_templates(
     name: str,
     far_targets: Sequence[float] = FAR_TARGETS,
     people: tuple[Ids, Ids] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> IjbVerification:
     """1:1 over (m, 2) template ids; `people` is (template ids, their people) where known."""
     genuine_count = int(np.count_nonzero(same))

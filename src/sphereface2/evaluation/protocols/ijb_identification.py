@@ -41,8 +41,7 @@ from sphereface2.evaluation.thresholds import (
     widened,
 )
 from sphereface2.evaluation.uncertainty import mean_rate, rate_of
-from sphereface2.models.unit_rows import first_of
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, first_of, unseen
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +110,7 @@ def identify_standard(
     name: str,
     ranks: Sequence[int] = RANKS,
     fpir_targets: Sequence[float] = FPIR_TARGETS,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> IjbIdentification:
     """Each gallery by itself, then the average over them."""
     check_lists(galleries, probes, name=name)
@@ -120,8 +119,7 @@ def identify_standard(
         found.append(_search(templates, gallery, probes, name=name))
         if not found[-1].mated.any():
             raise ValueError(f"{name}: no probe shows a person of gallery {gallery.name}")
-        if progress is not None:
-            progress(number + 1, len(galleries))
+        progress(number + 1, len(galleries))
     single = tuple(
         GallerySearch(
             gallery=gallery.name,
@@ -167,7 +165,7 @@ def identify_legacy(
     name: str,
     ranks: Sequence[int] = RANKS,
     fpir_targets: Sequence[float] = FPIR_TARGETS,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> IjbIdentification:
     """Galleries merged; the threshold is the ceil(FPIR × probes)-th largest impostor pair score.
 
@@ -251,7 +249,7 @@ def _search(
     *,
     name: str,
     impostors: HighestScores | None = None,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> Searched:
     enrolled = templates.where(gallery.templates, source=f"{name}, gallery {gallery.name}")
     wanted = templates.where(probes.templates, source=f"{name}, {probes.name}")

@@ -45,10 +45,9 @@ from sphereface2.models.unit_rows import (
     Vectors,
     check_same_width,
     check_table,
-    first_of,
     unit_rows,
 )
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, first_of, unseen
 
 Mask = npt.NDArray[np.bool_]
 NoisyProbes = Literal["removed", "replaced by their identity's centre"]
@@ -181,7 +180,7 @@ def megaface(
     noisy_distractors: Mask | None = None,
     noisy_probes_are: NoisyProbes = REMOVED,
     name: str = "megaface",
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> MegaFaceResult:
     """Identification and verification in one pass over the distractors.
 

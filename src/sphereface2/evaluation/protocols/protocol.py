@@ -24,7 +24,7 @@ from sphereface2.evaluation.thresholds import Measure, rank_name
 from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.files import JsonResult
 from sphereface2.models.unit_rows import Mirror, Vectors, fold_mirror
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 
 MADE = "made.json"
 """Says that a benchmark is made, and how; its numbers stand for no real one."""
@@ -220,7 +220,7 @@ class Embeddings:
     lists: Mapping[str, Embedded]
     flip: bool | None = None
     calibration: Calibration | None = None
-    progress: Progress | None = None
+    progress: Progress = unseen
 
     def __getitem__(self, name: str) -> Embedded:
         return self.lists[name]
@@ -253,7 +253,7 @@ class ListedFiles(ImageFiles):
         self.folder = folder
         self.names = names
 
-    def prepare(self, *, workers: int = 1, progress: Progress | None = None) -> None:
+    def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None:
         """Check that every file is there."""
         require_images(self.folder, self.names, progress=progress)
 

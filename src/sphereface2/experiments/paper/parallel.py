@@ -28,7 +28,7 @@ from sphereface2.evaluation.results import installed_versions
 from sphereface2.heads import HEADS, build_head
 from sphereface2.heads.proxy import ProxyHead
 from sphereface2.heads.sharding import class_shards
-from sphereface2.progress import Progress
+from sphereface2.progress import Progress, unseen
 from sphereface2.registry import look_up
 from sphereface2.training.distributed import Team, joined
 from sphereface2.workers import LostWorkerError, Worker, usable_cores
@@ -50,7 +50,7 @@ def measure_parallel(
     repeats: int = 9,
     seconds: float = 200.0,
     device: str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> ParallelResult:
     """Time a step of each head on each number of ranks, by default on the `possible_ranks`.
 
@@ -69,8 +69,7 @@ def measure_parallel(
     turns = itertools.count(1)
 
     def took() -> None:
-        if progress is not None:
-            progress(next(turns), total)
+        progress(next(turns), total)
 
     runs: list[ParallelRun] = []
     for some in together:
@@ -87,8 +86,7 @@ def measure_parallel(
             times = take_turns(teams, repeats=repeats, seconds=share, took=took)
             for (method, world), team, steps in zip(some, teams, times, strict=True):
                 runs.append(ParallelRun(method, world, tuple(steps), **team.numbers()[0]))
-    if progress is not None:
-        progress(total, total)  # also where fewer rounds were enough
+    progress(total, total)  # also where fewer rounds were enough
     return ParallelResult(
         identities=identities,
         dim=dim,

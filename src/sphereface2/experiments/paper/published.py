@@ -167,7 +167,3 @@ BESIDE: Mapping[str, tuple[PublishedTable, ...]] = {
     "megaface": (MEGAFACE,),
 }
 """What the report of a protocol shows beside our numbers."""
-TABLES = (
-    *(LOSSES, PRINCIPLES, BALANCE, SHARPNESS, PARAMETERS),
-    *(table for tables in BESIDE.values() for table in tables),
-)

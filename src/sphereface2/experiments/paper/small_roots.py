@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
+from sphereface2.data.sources.image_file import encode
 from sphereface2.data.sources.synthetic import FIRST_UNSEEN, SyntheticImages, renderer_version
 from sphereface2.datatools.rendered_ijb import render_ijb
 from sphereface2.evaluation.protocols.ijb_files import read_ijb
@@ -37,7 +37,7 @@ class SmallIjb:
     people: int
     seed: int
 
-    def make(self, root: Path, *, protocol: str, workers: int, progress: Progress | None) -> None:
+    def make(self, root: Path, *, protocol: str, workers: int, progress: Progress) -> None:
         """Render it; every template is compared with every other, for the sake of low FARs."""
         prefix = PREFIXES[protocol]
         render_ijb(root, people=self.people, seed=self.seed, prefix=prefix, progress=progress)
@@ -64,7 +64,7 @@ class SmallMegaFace:
     stranger_images: int
     seed: int
 
-    def make(self, root: Path, *, protocol: str, workers: int, progress: Progress | None) -> None:
+    def make(self, root: Path, *, protocol: str, workers: int, progress: Progress) -> None:
         """Render both kinds of images and write the lists."""
         probes = SyntheticImages(
             self.people, [EVERYDAY] * self.images,
@@ -152,18 +152,12 @@ def _write_crops(folder: Path, images: SyntheticImages, *, per_person: int) -> l
     for index in range(len(images)):
         person, number = divmod(index, per_person)
         name = f"{person:05d}/{number}.jpg"
-        colours = cv2.cvtColor(images[index], cv2.COLOR_RGB2BGR)
-        done, encoded = cv2.imencode(".jpg", colours, [cv2.IMWRITE_JPEG_QUALITY, 96])
-        assert done
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encoded.tobytes())
+        path.write_bytes(encode(images[index], ".jpg", quality=96))
         names.append(name)
     return names
 
 
-def _part(progress: Progress | None, before: int, total: int) -> Callable[[int, int], None] | None:
-    if progress is None:
-        return None
-    report = progress
-    return lambda done, _: report(before + done, total)
+def _part(progress: Progress, before: int, total: int) -> Progress:
+    return lambda done, _: progress(before + done, total)

@@ -14,7 +14,7 @@ from sphereface2.evaluation.results import COMBINED, EvaluationResult
 from sphereface2.experiments.sweep.board import Position, RunState
 from sphereface2.experiments.sweep.plan import PlannedRun, Sweep, by_hand, train_command
 from sphereface2.files import Lock, read_note, write_atomically
-from sphereface2.runs.folder import CONFIG, EVALUATION, LOCK
+from sphereface2.runs.folder import CHECKPOINTS, CONFIG, EVALUATION, LOCK
 from sphereface2.training.checkpoint import (
     Checkpoint,
     config_settings,
@@ -77,7 +77,7 @@ def finished(folder: Path, config: RunConfig) -> EvaluationResult | None:
 
 def last_checkpoint(folder: Path) -> Checkpoint | None:
     """How far the training has come, and in how long; None if that is not known any more."""
-    last = folder / "checkpoints" / "last"
+    last = folder / CHECKPOINTS / "last"
     return load_checkpoint(last) if has_checkpoint(last) else None
 
 

@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from sphereface2.data.sources.image_file import encode
 from sphereface2.data.transforms import fit_within
 from sphereface2.files import write_atomically
 from sphereface2.reporting.style import ImageArray
@@ -98,12 +98,14 @@ def png_data_uri(image: ImageArray, *, max_size: int | None = None) -> str:
     return _data_uri(image, "png", max_size)
 
 
-def jpeg_data_uri(image: ImageArray, *, max_size: int = 112) -> str:
-    """An RGB image as a JPEG inside a data URI; hundreds of them fit on a page."""
-    return _data_uri(image, "jpeg", max_size, cv2.IMWRITE_JPEG_QUALITY, 85)
+def jpeg_data_uri(image: ImageArray) -> str:
+    """An RGB image as a small JPEG inside a data URI; hundreds of them fit on a page."""
+    return _data_uri(image, "jpeg", 112, quality=85)
 
 
-def _data_uri(image: ImageArray, kind: str, max_size: int | None, *options: int) -> str:
+def _data_uri(
+    image: ImageArray, kind: str, max_size: int | None, *, quality: int | None = None
+) -> str:
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
         raise ValueError(
             "a picture of the report must be uint8 of the shape (height, width, 3), got "
@@ -111,6 +113,5 @@ def _data_uri(image: ImageArray, kind: str, max_size: int | None, *options: int)
         )
     if max_size is not None:
         image = fit_within(image, max_size)
-    done, encoded = cv2.imencode(f".{kind}", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), options)
-    assert done
-    return f"data:image/{kind};base64,{base64.b64encode(encoded.tobytes()).decode('ascii')}"
+    encoded = encode(image, f".{kind}", quality=quality)
+    return f"data:image/{kind};base64,{base64.b64encode(encoded).decode('ascii')}"

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from sphereface2.evaluation.clustering import Agreement, judge_groups
+from benchmarks.clustering import Agreement, judge_groups
 
 
 def naive_pairwise(groups: list[int], people: list[int]) -> Agreement:
