@@ -13,8 +13,8 @@ import numpy.typing as npt
 from sphereface2.data.pairs.verification_set import Missing
 from sphereface2.evaluation.array_archive import read_arrays
 from sphereface2.files import WorkFolder, on_full_disk, take_room
-from sphereface2.models.unit_rows import Float32, Mirror, Vectors, check_rows, check_table, first_of
-from sphereface2.progress import Progress
+from sphereface2.models.unit_rows import Float32, Mirror, Vectors, check_rows, check_table
+from sphereface2.progress import Progress, first_of, unseen
 
 SUFFIXES = (".npy", ".npz", ".pt", ".pth", ".bin")
 # The names under which others keep embeddings in an .npz; the mirror images' beside them.
@@ -277,7 +277,7 @@ def gather_features(
     output: Path,
     *,
     missing: Missing = "error",
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> Path:
     """Copy a feature file per name into one memory-mapped .npy table, in the order of `names`.
 
@@ -317,7 +317,7 @@ def gather_features(
             if feature.size != first.size:
                 _refuse_widths(folder, names, suffix, first.size, start=number)
             table[number] = feature
-            if (number + 1) % _REPORTED == 0 and progress is not None:
+            if (number + 1) % _REPORTED == 0:
                 progress(number + 1, len(names))
             if (number + 1) % _STORED == 0:
                 table.flush()
@@ -325,8 +325,7 @@ def gather_features(
         table.flush()
         del table
         work.deliver([(part, output)])
-    if progress is not None:
-        progress(len(names), len(names))
+    progress(len(names), len(names))
     return output
 
 
@@ -337,7 +336,7 @@ def feature_table(
     *,
     store: Path,
     missing: Missing = "error",
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> Path:
     """KIND.npy in `root`, or its folder KIND of feature files gathered once into one in `store`."""
     path = next(

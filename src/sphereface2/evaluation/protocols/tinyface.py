@@ -33,7 +33,8 @@ from sphereface2.evaluation.protocols.protocol import (
 )
 from sphereface2.evaluation.thresholds import Measure, rank_name
 from sphereface2.evaluation.uncertainty import mean_rate, rate_of
-from sphereface2.models.unit_rows import check_same_width, first_of, unit_rows
+from sphereface2.models.unit_rows import check_same_width, unit_rows
+from sphereface2.progress import first_of
 
 LISTS = ("Gallery_Match", "Gallery_Distractor", "Probe")
 RANKS = (1, 5, 10, 20, 50)
@@ -116,8 +117,7 @@ class TinyFace(Protocol[TinyFaceResult]):
                 own = np.flatnonzero(enrolled == wanted[row])
                 if own.size:
                     ranks[row], precisions[row] = _found(scores, own)
-            if embeddings.progress is not None:
-                embeddings.progress(min(start + step, wanted.size), wanted.size)
+            embeddings.progress(min(start + step, wanted.size), wanted.size)
         return TinyFaceResult(
             protocol=self.name,
             conventions=(
