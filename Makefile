@@ -40,7 +40,7 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-check: lint types test
+check: lint types test golden
 
 # The numbers that users see, to the last digit, before and after a change of the inside.
 # Only instructions that every x86-64 processor has, so that all of them round alike: torch, oneDNN, MKL; numpy
