@@ -77,6 +77,9 @@ def test_the_papers_settings() -> None:
 
 def test_a_value_that_only_the_user_knows_is_asked_for() -> None:
     assert sentence("own-faces") == "data.path has no value yet; give it as data.path=VALUE"
+    # A misspelt key is the reason, where there is one.
+    misspelt = sentence("fine-tune", "training.start_form=runs/first", "data.path=crops")
+    assert "unknown key 'training.start_form'; did you mean 'training.start_from'" in misspelt
 
 
 def test_an_unknown_recipe_suggests_and_lists() -> None:

@@ -129,6 +129,13 @@ def test_records_are_found_in_their_folders(tmp_path: Path) -> None:
     assert "data.name=recordio" in found.overrides(half="first")
 
 
+def test_an_apostrophe_in_a_path_is_part_of_it() -> None:
+    faces = RealFaces(Path("/o'b/train.rec"), Path("/o'b/val.rec"))
+    config = plan_sweep(tuning_sweep(faces))[0].config
+    assert config.data.options["path"] == "/o'b/train.rec"
+    assert config.evaluation.sets[0].options["path"] == "/o'b/val.rec"
+
+
 def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     runner = CliRunner()
 

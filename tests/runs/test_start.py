@@ -60,6 +60,14 @@ def tensors(run: Path) -> dict[str, Tensor]:
 # The network
 
 
+def test_the_run_that_is_started_from_is_not_overwritten(first: Path) -> None:
+    before = weights(first)
+    for start in (first, first / "model"):
+        with pytest.raises(ValueError, match=r"training\.start_from=.* is in it; choose another"):
+            runs.train(from_first(start), first, overwrite=True)
+    assert all(torch.equal(value, before[name]) for name, value in weights(first).items())
+
+
 @pytest.mark.parametrize("what", ["", "model"])
 def test_a_frozen_network_keeps_the_weights_it_starts_from(
     first: Path, what: str, tmp_path: Path
@@ -276,6 +284,10 @@ def test_the_recipes_train(first: Path, tmp_path: Path) -> None:
         (["training.freeze={parts: [stem]}"], r"has no part 'stem' \(its parts are stages, proj"),
         (["training.freeze={parts: [stage]}"], "has no part 'stage'; did you mean 'stages'"),
         (["training.freeze={epochs: 0}"], "training.freeze.epochs must be above 0"),
+        (
+            ["training.freeze={epochs: 50}"],
+            "training.freeze.epochs=50 lasts for the whole",
+        ),
         (["training.start_from=null", "training.freeze={}"], "training.freeze needs training.st"),
         (
             ["training.start_from=null", "training.start_classes=means"],

@@ -475,15 +475,13 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 def config_from_mapping(values: Mapping[str, Any]) -> RunConfig:
     """The checked config; a ValueError says in one sentence what is wrong."""
-    for key, value in _leaves(values, ()):
-        if value == REQUIRED:
-            dotted = ".".join(key)
-            raise ValueError(f"{dotted} has no value yet; give it as {dotted}=VALUE")
+    absent = [".".join(key) for key, value in _leaves(values, ()) if value == REQUIRED]
     try:
         config = RunConfig.model_validate(dict(values))
     except ValidationError as error:
         details = error.errors(include_url=False)
     else:
+        _require_given(absent)
         for section, (room, options) in _OPTIONS_OF.items():
             choice: Choice = getattr(config, section)
             if section == "backbone" and choice.name == START:
@@ -494,7 +492,14 @@ def config_from_mapping(values: Mapping[str, Any]) -> RunConfig:
         return config
     # An unknown key is often the cause of what else is wrong, such as a missing one.
     unknown = [detail for detail in details if detail["type"] == "extra_forbidden"]
+    if not unknown:
+        _require_given(absent)
     raise ValueError(_sentence(cast("dict[str, Any]", (unknown or details)[0])))
+
+
+def _require_given(absent: Sequence[str]) -> None:
+    for key in absent:
+        raise ValueError(f"{key} has no value yet; give it as {key}=VALUE")
 
 
 def dump_config(config: RunConfig) -> str:

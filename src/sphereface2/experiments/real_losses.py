@@ -109,10 +109,13 @@ class RealFaces:
     def overrides(self, *, half: str) -> tuple[str, ...]:
         """What turns the recipe to these images, and to one half of the validation people."""
         kind = "recordio" if self.train.suffix == ".rec" else "folder"
-        people = f"name: drawn, path: '{self.validation}', half: {half}"
+        train, validation = (
+            "'" + str(path).replace("'", "''") + "'" for path in (self.train, self.validation)
+        )
+        people = f"name: drawn, path: {validation}, half: {half}"
         sets = f"[{{{people}, title: {ACCURACY}}}, "
         sets += f"{{{people}, title: {RATES}, pairs: 100000, impostors: 100000}}]"
-        given = (f"data.name={kind}", f"data.path='{self.train}'", f"evaluation.sets={sets}")
+        given = (f"data.name={kind}", f"data.path={train}", f"evaluation.sets={sets}")
         return (*given, *self.more)
 
 

@@ -125,7 +125,16 @@ def refuse_foreign_folder(folder: Path) -> None:
 
 
 def refuse_data_folder(folder: Path, config: RunConfig) -> None:
-    """A ValueError where a run would be written among the images that it is trained on."""
+    """A ValueError where a run would be written among the images that it is trained on.
+
+    Or over the weights that it starts from, which --overwrite would remove.
+    """
+    start = config.training.start_from
+    if start is not None and Path(start).resolve().is_relative_to(folder.resolve()):
+        raise ValueError(
+            f"{folder} cannot be the run's folder: training.start_from={start} is in it; choose "
+            "another --output"
+        )
     choices = [config.data, *([] if config.open_set is None else [config.open_set.data])]
     for path in (choice.options.get("path") for choice in choices):
         if path is None or not Path(str(path)).is_dir():

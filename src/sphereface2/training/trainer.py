@@ -139,6 +139,12 @@ class Trainer:
         )
         self.update = Update(self.backbone, self.head, config, team=team, device=self.device)
         self.freezing = Freezing(self.backbone, training.freeze)
+        if self.total_steps <= self.freezing.epochs * plan.steps_per_epoch < math.inf:
+            raise ValueError(
+                f"training.freeze.epochs={self.freezing.epochs:g} lasts for the whole training "
+                f"({self.total_steps:,} steps), so that what is frozen would never learn; train "
+                "longer, or say training.freeze.epochs=null to keep it on purpose"
+            )
         sinks: list[Events] = [MetricsFile(run_folder / "metrics.jsonl")]
         if training.tensorboard:
             sinks.append(TensorBoard(run_folder / "tensorboard"))
