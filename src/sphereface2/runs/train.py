@@ -177,11 +177,12 @@ def resume(
         is_over = checkpoint is not None and _is_over(folder, config, checkpoint, changes)
         if checkpoint is not None and is_over:
             _refuse_idle_changes(folder, config, checkpoint, changes)
+        if checkpoint is not None and checkpoint.finished:
             # No checkpoint follows that has what was changed since: the run's own list has.
             known = {entry["key"]: entry["new"] for entry in read_changes(folder)}
             before = {**checkpoint.settings, **known}
             changes = differing_settings(before, config_settings(config))
-            if not any(change.names_images for change in changes):
+            if is_over and not any(change.names_images for change in changes):
                 return _left_as_it_is(folder, config, checkpoint, changes, events)
         with team.together():
             trainer = _build_trainer(
