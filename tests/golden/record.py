@@ -24,7 +24,7 @@ def machine() -> str:
 
 
 def vendor() -> str:
-    """Who made the processor, as Linux reports it: MKL asks for that as well."""
+    """Who made the processor, as Linux reports it."""
     with suppress(FileNotFoundError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("vendor_id"):
