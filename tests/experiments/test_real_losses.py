@@ -13,7 +13,7 @@ from sphereface2.cli import app
 from sphereface2.evaluation.experiment_results import SweepResult
 from sphereface2.experiments import real_losses
 from sphereface2.experiments.paper.reproduce import Reproduction
-from sphereface2.experiments.real_losses import RealFaces, tuning_sweep
+from sphereface2.experiments.real_losses import RealFaces, Trial, tuning_sweep
 from sphereface2.experiments.sweep.engine import run_sweep
 from sphereface2.experiments.sweep.plan import Sweep, plan_sweep
 from sphereface2.experiments.sweep.store import write_config
@@ -29,11 +29,8 @@ optimizer: {learning_rate: 0.05}
 device: cpu
 """
 TRIALS = {
-    "sphereface2-c": (
-        ("head.name=sphereface2-c", "head.margin=0.2"),
-        ("head.name=sphereface2-c", "head.margin=0.4"),
-    ),
-    "cosface": (("head.name=cosface", "head.margin=0.2"),),
+    "sphereface2-c": tuple(Trial("sphereface2-c", {"head.margin": each}) for each in (0.2, 0.4)),
+    "cosface": (Trial("cosface", {"head.margin": 0.2}),),
 }
 
 
@@ -107,6 +104,13 @@ def test_every_loss_has_as_many_trials() -> None:
     assert len(plan) == 5 * len(real_losses.TRIALS)
     epochs = {run.config.training.epochs for run in plan}
     assert epochs == {5}  # half of the recipe's
+    trial = plan[15]
+    assert (trial.setting.label, trial.config.head.name) == (
+        "cosface, scale=12, margin=0.35",
+        "cosface",
+    )
+    options = trial.config.head.options
+    assert (options["scale"], options["margin"]) == (12, 0.35)
 
 
 def test_what_is_given_changes_every_trial() -> None:

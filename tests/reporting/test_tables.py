@@ -13,9 +13,9 @@ from sphereface2.reporting.tables import (
     Cell,
     TableContent,
     TerminalTable,
+    accuracy_cell,
     accuracy_content,
     accuracy_table,
-    accuracy_text,
     detail_content,
     detail_table,
     interval_text,
@@ -43,10 +43,12 @@ def test_the_accuracy_table_has_every_model_and_set() -> None:
         "untrained network",
     ]
     first = evaluation.rows[0]
-    assert content.rows[0][1].text == accuracy_text(first)
+    assert content.rows[0][1] == accuracy_cell(first, strong=True)
     assert content.rows[0][1].detail == interval_text(first.accuracy_interval)
     assert "95% interval, pairs as trials" in content.note
-    assert accuracy_text(first) == f"{100 * first.accuracy:.1f} ± {100 * first.accuracy_std:.1f}"
+    assert (
+        accuracy_cell(first).text == f"{100 * first.accuracy:.1f} ± {100 * first.accuracy_std:.1f}"
+    )
     assert [row[1].strong for row in content.rows] == [True, False, False]
 
 
@@ -59,7 +61,7 @@ def test_the_tables_fit_a_terminal_of_80_columns() -> None:
     for set_name in evaluation.sets:
         result = evaluation.find("sphereface2-c", set_name)
         assert result is not None
-        assert accuracy_text(result) in line
+        assert accuracy_cell(result).text in line
     assert all(len(line) <= 80 for line in (accuracy + detail).splitlines())
     for word in ("threshold", "EER", "AUC", "TAR@FAR 1%", "resolved"):
         assert word in detail
@@ -71,7 +73,10 @@ WIDE = TableContent(
     rows=tuple(
         (
             Cell(name),
-            *(Cell(f"{50 + n}.73 ± 13.3{n}", f"{40 + n}.71–{60 + n}.72") for n in range(8)),
+            *(
+                Cell(f"{50 + n}.73", f"{40 + n}.71–{60 + n}.72", deviation=f"13.3{n}")
+                for n in range(8)
+            ),
         )
         for name in (
             "sphereface2-c",
@@ -92,8 +97,7 @@ def test_no_number_or_heading_is_wrapped_or_cut_at_any_width(width: int) -> None
     for row in WIDE.rows:
         for cell in row[1:]:
             assert words.count(cell.detail) == 3
-            mean, _, deviation = cell.text.partition(" ± ")
-            assert words.count(mean) == words.count(deviation) == 3
+            assert words.count(cell.value) == words.count(cell.deviation) == 3
     assert words.count("impostors") == 8
     assert text.count("what it means") == 1
     # A deviation stands beside its mean or whole under it.
@@ -107,7 +111,7 @@ def test_the_deviation_stands_beside_the_mean_where_there_is_room() -> None:
 
 def test_a_deviation_is_not_moved_where_that_saves_no_room() -> None:
     names = [*(f"agedb_long_name_{number}" for number in range(1, 7)), "combined"]
-    row = (Cell("sphereface2-c"), *(Cell("54.5 ± 11.1", "43.4–65.6") for _ in names))
+    row = (Cell("sphereface2-c"), *(Cell("54.5", "43.4–65.6", deviation="11.1") for _ in names))
     text = printed(TableContent("Long names", ("model", *names), (row,)).to_rich())
     assert text.count("54.5 ± 11.1") == 7
     # Seven columns in blocks of three at most: no block has a single one.
@@ -125,8 +129,9 @@ def test_people_of_several_sets_are_said_to_count_several_times() -> None:
 
 def test_numbers_of_a_thousand_pairs_have_two_decimals() -> None:
     few, many = example_evaluation().rows[0], replace(example_evaluation().rows[0], pairs=1000)
-    assert accuracy_text(few) == f"{100 * few.accuracy:.1f} ± {100 * few.accuracy_std:.1f}"
-    assert accuracy_text(many) == f"{100 * few.accuracy:.2f} ± {100 * few.accuracy_std:.2f}"
+    for digits, result in ((1, few), (2, many)):
+        shares = (few.accuracy, few.accuracy_std)
+        assert accuracy_cell(result).text == " ± ".join(f"{100 * x:.{digits}f}" for x in shares)
     evaluation = EvaluationResult(title="x", rows=(many,))
     assert many.accuracy_interval is not None
     ends = f"{100 * many.accuracy_interval.low:.2f}–{100 * many.accuracy_interval.high:.2f}"

@@ -28,15 +28,33 @@ CHOSEN_BY = "TAR@FAR 0.01"
 _REPLICATES = 300
 
 
-def _heads(name: str, key: str, *values: tuple[float, float]) -> tuple[tuple[str, ...], ...]:
+@dataclass(frozen=True)
+class Trial:
+    """A setting of a loss that is tried; `values` are by dotted keys of the config."""
+
+    loss: str
+    values: Mapping[str, float]
+
+    @property
+    def label(self) -> str:
+        """`cosface, scale=30, margin=0.2`."""
+        words = (f"{key.rpartition('.')[2]}={value}" for key, value in self.values.items())
+        return ", ".join([self.loss, *words])
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        words = (f"{key}={value}" for key, value in self.values.items())
+        return (f"head.name={self.loss}", *words)
+
+
+def _heads(name: str, key: str, *values: tuple[float, float]) -> tuple[Trial, ...]:
     return tuple(
-        (f"head.name={name}", f"head.{key}={first}", f"head.margin={margin}")
-        for first, margin in values
+        Trial(name, {f"head.{key}": first, "head.margin": margin}) for first, margin in values
     )
 
 
 # On both sides of what is best in few steps, r 12 and s 16 with SGD, up to the paper's 30.
-TRIALS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+TRIALS: Mapping[str, tuple[Trial, ...]] = {
     **{
         f"sphereface2-{kind}": _heads(
             f"sphereface2-{kind}",
@@ -58,8 +76,7 @@ TRIALS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         )
     },
     "softmax": tuple(
-        ("head.name=softmax", f"optimizer.matrix_step={step}")
-        for step in (0.01, 0.02, 0.03, 0.05, 0.1)
+        Trial("softmax", {"optimizer.matrix_step": step}) for step in (0.01, 0.02, 0.03, 0.05, 0.1)
     ),
 }
 """Loss -> the settings that are tried; as many for each."""
@@ -139,7 +156,7 @@ def tuning_sweep(faces: RealFaces, *, command: str = "") -> Sweep:
     if epochs is None:
         raise ValueError("the trials train for half the epochs: give training.epochs, not steps")
     given = (*faces.overrides(half="first"), f"training.epochs={max(1, epochs // 2)}")
-    trials = tuple(Setting(_label(words), (*words, *given)) for _, words in _trials())
+    trials = tuple(Setting(each.label, (*each.overrides, *given)) for each in _trials())
     title = "Tuning of the losses on real faces"
     return Sweep(
         "real-losses-tuning", title, RECIPE, trials, (TUNING_SEED,), scale="real", command=command
@@ -161,14 +178,15 @@ def compare_losses(
     settings = []
     for loss in TRIALS:
         tried = [
-            (numbers[0], words)
-            for (name, words), row in zip(_trials(), tuning.rows, strict=True)
-            if name == loss and (numbers := row.numbers(CHOSEN_BY))
+            (numbers[0], trial)
+            for trial, row in zip(_trials(), tuning.rows, strict=True)
+            if trial.loss == loss and (numbers := row.numbers(CHOSEN_BY))
         ]
         if not tried:
             raise ValueError(f"every trial of {loss} failed; see {runs}")
-        _, best = max(tried, key=lambda trial: trial[0])
-        settings.append(Setting(_label(best), (*best, *faces.overrides(half="second"))))
+        _, best = max(tried, key=lambda each: each[0])
+        overrides = (*best.overrides, *faces.overrides(half="second"))
+        settings.append(Setting(best.label, overrides))
     sweep = Sweep(
         "real-losses", "Loss functions on real faces", RECIPE, tuple(settings), tuple(seeds),
         scale="real", command=command, figure=SweepFigure("rows"),
@@ -200,15 +218,8 @@ def with_label_noise(
     return _with_rates(run_sweep(sweep, runs=runs, jobs=jobs, events=events), runs)
 
 
-def _trials() -> list[tuple[str, tuple[str, ...]]]:
-    """Every trial, after the name of its loss."""
-    return [(loss, words) for loss, tried in TRIALS.items() for words in tried]
-
-
-def _label(words: Sequence[str]) -> str:
-    """`cosface, scale=30, margin=0.2`."""
-    (_, name), *rest = (word.split("=") for word in words)
-    return ", ".join([name, *(f"{key.rpartition('.')[2]}={value}" for key, value in rest)])
+def _trials() -> list[Trial]:
+    return [each for tried in TRIALS.values() for each in tried]
 
 
 def _with_rates(result: SweepResult, runs: Path) -> SweepResult:

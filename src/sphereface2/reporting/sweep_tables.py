@@ -136,25 +136,25 @@ def digits(result: SweepResult) -> int:
     return decimals(min(result.pairs.values(), default=0))
 
 
-def number_text(result: SweepResult, row: SweepRow, column: str) -> str:
-    """Mean ± deviation over seeds: "91.42 ± 0.35"; the mean alone of a single seed."""
+def number_cell(
+    result: SweepResult, row: SweepRow, column: str, standing: Standing = "unknown"
+) -> Cell:
+    """A setting's mean ± deviation over seeds, "91.42 ± 0.35", with its mark.
+
+    A single seed has no deviation; what failed is said once in a row.
+    """
     mean, deviation = row.mean(column), row.deviation(column)
     if mean is None:
-        return ABSENT
-    places = digits(result)
-    text = f"{mean:.{places}f}"
-    return text if deviation is None else f"{text} ± {deviation:.{places}f}"
-
-
-def number_cell(result: SweepResult, row: SweepRow, column: str, standing: Standing) -> Cell:
-    """A setting's number in one column, with its mark; what failed is said once in a row."""
-    if row.mean(column) is None:
         word = ABSENT
         if done(row) == 0 and column == result.judged_by:
             word = "failed" if any(run.error for run in row.runs) else "not run"
         return Cell(word, faint=True)
-    mark = f"{LEVEL_MARK} " if standing == "level" else ""
-    return Cell(f"{mark}{number_text(result, row, column)}", strong=standing == "best")
+    mark, places = f"{LEVEL_MARK} " if standing == "level" else "", digits(result)
+    return Cell(
+        f"{mark}{mean:.{places}f}",
+        strong=standing == "best",
+        deviation="" if deviation is None else f"{deviation:.{places}f}",
+    )
 
 
 def setting_text(result: SweepResult, row: SweepRow) -> str:

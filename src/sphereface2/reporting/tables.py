@@ -25,12 +25,21 @@ _MANY_PAIRS = 1000  # from here on a second decimal is more than chance
 
 @dataclass(frozen=True)
 class Cell:
-    """A value, and the small print under it, which may have several lines."""
+    """A value, its deviation if it has one, and the small print under it, perhaps of several lines.
 
-    text: str
+    In a narrow table the deviation goes under the value.
+    """
+
+    value: str
     detail: str = ""
     strong: bool = False
     faint: bool = False
+    deviation: str = ""
+
+    @property
+    def text(self) -> str:
+        """What stands in one line: "97.3 ± 0.6"."""
+        return f"{self.value} ± {self.deviation}" if self.deviation else self.value
 
 
 ABSENT = Cell("–", faint=True)
@@ -192,11 +201,15 @@ def decimals(trials: int) -> int:
     return 2 if trials >= _MANY_PAIRS else 1
 
 
-def accuracy_text(result: VerificationResult) -> str:
-    """LFW-protocol accuracy as tables print it: "97.3 ± 0.6", or "97.32 ± 0.61" of many pairs."""
+def accuracy_cell(result: VerificationResult, *, strong: bool = False) -> Cell:
+    """LFW-protocol accuracy: "97.3 ± 0.6", or "97.32 ± 0.61" of many pairs, over its interval."""
     digits = decimals(result.pairs)
-    mean = percent(result.accuracy, digits=digits)
-    return f"{mean} ± {percent(result.accuracy_std, digits=digits)}"
+    return Cell(
+        percent(result.accuracy, digits=digits),
+        interval_text(result.accuracy_interval, digits=digits),
+        strong,
+        deviation=percent(result.accuracy_std, digits=digits),
+    )
 
 
 def signed(points: float) -> str:
@@ -237,11 +250,7 @@ def accuracy_content(evaluation: EvaluationResult) -> TableContent:
             if result is None:
                 cells.append(ABSENT)
             else:
-                digits = decimals(result.pairs)
-                detail = interval_text(result.accuracy_interval, digits=digits)
-                cells.append(
-                    Cell(accuracy_text(result), detail, strong=result.accuracy >= best[set_name])
-                )
+                cells.append(accuracy_cell(result, strong=result.accuracy >= best[set_name]))
         rows.append(tuple(cells))
     note = "threshold of each fold from the other folds, mean ± deviation over the folds"
     if all(len(row.fold_accuracies) == 10 for row in evaluation.rows):
@@ -417,11 +426,10 @@ def _wrapped(text: str) -> str:
 def _stacked(row: tuple[Cell, ...], label_width: int, cut: bool) -> list[Cell]:
     label, *numbers = row
     lines = wrap(label.text, label_width, break_long_words=cut)
-    cells = [replace(label, text="\n".join(lines) or label.text)]
+    cells = [replace(label, value="\n".join(lines) or label.text)]
     for cell in numbers:
-        mean, sign, deviation = cell.text.partition(" ± ")
-        under = f"± {deviation}\n{cell.detail}".rstrip() if sign else cell.detail
-        cells.append(replace(cell, text=mean, detail=under))
+        under = f"± {cell.deviation}\n{cell.detail}".rstrip() if cell.deviation else cell.detail
+        cells.append(replace(cell, detail=under, deviation=""))
     return cells
 
 

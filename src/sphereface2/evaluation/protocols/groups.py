@@ -28,6 +28,7 @@ from sphereface2.evaluation.protocols.protocol import (
     Embeddings,
     ImageList,
     ListedFiles,
+    MeanOverFolds,
     Part,
     Protocol,
     ProtocolResult,
@@ -95,9 +96,7 @@ class GroupsResult(ProtocolResult):
                     each.impostors,
                     each.fnmr if at.resolved else replace(self.overall, name=each.group),
                     each.fmr,
-                    None
-                    if each.accuracy is None
-                    else "{:.2f} ± {:.2f}".format(*(100 * part for part in each.accuracy)),
+                    None if each.accuracy is None else MeanOverFolds(*each.accuracy),
                 )
                 for each in self.groups
             ),

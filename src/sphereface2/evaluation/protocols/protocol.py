@@ -31,7 +31,16 @@ MADE = "made.json"
 TRUTH = "truth.json"
 """The same for a generated one, with the numbers to be expected."""
 
-Value = str | int | float | Rate | Measure | None
+
+@dataclass(frozen=True)
+class MeanOverFolds:
+    """A mean share and its deviation over the folds."""
+
+    mean: float
+    deviation: float
+
+
+Value = str | int | float | Rate | Measure | MeanOverFolds | None
 """A cell: rates are printed in percent with their interval, None is a dash."""
 
 

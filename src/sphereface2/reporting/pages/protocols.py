@@ -9,6 +9,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from sphereface2.evaluation.protocols.protocol import (
     Compared,
+    MeanOverFolds,
     Part,
     ProtocolResult,
     RateCurve,
@@ -71,6 +72,8 @@ def value_cell(value: Value) -> Cell:
         case Measure(rate=rate) | (Rate() as rate):
             ends = interval_text(rate.interval, digits=2)
             return Cell(percent(rate.value, digits=2), ends, strong=True)
+        case MeanOverFolds(mean=mean, deviation=deviation):
+            return Cell(percent(mean, digits=2), deviation=percent(deviation, digits=2))
         case int():
             return Cell(f"{value:,}")
         case float():

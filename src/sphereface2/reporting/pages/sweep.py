@@ -18,7 +18,7 @@ from sphereface2.reporting.sweep_tables import (
     failures,
     has_published,
     markdown_table,
-    number_text,
+    number_cell,
     published_judge,
     published_name,
     run_seconds,
@@ -148,7 +148,7 @@ def _tiles(result: SweepResult) -> list[Tile]:
     means = [(mean, row) for row in result.rows if (mean := row.mean(column)) is not None]
     if means:
         _, best = max(means, key=lambda each: each[0])
-        value = number_text(result, best, column)
+        value = number_cell(result, best, column).text
         tiles.append(Tile(f"Best, {column}", value, best.label, "main"))
     theirs = [(row.published[column], row) for row in result.rows if column in row.published]
     if theirs:
@@ -175,7 +175,7 @@ def _setting(result: SweepResult, row: SweepRow) -> Any:
     return blocks().setting(
         row,
         label=setting_text(result, row),
-        number=number_text(result, row, result.judged_by) if done(row) else "",
+        number=number_cell(result, row, result.judged_by).text if done(row) else "",
         time=in_words(run_seconds([row])),
         colour=method_colour(row.method),
         failed=any(run.error for run in row.runs),
