@@ -9,7 +9,7 @@ import torch
 
 import sphereface2.heads.engine as engine
 from sphereface2.heads import build_head
-from sphereface2.heads.threads import in_threads
+from sphereface2.heads.threads import on_torch_threads
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_each_thread_computes_alone_and_without_gradients() -> None:
         both.wait(timeout=60)
         return part, torch.is_grad_enabled(), torch.get_num_threads(), threading.get_ident()
 
-    parts, gradients, threads, workers = zip(*in_threads(work, range(4)), strict=True)
+    parts, gradients, threads, workers = zip(*on_torch_threads(work, range(4)), strict=True)
     assert parts == (0, 1, 2, 3)
     assert not any(gradients)
     assert set(threads) == {1}
@@ -81,7 +81,7 @@ def test_what_fails_in_a_thread_fails_here() -> None:
         raise ValueError(f"part {part} cannot be done")
 
     with pytest.raises(ValueError, match="part 0 cannot"):
-        in_threads(work, range(3))
+        on_torch_threads(work, range(3))
 
 
 def test_what_one_thread_can_do_is_done_by_the_caller() -> None:
@@ -90,8 +90,8 @@ def test_what_one_thread_can_do_is_done_by_the_caller() -> None:
 
     own = threading.current_thread().name
     torch.set_num_threads(1)
-    assert in_threads(name, range(3)) == [own] * 3
+    assert on_torch_threads(name, range(3)) == [own] * 3
     torch.set_num_threads(2)
-    assert in_threads(name, range(1)) == [own]
-    assert in_threads(name, range(0)) == []
-    assert all(each.startswith("head") for each in in_threads(name, range(2)))
+    assert on_torch_threads(name, range(1)) == [own]
+    assert on_torch_threads(name, range(0)) == []
+    assert all(each.startswith("head") for each in on_torch_threads(name, range(2)))

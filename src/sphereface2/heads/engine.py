@@ -30,7 +30,7 @@ from torch import Tensor
 from sphereface2.heads.class_rows import BlockGradient, ClassRows
 from sphereface2.heads.contract import UNKNOWN, Binary, ProxyMaps, Rows, mean_of
 from sphereface2.heads.sharding import Alone
-from sphereface2.heads.threads import in_threads
+from sphereface2.heads.threads import on_torch_threads
 
 CACHE_ELEMENTS = 1 << 19
 """Numbers that a matrix of a block may hold on the CPU, two megabytes: about the cache of a core.
@@ -495,7 +495,7 @@ class Evaluation:
         count = min(len(self.spans), MOST_PARTS if self.labels.device.type == "cpu" else 1)
         cuts = [len(self.spans) * number // count for number in range(count + 1)] if count else [0]
         parts = [self.spans[a:b] for a, b in pairwise(cuts)]
-        return in_threads(work, parts)
+        return on_torch_threads(work, parts)
 
     def _statistics(self, sums: "Sums") -> dict[str, Tensor]:
         """Means over all pairs, for the log; without a known row, `positive_score` is NaN."""

@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 _POOLS: dict[tuple[int, int], ThreadPoolExecutor] = {}  # by process, for a fork keeps no threads
 
 
-def in_threads(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
+def on_torch_threads(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
     """`work` of each part, in order, without gradients, on as many threads as torch may use.
 
     A single part is worked on by the caller, whose operations use all threads.
