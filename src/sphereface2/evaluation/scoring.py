@@ -9,6 +9,7 @@ import numpy as np
 
 from sphereface2.data.pairs import (
     is_pair_list,
+    is_without_file,
     named_pairs,
     require_lists_for_root,
     sets_of_word,
@@ -125,8 +126,8 @@ def notes_on_saved(words: Sequence[str]) -> list[str]:
 
 
 def _score_word(saved: SavedEmbeddings, word: str, missing: Missing) -> PairScores:
-    if word == "synthetic":
-        raise ValueError("the synthetic sets are embedded by a model; name one instead of a file")
+    if is_without_file(word):
+        raise ValueError(f"the {word} sets are embedded by a model; name one instead of a file")
     found: VerificationSet | NamedPairs
     if is_pair_list(Path(word)):
         found = named_pairs(Path(word))

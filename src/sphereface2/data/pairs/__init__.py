@@ -119,13 +119,21 @@ def _built(
     return found if missing is None else [replace(each, missing=missing) for each in found]
 
 
+def is_without_file(word: str) -> bool:
+    """Whether a word names sets that are in no file, such as the synthetic ones."""
+    return word in _without_file() and not Path(word).exists()
+
+
+def _without_file() -> list[str]:
+    return [name for name, each in VERIFICATION_SETS.items() if each.sniff is None]
+
+
 def _choice_of_word(word: str, others: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
     if Path(word).exists():
         return format_of(Path(word)), {"path": word}
-    alone = [name for name, each in VERIFICATION_SETS.items() if each.sniff is None]
-    if word in alone:
+    if is_without_file(word):
         return word, {}
-    known = [*alone, *others]
+    known = [*_without_file(), *others]
     raise FileNotFoundError(
         f"there is no verification set '{word}'{nearest(word, known)} (give a .bin file, a list of "
         f"pairs, a folder of people, or one of {', '.join(known)})"

@@ -186,7 +186,7 @@ def _sniff(path: Path) -> bool:
     return path.is_dir() or (path.is_file() and path.suffix.lower() in _SUFFIXES)
 
 
-DRAWN = PairFormat(drawn_pairs, sniff=_sniff)
+DRAWN = PairFormat(drawn_pairs, sniff=_sniff, draws=True)
 
 # People set aside: a share of the training people whom the training never sees. Their pairs serve
 # to choose the step to export, without a look at the sets that are reported.

@@ -87,6 +87,7 @@ class PairFormat:
     sniff: whether a file or folder is of this format; None for sets that are not in files
     read: the pairs of a list by the names of its images, which lie elsewhere and need not be
     there; None where the file holds the images itself
+    draws: whether the pairs are drawn from labelled images, so that a file of it holds no pairs
     """
 
     def __init__(
@@ -95,11 +96,13 @@ class PairFormat:
         *,
         sniff: Callable[[Path], bool] | None = None,
         read: Callable[[Path], NamedPairs] | None = None,
+        draws: bool = False,
     ) -> None:
         update_wrapper(self, build)  # with its signature and docstring, which the registry reads
         self._build = build
         self.sniff = sniff
         self.read = read
+        self.draws = draws
 
     def __call__(self, **options: Any) -> list[VerificationSet]:
         return self._build(**options)

@@ -24,7 +24,8 @@ from sphereface2.progress import Progress, Watch, counted, first_of
 
 def looks_like_pairs(source: Path) -> bool:
     """Whether a file is a verification set, such as a .bin, LFW's pairs.txt or a pair list."""
-    return recognised_format(source) not in (None, "drawn")
+    name = recognised_format(source)
+    return name is not None and not VERIFICATION_SETS[name].draws
 
 
 def convert_pairs(work: Conversion, watch: Watch) -> Converted:
@@ -72,13 +73,12 @@ def convert_pairs(work: Conversion, watch: Watch) -> Converted:
 
 
 def _open(source: Path, root: Path | None) -> VerificationSet:
-    name = format_of(source)
-    if name == "drawn":
+    kind = VERIFICATION_SETS[format_of(source)]
+    if kind.draws:
         raise ValueError(
             f"{printable(source)} holds no pairs, of which a .bin is made; give a pair list "
-            "('path1 path2 0|1' a line) or a file as LFW's pairs.txt"
+            "('path1 path2 0|1' per line) or a file as LFW's pairs.txt"
         )
-    kind = VERIFICATION_SETS[name]
     if root is not None and kind.read is None:
         raise ValueError(f"--root: {printable(source)} holds its images itself")
     start = {} if root is None else {"root": str(root)}
