@@ -171,6 +171,17 @@ def people_folder(root: Path, *, people: int, images: int, size: int = 32) -> Pa
     return root
 
 
+def saved_embeddings(path: Path, names: list[str], people: list[int], *, seed: int = 0) -> Path:
+    """Embeddings as `extract` leaves them: a centre for each person, and noise around it."""
+    centres = np.random.default_rng(5).normal(size=(max(people) + 1, 16))
+    noise = np.random.default_rng([6, seed]).normal(0, 0.9, (len(people), 16))
+    rows = centres[people] + noise
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.save(path, rows.astype(np.float32))
+    path.with_suffix(".txt").write_text("".join(f"{name}\n" for name in names))
+    return path
+
+
 # -- cases -----------------------------------------------------------------------------------------
 
 
@@ -326,6 +337,67 @@ def identification(place: Path) -> Numbers:
     return found
 
 
+def tinyface(place: Path) -> Numbers:
+    lists = {
+        "Gallery_Match": [number % 20 for number in range(40)],
+        "Gallery_Distractor": list(range(20, 120)),
+        "Probe": [number % 20 for number in range(60)],
+    }
+    for seed, (kind, people) in enumerate(lists.items()):
+        names = [f"{person}_{number}.jpg" for number, person in enumerate(people)]
+        saved_embeddings(place / "tiny" / f"{kind}.npy", names, people, seed=seed)
+    run(
+        "evaluate", "--embeddings", place / "tiny", "--protocol", "tinyface",
+        "--output", place / "out",
+    )  # fmt: skip
+    return {
+        "result": read_json(place / "out" / "result.json"),
+        "report": read_page(place / "out" / "report.html"),
+    }
+
+
+def groups(place: Path) -> Numbers:
+    """Thirty people of two groups, a third of the impostor pairs across them."""
+    people = [person for person in range(30) for _ in range(3)]
+    names = [f"p{person:02}/{number}.jpg" for number, person in enumerate(people)]
+    saved = saved_embeddings(place / "saved.npy", names, people)
+    lines = []
+    for first in range(0, 90, 3):
+        lines += [(first, first + 1, 1), (first + 1, first + 2, 1)]
+        lines += [(first, (first + step) % 90, 0) for step in (3, 7, 46)]
+    place.joinpath("pairs.txt").write_text(
+        "".join(f"{names[left]} {names[right]} {same}\n" for left, right, same in lines)
+    )
+    place.joinpath("groups.csv").write_text(
+        "".join(
+            f"{name},{'north' if person < 15 else 'south'}\n"
+            for name, person in zip(names, people, strict=True)
+        )
+    )
+    run(
+        "evaluate", "--embeddings", saved, "--protocol", "groups", "--root", place,
+        "--pairs", place / "pairs.txt", "--groups", place / "groups.csv", "--fmr", "0.1",
+        "--output", place / "out",
+    )  # fmt: skip
+    return {
+        "result": read_json(place / "out" / "result.json"),
+        "report": read_page(place / "out" / "report.html"),
+    }
+
+
+def group(place: Path) -> Numbers:
+    """Faces of nobody in particular to people, by their embeddings alone."""
+    people = [number % 9 for number in range(45)]
+    names = [f"photo{number:02}.jpg" for number in range(45)]
+    saved = saved_embeddings(place / "saved.npy", names, people)
+    run("group", saved, place / "out", "--threshold", "0.35")
+    with (place / "out" / "faces.csv").open(encoding="utf-8") as file:
+        return {
+            "faces": list(csv.reader(file)),
+            "people": read_json(place / "out" / "people.json"),
+        }
+
+
 def inspection(place: Path) -> Numbers:
     crops = people_folder(place / "crops", people=8, images=8)
     model = train(place, "run", data={"name": "folder", "path": str(crops)})
@@ -375,6 +447,9 @@ def cases() -> Iterator[tuple[str, Case]]:
         ijb,
         megaface,
         identification,
+        tinyface,
+        groups,
+        group,
         inspection,
         sweep,
     ):
