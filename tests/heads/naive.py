@@ -18,12 +18,18 @@ from sphereface2.heads.head import Head
 Naive = Callable[[Any, Tensor, Tensor], Any]
 
 
+def unit(x: Tensor) -> Any:
+    """x / ‖x‖; a zero vector stays one, at a right angle to everything."""
+    return x / x.norm().clamp_min(1e-12)
+
+
 def cosine(x: Tensor, w: Tensor) -> Any:
-    return (x @ w / (x.norm() * w.norm())).clamp(-1.0, 1.0)
+    return (unit(x) @ unit(w)).clamp(-1.0, 1.0)
 
 
 def g(c: Tensor, t: float) -> Any:
-    return 2.0 * ((c + 1.0) / 2.0) ** t - 1.0
+    half = (c + 1.0) / 2.0
+    return 2.0 * (half if t == 1.0 else half.clamp_min(0.0)) ** t - 1.0
 
 
 def with_gradient(head: Any, value: Tensor, c: Tensor) -> Any:
@@ -111,7 +117,8 @@ def normface(head: Any, x: Tensor, y: Tensor) -> Any:
 def sphereface(head: Any, x: Tensor, y: Tensor) -> Any:
     def target(c: Tensor, n: int) -> Any:
         theta = torch.arccos(c)
-        turned = torch.cos(min(head.margin, math.pi / float(theta.detach())) * theta)
+        most = math.pi / max(float(theta.detach()), 1e-12)
+        turned = torch.cos(min(head.margin, most) * theta)
         return head.scale * (c + (turned - c).detach())
 
     return cross_entropy(head, x, y, target, lambda c, n: head.scale * c)
@@ -228,7 +235,7 @@ def contrastive_pairs(margin: float, x: Tensor, y: Tensor) -> Any:
     attract, repel = [], []
     for i in range(len(x)):
         for j in range(i + 1, len(x)):
-            d = (x[i] / x[i].norm() - x[j] / x[j].norm()).norm()
+            d = (unit(x[i]) - unit(x[j])).norm()
             kind = relation(y[i], y[j])
             if kind == "same":
                 attract.append(d**2)
@@ -246,8 +253,8 @@ def contrastive(head: Any, x: Tensor, y: Tensor) -> Any:
 
 
 def triplet(head: Any, x: Tensor, y: Tensor) -> Any:
-    unit = torch.stack([v / v.norm() for v in x])
-    d2 = [[(a - b).square().sum() for b in unit] for a in unit]
+    units = [unit(v) for v in x]
+    d2 = [[(a - b).square().sum() for b in units] for a in units]
     terms = []
     for a in range(len(x)):
         negatives = [n for n in range(len(x)) if relation(y[a], y[n]) == "different"]
@@ -269,7 +276,7 @@ def simple(head: Any, x: Tensor, y: Tensor) -> Any:
     """Against the batch itself and `head.memory_x` as it stands before the head's forward."""
     filled = head.memory_y > -2
     if head.normalize:
-        x = torch.stack([v / v.norm() for v in x])
+        x = torch.stack([unit(v) for v in x])
     batch = x.detach() if head.detach_batch else x
     others = torch.cat([batch, head.memory_x[filled].to(x.dtype)])
     other_y = torch.cat([y, head.memory_y[filled]])

@@ -1,5 +1,6 @@
 """Options of heads: what the papers publish is the default, what makes no sense is refused."""
 
+import copy
 import inspect
 import math
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from sphereface2.heads import HEADS, AdaFace, ArcFace, MagFace, ProxyHead, UniFace, build_head
 from sphereface2.heads.contract import Rows
 from sphereface2.heads.head import MarginHead
+from tests.heads.naive import NAIVE
 
 _SPHEREFACE2 = {
     "balance": 0.7, "radius": 30.0, "margin": None, "margin_negative": None, "sharpness": 3.0,
@@ -218,8 +220,12 @@ def test_what_makes_no_sense_is_refused(name: str, options: dict[str, Any], sent
     ],
 )
 def test_the_ends_of_what_makes_sense_are_taken(name: str, options: dict[str, Any]) -> None:
-    head = build_head(name, 8, 2, **options)
-    assert torch.isfinite(head(20 * torch.eye(8)[:4], torch.tensor([0, 0, 1, 1])))
+    head: Any = build_head(name, 8, 2, **options).double()
+    x, y = 20 * torch.eye(8, dtype=torch.float64)[:4], torch.tensor([0, 0, 1, 1])
+    before = copy.deepcopy(head)
+    loss = head(x, y)
+    # A memory counts as it was before the batch entered; running averages count after.
+    torch.testing.assert_close(loss, NAIVE[name](before if name == "simple" else head, x, y))
 
 
 def test_only_heads_that_compare_samples_ask_for_several_images_of_a_person() -> None:

@@ -45,7 +45,7 @@ def test_bias_starts_where_the_loss_is_flat_in_it(name: str) -> None:
             assert float(head.bias.grad) == pytest.approx(0.0, abs=1e-6)  # it is kept in float32
 
 
-def test_bias_start_is_finite_at_the_ends_of_the_balance() -> None:
+def test_bias_starts_where_the_loss_is_flat_at_the_ends_of_the_balance_too() -> None:
     for balance in (0.0, 1.0, None, "class-fraction"):
         for classes in (2, 10_000_000):
             head = SphereFace2.__new__(SphereFace2)  # ten million classes without their weights
@@ -54,7 +54,15 @@ def test_bias_start_is_finite_at_the_ends_of_the_balance() -> None:
             head.balance = (classes - 1) / classes if isinstance(balance, str) else balance
             head.radius, head.sharpness, head.gradient = 30.0, 3.0, "exact"
             head.margin, head.margin_negative, head._margin_schedule = 0.4, None, None
-            assert math.isfinite(head.minimising_bias())
+            bias = head.minimising_bias()
+            # Where dL/db = 0: the pull of one positive is that of all negatives. λ = 0 and 1 are
+            # taken as close to the end as rounding allows.
+            share = head.balance
+            weights = (1.0, 1.0) if share is None else (max(share, 1e-9), max(1 - share, 1e-9))
+            g = 2 * 0.5**3 - 1
+            pull = weights[0] / (1 + math.exp(30 * (g - 0.4) + bias))
+            push = (classes - 1) * weights[1] / (1 + math.exp(-30 * (g + 0.4) - bias))
+            assert pull == pytest.approx(push, rel=1e-6)
 
 
 def test_default_margins_of_the_three_types() -> None:
