@@ -17,7 +17,7 @@ from sphereface2.evaluation.calibration import (
     reliability,
 )
 from sphereface2.evaluation.thresholds import tar_at_fars
-from sphereface2.evaluation.uncertainty import wilson
+from sphereface2.evaluation.uncertainty import WITH_THRESHOLD, wilson
 from sphereface2.runs.calibrate import learned_bias
 from tests.evaluation.test_comparison import scored
 
@@ -199,10 +199,15 @@ def test_a_calibration_of_an_older_version_is_read() -> None:
 
 
 def test_people_are_optional() -> None:
+    known = calibrate(scored(0, noise=0.3), replicates=20)
     found = calibrate(replace(scored(0, noise=0.3), people=None), replicates=20)
     assert found.people is None
+    assert [each.threshold for each in found.thresholds] == [
+        each.threshold for each in known.thresholds
+    ]
     assert found.thresholds[0].interval is not None
-    assert math.isfinite(found.calibration_error)
+    assert found.thresholds[0].interval.method == WITH_THRESHOLD
+    assert found.calibration_error == known.calibration_error
 
 
 def test_scores_that_are_all_the_same_say_nothing_but_the_share() -> None:

@@ -54,9 +54,10 @@ def test_other_ways_are_advised_where_all_processors_are_busy() -> None:
 
 
 def test_ten_steps_and_a_second_are_enough_to_judge() -> None:
-    assert advice(share=0.5, busy=2.0, steps=10, seconds=0.5) is not None
-    assert advice(share=0.5, busy=2.0, steps=16, seconds=1 / 16) is not None
-    assert advice(share=0.0625, busy=2.0) is not None
+    for share, steps, seconds in ((0.5, 10, 0.5), (0.5, 16, 1 / 16), (0.0625, 20, 0.1)):
+        notice = advice(share=share, busy=2.0, steps=steps, seconds=seconds)
+        assert notice is not None
+        assert notice.values["data_wait"] == pytest.approx(share)
 
 
 def test_a_window_that_was_quiet_does_not_count_in_the_next_one() -> None:
