@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = read_equivalent(EQUIVALENT)
     # A process that is stopped may still be writing its log there.
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as place:
-        # All is read from the copy: whoever edits on meanwhile disturbs nothing.
+        # All is read from the copy: edits made meanwhile disturb nothing.
         copies = [Path(place, str(number)) for number in range(options.processes)]
         for copy in copies:
             _copy(copy)

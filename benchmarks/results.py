@@ -29,7 +29,7 @@ def read_results(folder: Path) -> dict[str, SweepResult]:
 
 
 def refreshed(text: str, results: Mapping[str, SweepResult]) -> str:
-    """The page with every block filled anew from its result."""
+    """The page with every block filled from its result."""
     lines: list[str] = []
     name = None  # of the block that we are in
     for number, line in enumerate(text.splitlines(), start=1):

@@ -290,7 +290,7 @@ class LoadedService(Bench):
         return "" if is_same else "an embedding or a crop is another one"
 
     def enrol(self, fork: Fork, acknowledged: set[str]) -> None:
-        """Callers that enrol whoever is not acknowledged yet, until all are or the service ends."""
+        """Callers that enrol those not acknowledged yet, until all are or the service ends."""
         address = wait_for_address(fork)
         waiting = [name for name in map(_person, range(_ENROLMENTS)) if name not in acknowledged]
         lock = threading.Lock()

@@ -67,7 +67,7 @@ class Bench:
         place.mkdir(parents=True, exist_ok=True)
         return place
 
-    def tell(self, fault: str, case: object, *lost: str, seen: str = "") -> None:
+    def report(self, fault: str, case: object, *lost: str, seen: str = "") -> None:
         """Keep what came of a case, and print it."""
         command = f"python -m faults.surroundings {fault.partition(':')[0]}"
         wrong = [each for each in lost if each]
@@ -95,7 +95,7 @@ class Bench:
             other = compare(task, fork.folder, expected)
         else:
             other = resumed(task, fork.folder, fork.printed.parent, expected, forks=forks)
-        self.tell(fault, case, wrong, other, seen=seen)
+        self.report(fault, case, wrong, other, seen=seen)
 
 
 # -- a full disk, and a read-only one --------------------------------------------------------------
@@ -157,7 +157,7 @@ def read_only(bench: Bench) -> None:
                     fork = start(task.command, folder, logs)
                     ended = accompany(task, fork)
             wrong = resumed(task, folder, logs, expected)
-            bench.tell("read_only", name, ended.fault(), wrong, seen=ended.sentence)
+            bench.report("read_only", name, ended.fault(), wrong, seen=ended.sentence)
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def clock(bench: Bench) -> None:
             done = run(task, folder, variables=variables)
         wrong = f"exit code {done.returncode}: {done.stderr[-300:]}"
         wrong = wrong if done.returncode else compare(task, folder, expected)
-        bench.tell("clock", name, wrong, seen=f"{len(jumps)} jumps")
+        bench.report("clock", name, wrong, seen=f"{len(jumps)} jumps")
 
 
 def _sleeping(logs: Path) -> Path:
@@ -400,7 +400,7 @@ def standstill(bench: Bench) -> None:
                 os.killpg(fork.pid, signal.SIGCONT)
             ended = accompany(task, fork)
             found = compare(task, folder, expected)
-            bench.tell(f"standstill: {name}", number, ended.fault(), wrong, found)
+            bench.report(f"standstill: {name}", number, ended.fault(), wrong, found)
 
 
 # -- a flipped bit ---------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ def full_output(bench: Bench) -> None:
         is_told = done.returncode == 2 and "sphereface2: " in done.stderr
         wrong = "" if is_told and "Traceback" not in done.stderr else done.stderr[-300:]
         said = done.stderr.strip().splitlines()[-1:]
-        bench.tell("full_output", name, wrong and f"{done.returncode}: {wrong}", seen=str(said))
+        bench.report("full_output", name, wrong and f"{done.returncode}: {wrong}", seen=str(said))
 
 
 CASES = {

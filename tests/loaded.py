@@ -144,11 +144,11 @@ def _next_request(asked: socket.socket) -> tuple[dict[str, Any], Sequence[int]]:
     """Wait for requests; returns in a fork for each one, and never in the process that waits."""
     while True:
         message, rights, _, _ = asked.recvmsg(_LONGEST, socket.CMSG_SPACE(3 * 4))
-        if not message:  # whoever asks has ended
+        if not message:  # the process that asks has ended
             os._exit(0)
         streams = array.array("i")
         streams.frombytes(rights[0][2])
-        tells, number = os.pipe()
+        answers, number = os.pipe()
         may_begin, begin = os.pipe()
         between = os.fork()
         if between == 0:
@@ -156,15 +156,15 @@ def _next_request(asked: socket.socket) -> tuple[dict[str, Any], Sequence[int]]:
             if own != 0:
                 os.write(number, b"%d" % own)
                 os._exit(0)
-            for each in (tells, number, begin):
+            for each in (answers, number, begin):
                 os.close(each)
             os.read(may_begin, 1)
             os.close(may_begin)
             asked.close()
             return json.loads(message), streams
         os.waitpid(between, 0)  # from now on it is a child of the one that asks
-        asked.send(os.read(tells, 32))
-        for each in (tells, number, may_begin, begin, *streams):
+        asked.send(os.read(answers, 32))
+        for each in (answers, number, may_begin, begin, *streams):
             os.close(each)  # and it begins
 
 
@@ -244,7 +244,7 @@ def leave_one_waiting() -> list[str]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         request, streams = _next_request(its)
-    except OSError:  # whoever asked was killed before the answer
+    except OSError:  # the process that asked was killed before the answer
         os._exit(0)
     _become(request, streams)
     return list(request["words"])

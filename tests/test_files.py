@@ -68,7 +68,7 @@ def test_is_held_inside_and_gone_after_an_error(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_cannot_be_removed_is_no_reason_to_fail(
+def test_a_file_that_cannot_be_removed_is_not_a_reason_to_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -87,7 +87,7 @@ def test_folders_in_which_something_was_written_stay(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["file"]
 
 
-def test_says_that_it_waits_and_then_goes_on(tmp_path: Path) -> None:
+def test_says_that_it_waits_and_then_continues(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     steps = []
     other = path.open("w")

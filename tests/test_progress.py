@@ -35,12 +35,12 @@ def test_the_units_suit(seconds: float, text: str) -> None:
     assert in_words(seconds) == text
 
 
-def test_any_duration_is_told_within_a_twentieth() -> None:
+def test_any_duration_is_reported_within_a_twentieth() -> None:
     seconds = 2e-6
     while seconds < 1e9:
         words = re.findall(r"([\d.,]+) (\w+)", in_words(seconds))
-        told = sum(float(number.replace(",", "")) * SECONDS[unit] for number, unit in words)
-        assert told == pytest.approx(seconds, rel=0.05), words
+        reported = sum(float(number.replace(",", "")) * SECONDS[unit] for number, unit in words)
+        assert reported == pytest.approx(seconds, rel=0.05), words
         assert all(
             float(number.replace(",", "")) < 1000 for number, unit in words if unit != "days"
         )

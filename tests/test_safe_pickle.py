@@ -68,7 +68,7 @@ def test_anything_else_is_refused(hostile: Any, tmp_path: Path) -> None:
         load_metadata(write(tmp_path / "index", hostile))
 
 
-def test_something_that_is_no_index_is_refused(tmp_path: Path) -> None:
+def test_something_that_is_not_an_index_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "index"
     path.write_bytes(pickle.dumps([1, 2]))
     with pytest.raises(pickle.UnpicklingError, match="is not an index of tensors"):

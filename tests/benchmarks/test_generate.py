@@ -213,12 +213,12 @@ def test_a_seed_names_one_ijb_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Whoever generates it gets the same files and the same truth."""
     monkeypatch.setattr("benchmarks.generate.ijb._LINES", 64)
     monkeypatch.setattr("benchmarks.generate.truth._BLOCK", 1000)
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     truth = generate_ijb(
         tmp_path, sizes=IJBC, scale=0.002, dim=8, seed=3,
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda done, total: reported.append((done, total)),
     )  # fmt: skip
-    assert told == [*((done, 939) for done in range(125, 939, 125)), (939, 939)]
+    assert reported == [*((done, 939) for done in range(125, 939, 125)), (939, 939)]
     assert digests(tmp_path) == IJB_FILES
     assert summary(tmp_path / EMBEDDINGS) == pytest.approx(IJB_EMBEDDINGS, rel=1e-5)
     assert truth.expected == pytest.approx(IJB_TRUTH, rel=1e-5)
@@ -229,12 +229,12 @@ def test_a_seed_names_one_ijb_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_seed_names_one_megaface_set(tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     truth = generate_megaface(
         tmp_path, scale=0.001, dim=8, seed=3,
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda done, total: reported.append((done, total)),
     )  # fmt: skip
-    assert told == [(1000, 1000)]
+    assert reported == [(1000, 1000)]
     assert digests(tmp_path) == MEGAFACE_FILES
     assert summary(tmp_path / "facescrub.npy") == pytest.approx(MEGAFACE_PROBES, rel=1e-5)
     assert summary(tmp_path / "megaface.npy") == pytest.approx(MEGAFACE_DISTRACTORS, rel=1e-5)

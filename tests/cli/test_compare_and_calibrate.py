@@ -38,7 +38,7 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def run(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command line in this process: loading torch anew for every case would take longer."""
+    """The command line in this process: loading torch again for every case would take longer."""
 
     def run(*words: str) -> Done:
         monkeypatch.chdir(place)

@@ -16,7 +16,7 @@ def _in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_it_tells_what_was_written_and_where(tmp_path: Path) -> None:
+def test_it_reports_what_was_written_and_where(tmp_path: Path) -> None:
     fill(tmp_path / "crops")
     done = run("convert", "crops", "crops.rec")
     assert done.exit_code == 0, done.output
@@ -81,7 +81,7 @@ main()
 
 
 @pytest.mark.usefixtures("quick_processes")
-def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_says_that_the_same_command_resumes(tmp_path: Path) -> None:
     fill(tmp_path / "crops")
     stopped = subprocess.run(
         [sys.executable, "-c", STOPPED_AT_THE_FIFTH_IMAGE],

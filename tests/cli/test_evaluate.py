@@ -321,7 +321,7 @@ def test_two_ranks_share_the_work_and_ctrl_c_keeps_it(place: Path) -> None:
     if started.returncode != 0:  # else it was faster than the signal
         assert started.returncode == 130
         assert "the same command resumes" in said
-    # ... it goes on with two ranks to the same result.
+    # ... it continues with two ranks to the same result.
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone",
          "-m", "sphereface2", *words, "--output", "both"],

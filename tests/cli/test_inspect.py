@@ -190,7 +190,7 @@ def test_mistakes(faces: Path, tmp_path: Path, arguments: list[str], message: st
     assert "\n" not in str(result.exception)
 
 
-def test_a_damaged_model_is_told_before_the_images_are_read(
+def test_a_damaged_model_is_reported_before_the_images_are_read(
     faces: Path, model: Path, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken"

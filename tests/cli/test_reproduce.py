@@ -39,12 +39,12 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_list_has_every_name_its_place_and_its_claim() -> None:
-    told = run("--list")
-    assert told.exit_code == 0
-    words = " ".join(told.stdout.split())
+    reported = run("--list")
+    assert reported.exit_code == 0
+    words = " ".join(reported.stdout.split())
     assert all(each.claim in words for each in EXPERIMENTS.values())
     for name, each in EXPERIMENTS.items():
-        line = next(line for line in told.stdout.splitlines() if line.startswith(f"{name} "))
+        line = next(line for line in reported.stdout.splitlines() if line.startswith(f"{name} "))
         assert each.where in line
 
 
@@ -94,7 +94,7 @@ def test_a_drawing_needs_no_training(
     assert not (tmp_path / "reproduced" / "runs").exists()
 
 
-def test_a_dry_run_tells_what_the_papers_scale_needs(
+def test_a_dry_run_reports_what_the_papers_scale_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -102,11 +102,11 @@ def test_a_dry_run_tells_what_the_papers_scale_needs(
         backbone_seconds=0.1, head_seconds=0.02, update_seconds=0.01, batch_size=512, how="made up"
     )
     monkeypatch.setattr(probing, "probe", lambda *_, **__: made_up)
-    told = run("principles", "--scale", "paper", "--seeds", "1", "--dry-run")
-    assert told.exit_code == 0, told.output
-    assert "6 settings of vggface2-sfnet20 with 1 seed each" in told.stdout
-    assert "80,000" in told.stdout
-    assert "--data DIR" in told.stdout
+    reported = run("principles", "--scale", "paper", "--seeds", "1", "--dry-run")
+    assert reported.exit_code == 0, reported.output
+    assert "6 settings of vggface2-sfnet20 with 1 seed each" in reported.stdout
+    assert "80,000" in reported.stdout
+    assert "--data DIR" in reported.stdout
     assert list(tmp_path.iterdir()) == []
 
 
@@ -126,7 +126,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     )
 
 
-def test_the_command_that_is_told_goes_on_with_this_very_work(tmp_path: Path) -> None:
+def test_the_command_that_is_reported_resumes_this_very_work(tmp_path: Path) -> None:
     plain = reproduce.Reproduction()
     assert plain.command("losses") == "sphereface2 reproduce losses"
     other = reproduce.Reproduction(tmp_path / "a b", seeds=(4,), jobs=2)

@@ -36,10 +36,10 @@ def pretend_all_done(recipe: str, runs: str) -> None:
     pretend_done(wanted, Path(runs))
 
 
-def test_the_plan_is_told_without_running(recipe: str) -> None:
-    told = run(recipe, *GRID, "--seeds", "2", "--output", "out", "--dry-run")
-    assert told.exit_code == 0, told.output
-    first, *lines = told.stdout.splitlines()
+def test_the_plan_is_reported_without_running(recipe: str) -> None:
+    reported = run(recipe, *GRID, "--seeds", "2", "--output", "out", "--dry-run")
+    assert reported.exit_code == 0, reported.output
+    first, *lines = reported.stdout.splitlines()
     assert first == "8 runs, 0 done already"
     assert len(lines) == 8
     assert lines[1].startswith(
@@ -48,10 +48,10 @@ def test_the_plan_is_told_without_running(recipe: str) -> None:
     )
     assert not Path("out").exists()
     pretend_all_done(recipe, "out/runs")
-    told = run(recipe, *GRID, "--seeds", "0,1,7", "--output", "out", "--dry-run")
-    assert told.stdout.startswith("12 runs, 8 done already\ndone   sphereface2 train")
+    reported = run(recipe, *GRID, "--seeds", "0,1,7", "--output", "out", "--dry-run")
+    assert reported.stdout.startswith("12 runs, 8 done already\ndone   sphereface2 train")
     # What is called done is where the plan says that it is.
-    _, *lines = told.stdout.splitlines()
+    _, *lines = reported.stdout.splitlines()
     assert sum(Path(line.split()[-1], "config.yaml").exists() for line in lines) == 8
 
 
@@ -124,7 +124,9 @@ def test_the_output_is_named_after_the_recipe(
     assert f"--output sweeps/{name}\n" in run(source, *GRID).stderr
 
 
-def test_a_failed_run_is_told_in_one_sentence(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_is_reported_in_one_sentence(
+    recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pretend_all_done(recipe, "sweeps/tiny/runs")
 
     run_sweep = engine.run_sweep
@@ -145,7 +147,7 @@ def test_a_failed_run_is_told_in_one_sentence(recipe: str, monkeypatch: pytest.M
     ) in done.stderr
 
 
-def test_a_stop_says_how_to_go_on(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_says_how_to_resume(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*words: Any, **options: Any) -> SweepResult:
         raise engine.SweepStopped(done=3, total=8)
 

@@ -145,7 +145,7 @@ def test_bases_in_a_circle_are_refused(tmp_path: Path) -> None:
     assert "recipes form a circle" in sentence(tmp_path / "a.yaml")
 
 
-def test_a_base_that_is_no_name_is_refused(tmp_path: Path) -> None:
+def test_a_base_that_is_not_a_name_is_refused(tmp_path: Path) -> None:
     assert "base must be the name of a recipe" in sentence(write(tmp_path, "a.yaml", "base: [1]"))
 
 
@@ -223,7 +223,7 @@ def test_an_override_of_the_wrong_form_is_shown_the_right_one(file: Path, overri
     assert text.endswith(f"got '{override}'")
 
 
-def test_an_override_that_is_no_yaml_is_refused(file: Path) -> None:
+def test_an_override_that_is_not_yaml_is_refused(file: Path) -> None:
     assert sentence(file, "head=[1,").startswith("override 'head=[1,', line 1, column ")
 
 
@@ -389,7 +389,7 @@ def test_an_unknown_key_comes_before_the_missing_one_it_may_be(tmp_path: Path) -
         ("seed: !!timestamp x\n", ", line 1, column 7: not valid YAML: could not determine"),
     ],
 )
-def test_a_file_that_is_no_config_is_refused_with_the_place(
+def test_a_file_that_is_not_a_config_is_refused_with_the_place(
     tmp_path: Path, text: str, message: str
 ) -> None:
     path = write(tmp_path, "a.yaml", text)
@@ -404,7 +404,7 @@ def test_other_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert sentence(tmp_path) == f"{tmp_path} is not a run folder: it holds no config.yaml"
 
 
-def test_a_byte_order_mark_is_no_mistake(file: Path) -> None:
+def test_a_byte_order_mark_is_not_a_mistake(file: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbf" + MINIMAL.encode())
     assert load_config(file).training.epochs == 4
 

@@ -87,7 +87,7 @@ def test_images_labels_people_and_size() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_the_check_reads_everything_once_and_tells_how_far_it_is(workers: int) -> None:
+def test_the_check_reads_everything_once_and_reports_how_far_it_is(workers: int) -> None:
     source = Memory([0] * 1000)
     calls: list[tuple[int, int]] = []
     source.prepare(workers=workers, progress=lambda done, total: calls.append((done, total)))
@@ -415,7 +415,7 @@ def test_an_index_of_another_rec(tmp_path: Path) -> None:
     assert len(RecordIO(path=str(rec))) == 6
 
 
-def test_a_file_that_is_no_rec_and_a_record_without_room_for_its_labels(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_rec_and_a_record_without_room_for_its_labels(tmp_path: Path) -> None:
     rec = tmp_path / "a.rec"
     rec.write_bytes(b"this is no RecordIO file")
     assert message(lambda: RecordIO(path=str(rec))) == (

@@ -221,7 +221,7 @@ def test_bytes_behind_the_end_do_no_harm(suffix: str) -> None:
         (encode(picture(100, 7)), "it has 7 × 100 pixels, fewer than 8 a side"),
     ],
 )
-def test_what_is_no_image_is_refused_with_the_reason(content: bytes, reason: str) -> None:
+def test_what_is_not_an_image_is_refused_with_the_reason(content: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=r".") as error:
         look(content)
     assert str(error.value) == reason

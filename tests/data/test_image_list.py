@@ -192,11 +192,11 @@ def test_a_turned_face_comes_back_upright(tmp_path: Path) -> None:
 
 def test_missing_images_are_counted_and_the_first_named(tmp_path: Path) -> None:
     write(tmp_path / "1.png", np.zeros((8, 8, 3), np.uint8))
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     names = [f"{number}.png" for number in range(1, 6)]
     with pytest.raises(FileNotFoundError, match=r"4 of the 5 images .* such as 2\.png, 3\.png, 4"):
-        require_images(tmp_path, names, progress=lambda *state: told.append(state), every=2)
-    assert told == [(2, 5), (4, 5), (5, 5)]
+        require_images(tmp_path, names, progress=lambda *state: reported.append(state), every=2)
+    assert reported == [(2, 5), (4, 5), (5, 5)]
 
 
 @pytest.mark.parametrize("fault", [np.nan, 7.0])

@@ -180,7 +180,7 @@ def test_a_source_without_names_has_a_manifest_without_names() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.01, float("nan")])
-def test_a_rate_that_is_no_share_is_refused(rate: float) -> None:
+def test_a_rate_that_is_not_a_share_is_refused(rate: float) -> None:
     with pytest.raises(ValueError, match=r"label_noise\.rate must be above 0 and at most 1"):
         noisy([0, 1], rate=rate)
 
@@ -335,9 +335,9 @@ def test_shares_and_batches_that_do_not_go_together_are_refused() -> None:
 
 
 def test_both_are_prepared_under_one_count() -> None:
-    told: list[tuple[int, int]] = []
-    mixed(40, 60).prepare(progress=lambda done, total: told.append((done, total)))
-    assert told == [(20, 100), (40, 100), (70, 100), (100, 100)]
+    reported: list[tuple[int, int]] = []
+    mixed(40, 60).prepare(progress=lambda done, total: reported.append((done, total)))
+    assert reported == [(20, 100), (40, 100), (70, 100), (100, 100)]
 
 
 # Loose images

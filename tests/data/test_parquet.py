@@ -110,7 +110,7 @@ def test_the_files_of_a_folder_are_one_source(tmp_path: Path) -> None:
     assert source.location(4) == f"{tmp_path / 'b.parquet'}, row 1"
 
 
-def test_memory_is_bounded_and_the_user_is_told(tmp_path: Path) -> None:
+def test_memory_is_bounded_and_the_user_is_reported(tmp_path: Path) -> None:
     count = 300
     pq.write_table(
         pa.table({"image": [bytes(1000)] * count, "label": [0] * count}),

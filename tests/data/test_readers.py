@@ -264,7 +264,7 @@ def test_images_that_turn_out_bad_in_a_process_are_known_here(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("number", "name"), [(9, r"SIGKILL \(out of memory\?\)"), (40, "signal 40")]
 )
-def test_a_killed_process_is_told_in_a_sentence(number: int, name: str) -> None:
+def test_a_killed_process_is_reported_in_a_sentence(number: int, name: str) -> None:
     before = readers()
     batches = loader_of(Numbers([0] * 4000)).batches(0, 1000)
     next(batches)
@@ -275,7 +275,7 @@ def test_a_killed_process_is_told_in_a_sentence(number: int, name: str) -> None:
     assert eventually(lambda: readers() == before)
 
 
-def test_processes_that_do_not_start_are_told_in_a_sentence(
+def test_processes_that_do_not_start_are_reported_in_a_sentence(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(ChildProcessError, match=r"do not start; use threads"):

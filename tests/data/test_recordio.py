@@ -179,7 +179,7 @@ def test_the_writer_is_read_back_and_byte_for_byte_as_described(tmp_path: Path) 
     assert source.people == ["0", "3", "7"]
 
 
-def test_the_writer_goes_on_after_an_interruption_at_any_byte(tmp_path: Path) -> None:
+def test_the_writer_resumes_after_an_interruption_at_any_byte(tmp_path: Path) -> None:
     bodies = [*BODIES[:3], b"abcd" + MAGIC + b"efg", *BODIES[3:]]
     labels = [-1, 0, 0, 0, 1, 1, 2]
     whole = tmp_path / "whole.rec"

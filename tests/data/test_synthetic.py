@@ -364,7 +364,7 @@ def test_the_version_stands_for_the_code_that_draws() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00", b"no array"])
-def test_a_damaged_file_is_rendered_anew(folder: Path, content: bytes) -> None:
+def test_a_damaged_file_is_rendered_again(folder: Path, content: bytes) -> None:
     expected = all_pictures(faces())
     (path,) = folder.glob("*.npy")
     path.write_bytes(content)

@@ -39,7 +39,7 @@ def test_an_image_is_fitted_into_its_place_of_a_batch(mirror: bool, size: int) -
     expected = resize(image, 4)
     assert (batch[1] == (expected[:, ::-1] if mirror else expected)).all()
     assert not batch[[0, 2]].any()
-    # A view that is no block of memory, as a source may give.
+    # A view that is not a block of memory, as a source may give.
     fit_into(batch[1], image[::-1, ::-1], mirror=mirror)
     turned = resize(np.ascontiguousarray(image[::-1, ::-1]), 4)
     assert (batch[1] == (turned[:, ::-1] if mirror else turned)).all()

@@ -1,4 +1,4 @@
-"""Kills conversions at many moments, goes on with each, and tells what came of it, as JSON.
+"""Kills conversions at many moments, resumes each, and reports what came of it, as JSON.
 
 Run as a script with one thread, so that it may fork: a child is killed without warning, the next
 child does the same conversion to its end.
@@ -88,7 +88,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def run(source: Path, target: Path, kill_at: int | None = None, *, over: bool = False) -> list[int]:
-    """Images written anew, and how many moments there were."""
+    """Images written again, and how many moments there were."""
     convert_targets.IMAGES_PER_PART = PART
     events = count_events(kill_at)
     try:
@@ -101,7 +101,7 @@ def run(source: Path, target: Path, kill_at: int | None = None, *, over: bool = 
     return [done, events()]
 
 
-def kill_and_go_on(
+def kill_and_resume(
     source: Path, scratch: Path, name: str, *, step: int, replaced: Path | None
 ) -> dict[str, Any]:
     """Kill at every `step`-th moment and at the last ones, when everything gets its name.
@@ -114,7 +114,7 @@ def kill_and_go_on(
     make_old(replaced, whole, name)
     images, moments = in_child(lambda: run(source, whole / name, over=over))
     expected = tree(whole)
-    anew = []
+    again = []
     for moment in sorted({*range(0, moments, step), *range(moments - 9, moments)}):
         folder = scratch / str(moment)
         make_old(replaced, folder, name)
@@ -128,9 +128,9 @@ def kill_and_go_on(
         done, _ = in_child(lambda: run(source, target, over=over))  # noqa: B023 - at once
         found = tree(folder)
         assert found == expected, f"moment {moment}: {sorted(set(found) ^ set(expected))}"
-        anew.append(done)
+        again.append(done)
         shutil.rmtree(folder)
-    return {"images": images, "moments": moments, "anew": anew}
+    return {"images": images, "moments": moments, "again": again}
 
 
 def make_old(source: Path | None, folder: Path, name: str) -> dict[str, str]:
@@ -143,14 +143,16 @@ def make_old(source: Path | None, folder: Path, name: str) -> dict[str, str]:
 
 def main() -> None:
     scratch, *cases = sys.argv[1:]
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     gc.freeze()  # else each child copies what it looks through
     for case in cases:
         source, name, step, old = case.split("|")
-        folder = Path(scratch, str(len(told)))
+        folder = Path(scratch, str(len(reported)))
         replaced = Path(old) if old else None
-        told.append(kill_and_go_on(Path(source), folder, name, step=int(step), replaced=replaced))
-    print(json.dumps(told))
+        reported.append(
+            kill_and_resume(Path(source), folder, name, step=int(step), replaced=replaced)
+        )
+    print(json.dumps(reported))
 
 
 if __name__ == "__main__":

@@ -330,7 +330,7 @@ def test_photos_that_differ_in_their_ending_only_stay_apart(
     assert named.items() <= later.items()
 
 
-def test_an_interrupted_run_goes_on_and_ends_as_an_uninterrupted_one(
+def test_an_interrupted_run_resumes_and_ends_as_an_uninterrupted_one(
     tmp_path: Path, stub: type[Stub]
 ) -> None:
     source = photos(tmp_path / "in", 9)
@@ -344,14 +344,14 @@ def test_an_interrupted_run_goes_on_and_ends_as_an_uninterrupted_one(
         align_folder(source, tmp_path / "out", detector="stub", progress=stop)
     assert stub.calls == 4 + 3  # three more looks at the one without a face
     assert not (tmp_path / "out" / "faces.csv").exists()
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     done = align_folder(
-        source, tmp_path / "out", detector="stub", progress=lambda *now: told.append(now)
+        source, tmp_path / "out", detector="stub", progress=lambda *now: reported.append(now)
     )
     assert stub.calls == 10 + 3
     assert counts(done) == (10, 9, 1, 0, 6)
-    assert told[0] == (4, 10)
-    assert told[-1] == (10, 10)
+    assert reported[0] == (4, 10)
+    assert reported[-1] == (10, 10)
     align_folder(source, tmp_path / "whole", detector="stub")
     for name in ("faces.csv", "no_face.txt", "unreadable.txt", *crops(tmp_path / "whole")):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -379,7 +379,7 @@ def test_a_torn_line_costs_one_photo_and_a_lost_crop_is_made_again(
 
 
 @pytest.mark.parametrize("where", ["crop", "journal"])
-def test_a_full_disk_is_one_sentence_and_the_next_run_goes_on(
+def test_a_full_disk_is_one_sentence_and_the_next_run_resumes(
     tmp_path: Path, stub: type[Stub], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     source, out = photos(tmp_path / "in"), tmp_path / "out"
@@ -521,7 +521,7 @@ def test_mistakes_are_one_sentence_and_write_nothing(tmp_path: Path, stub: type[
     assert not out.exists()
 
 
-def test_a_worker_that_dies_is_told_and_the_next_run_goes_on(
+def test_a_worker_that_dies_is_reported_and_the_next_run_resumes(
     tmp_path: Path, rendered: list[NDArray[np.uint8]]
 ) -> None:
     for index in range(8):

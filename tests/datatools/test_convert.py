@@ -209,7 +209,7 @@ KILLED = [
 def killed(
     forms: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Any]]:
-    """What came of conversions that were killed at many moments and gone on with."""
+    """What came of conversions that were killed at many moments and resumed."""
     folder = tmp_path_factory.mktemp("killed")
     paths = {**forms, **{kind: write_pairs(folder / kind, kind) for kind in ("pairs", "bin")}}
     script = Path(convert_killer.__file__)
@@ -228,18 +228,18 @@ def killed(
 
 
 @pytest.mark.parametrize("case", [f"{source} {name}" for source, name, _ in KILLED])
-def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
+def test_killed_at_any_moment_it_resumes_to_the_same_bytes(
     case: str, killed: dict[str, dict[str, Any]]
 ) -> None:
-    told = killed[case]
-    anew = [count for count in told["anew"] if count >= 0]
-    while "over" in case and anew[-1] == told["images"]:
-        anew.pop()  # killed after all was done: what is there is replaced once more
-    assert anew[0] == told["images"]  # killed at once, all was still to do
-    assert anew[-1] == 0  # killed in the end, nothing was
-    assert anew == sorted(anew, reverse=True)  # the later, the less
-    most = told["images"] - told["images"] // 4
-    assert any(0 < count < most for count in anew), anew  # it went on where it was
+    reported = killed[case]
+    again = [count for count in reported["again"] if count >= 0]
+    while "over" in case and again[-1] == reported["images"]:
+        again.pop()  # killed after all was done: what is there is replaced once more
+    assert again[0] == reported["images"]  # killed at once, all was still to do
+    assert again[-1] == 0  # killed in the end, nothing was
+    assert again == sorted(again, reverse=True)  # the later, the less
+    most = reported["images"] - reported["images"] // 4
+    assert any(0 < count < most for count in again), again  # it went on where it was
 
 
 @contextmanager
@@ -254,7 +254,7 @@ def files_no_larger_than(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", ["out.rec", "out.parquet", "out", "out.txt", "out.bin"])
-def test_a_full_disk_is_told_and_the_rerun_goes_on(
+def test_a_full_disk_is_reported_and_the_rerun_resumes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(convert_targets, "IMAGES_PER_PART", 8)
@@ -311,7 +311,7 @@ def interrupt(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> No
             convert(source, target)
 
 
-def test_after_ctrl_c_it_goes_on_without_a_second_check(
+def test_after_ctrl_c_it_resumes_without_a_second_check(
     crops: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt(crops, tmp_path / "out", monkeypatch)

@@ -98,9 +98,9 @@ def test_new_photos_join_and_names_survive(tmp_path: Path) -> None:
     first = group_photos(saved(tmp_path / "x.npy", "abc", rows=slice(2)), out, threshold=0.5)
     assert members(first) == {"person-1": "aa", "person-2": "bb", "person-3": "cc"}
     regroup(out, "name", "person-2", "Berta")
-    told = json.loads((out / "people.json").read_text())
-    told["people"][2]["name"] = "Carl"  # as a user edits it
-    (out / "people.json").write_text(json.dumps(told))
+    reported = json.loads((out / "people.json").read_text())
+    reported["people"][2]["name"] = "Carl"  # as a user edits it
+    (out / "people.json").write_text(json.dumps(reported))
     grown = group_photos(saved(tmp_path / "x.npy", "dcba", each=5), out)
     assert members(grown) == {
         "person-1": "aaaaa",
@@ -246,11 +246,11 @@ def test_every_face_of_a_photo_is_found_and_is_another_person(
     write(photos / "crop.png", rendered[1])
     (photos / "cut.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
     words = ["group", photos, out, "--model", models / "model", "--false-accepts", "1 in 10"]
-    told = json.loads(run(*words, "--folders", "link", "--workers", 1, "--json"))
-    assert (told["photos"], told["faces"]) == (6, 6)
-    assert told["without_face"] == ["wall.png"]
-    assert told["unreadable"][0][0] == "cut.jpg"
-    assert told["words"] == "at most 1 in 10 false accepts on known"
+    reported = json.loads(run(*words, "--folders", "link", "--workers", 1, "--json"))
+    assert (reported["photos"], reported["faces"]) == (6, 6)
+    assert reported["without_face"] == ["wall.png"]
+    assert reported["unreadable"][0][0] == "cut.jpg"
+    assert reported["words"] == "at most 1 in 10 false accepts on known"
     rows = table(out)
     by_photo: dict[str, list[str]] = {}
     for row in rows:

@@ -16,9 +16,9 @@ PEOPLE = 4
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("small") / "ijb"
-    told: list[tuple[int, int]] = []
-    images = render_ijb(root, people=PEOPLE, progress=lambda *state: told.append(state))
-    assert told[-1] == (images, images)
+    reported: list[tuple[int, int]] = []
+    images = render_ijb(root, people=PEOPLE, progress=lambda *state: reported.append(state))
+    assert reported[-1] == (images, images)
     return root
 
 

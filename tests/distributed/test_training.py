@@ -115,7 +115,7 @@ def test_ranks_do_not_change_the_training(folder: Path, name: str, world: int) -
 
 
 @pytest.mark.parametrize(("name", "before", "world"), RESUMED)
-def test_any_number_of_ranks_goes_on_where_any_other_stopped(
+def test_any_number_of_ranks_resumes_where_any_other_stopped(
     folder: Path, name: str, before: int, world: int
 ) -> None:
     stopped = folder / "stopped" / f"{name} {before}" / "checkpoints" / "last"
@@ -141,8 +141,8 @@ def test_ranks_share_the_images_for_the_means_of_the_classes(folder: Path, world
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_a_mistake_on_one_rank_is_told_once_and_ends_all(folder: Path, world: int) -> None:
-    told, *others = (
+def test_a_mistake_on_one_rank_is_reported_once_and_ends_all(folder: Path, world: int) -> None:
+    reported, *others = (
         json.loads((folder / f"said by {rank} of {world}.json").read_text())
         for rank in range(world)
     )
@@ -157,11 +157,11 @@ def test_a_mistake_on_one_rank_is_told_once_and_ends_all(folder: Path, world: in
         f"last is damaged: its file __{world - 1}_0.distcp is not the one that was saved",
         f"last is damaged: its file __{world - 1}_0.distcp of",
     ]
-    assert len(told) == len(expected)
-    for sentence, part in zip(told, expected, strict=True):
+    assert len(reported) == len(expected)
+    for sentence, part in zip(reported, expected, strict=True):
         assert part in sentence
     for said in others:
-        for mine, first in zip(said, told, strict=True):
+        for mine, first in zip(said, reported, strict=True):
             assert mine == "nothing" if first == "nothing" else "ReportedElsewhereError" in mine
 
 
@@ -228,7 +228,7 @@ def _last_child(parent: int) -> int:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds ranks by /proc")
 @pytest.mark.usefixtures("quick_processes")
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_killed_run_ends_and_goes_on_to_the_same_bits(tmp_path: Path, ranks: int) -> None:
+def test_a_killed_run_ends_and_resumes_to_the_same_bits(tmp_path: Path, ranks: int) -> None:
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     code, errors = kill_one(ranks, killed, after=7)
     assert code != 0

@@ -1,4 +1,4 @@
-"""One of three processes that train the same runs on 1, 2 and 3 ranks, and go on with each other's.
+"""One of three processes that train the same runs on 1, 2 and 3 ranks, and resume each other's.
 
 The parent starts all three; in a phase with fewer ranks the others wait for the next one.
 """
@@ -29,7 +29,7 @@ from sphereface2.training.trainer import Trainer
 from tests.training.conftest import SIZE, Crowd, TinyNet, make_config
 
 WORLDS = (1, 2, 3)
-PHASES = [("train", 1), ("train", 2), ("train", 3), ("go on", 1), ("go on", 2), ("go on", 3)]
+PHASES = [("train", 1), ("train", 2), ("train", 3), ("resume", 1), ("resume", 2), ("resume", 3)]
 STEPS = 6  # three an epoch
 STOP_AT = 4
 
@@ -173,7 +173,7 @@ def ask_to_stop(trainer: Trainer, team: Team) -> None:
     trainer._train_step = step_and_stop  # type: ignore[method-assign]
 
 
-def go_on(root: Path, team: Team) -> None:
+def resume(root: Path, team: Team) -> None:
     """The stopped runs of 1, 2 and 3 ranks, on this number of ranks."""
     for name, case in CASES.items():
         for before in (before for before, after in case.resumed if after == team.world):
@@ -242,7 +242,7 @@ def main(folder: str, *ports: str) -> None:
             time.sleep(0.01)
         with joined() as team:
             assert team.world == world
-            (train if what == "train" else go_on)(Path(folder), team)
+            (train if what == "train" else resume)(Path(folder), team)
 
 
 if __name__ == "__main__":

@@ -160,9 +160,11 @@ def test_probes_are_searched_block_by_block(monkeypatch: pytest.MonkeyPatch) -> 
     case = _case(0, ties=False, per_person=2)
     whole = search(*case, pooling="max")
     monkeypatch.setattr("sphereface2.evaluation.search._SCORES", 1)
-    told: list[tuple[int, int]] = []
-    blocks = search(*case, pooling="max", progress=lambda done, total: told.append((done, total)))
-    assert told == [(32, 50), (50, 50)]
+    reported: list[tuple[int, int]] = []
+    blocks = search(
+        *case, pooling="max", progress=lambda done, total: reported.append((done, total))
+    )
+    assert reported == [(32, 50), (50, 50)]
     for name in ("genuine", "other", "rank", "people"):
         np.testing.assert_array_equal(getattr(blocks, name), getattr(whole, name))
     assert blocks.gallery_people == whole.gallery_people == 8

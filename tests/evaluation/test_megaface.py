@@ -133,14 +133,14 @@ def test_noisy_probes_as_their_identitys_centre_flatter_the_result() -> None:
 def test_a_table_on_disk_gives_the_same_and_lives_as_json(tmp_path: Path) -> None:
     probes, people, distractors = _case(0, ties=False)
     np.save(tmp_path / "d.npy", distractors)
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     result = megaface(
         probes, people, np.load(tmp_path / "d.npy", mmap_mode="r"),
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda done, total: reported.append((done, total)),
     )  # fmt: skip
     assert result == megaface(probes, people, distractors)
     assert MegaFaceResult.from_json(result.to_json()) == result
-    assert told == [(10, 300), (100, 300), (300, 300)]
+    assert reported == [(10, 300), (100, 300), (300, 300)]
     assert result.rank_1[-1].name == "rank 1, 300 distractors"
     names = [measure.name for measure in result.measures]
     assert names[0].startswith("rank 1, 10 ")
@@ -282,7 +282,7 @@ def test_noise_marks_of_the_clean_up_script_are_understood() -> None:
     assert strip_noise_column(table[:, :2])[0].shape == (3, 2)
 
 
-def test_gathering_goes_on_where_it_was_interrupted(
+def test_gathering_resumes_where_it_was_interrupted(
     devkit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sphereface2.evaluation.embedding_files._STORED", 2)

@@ -159,7 +159,7 @@ def test_names_with_blanks_come_back(embedder: ModelEmbedder, tmp_path: Path) ->
         Subject(None, output, tmp_path).read(output)
 
 
-def test_a_stopped_extraction_goes_on_and_a_finished_one_is_kept(
+def test_a_stopped_extraction_resumes_and_a_finished_one_is_kept(
     embedder: ModelEmbedder, tmp_path: Path
 ) -> None:
     output = tmp_path / "x.npy"

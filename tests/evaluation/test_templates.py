@@ -154,11 +154,11 @@ def test_scores_are_the_same_however_few_of_them_fit_a_block(
     left, right = (generator.integers(0, 12, 60).astype(np.int32) for _ in range(2))
     whole = pair_scores(templates, left, right)
     monkeypatch.setattr("sphereface2.evaluation.templates._SCORES", 5)  # less than a row
-    told: list[tuple[int, int]] = []
-    found = pair_scores(templates, left, right, progress=lambda *now: told.append(now))
+    reported: list[tuple[int, int]] = []
+    found = pair_scores(templates, left, right, progress=lambda *now: reported.append(now))
     np.testing.assert_allclose(found, whole, rtol=1e-6)
-    assert len(told) == len(np.unique(left))
-    assert told[-1] == (60, 60)
+    assert len(reported) == len(np.unique(left))
+    assert reported[-1] == (60, 60)
 
 
 @pytest.mark.parametrize("count", [3, 1 << 16, (1 << 16) + 1])

@@ -175,7 +175,7 @@ def test_the_trials_that_a_false_rate_needs() -> None:
 
 
 @pytest.mark.parametrize("target", [-0.1, 1.1])
-def test_a_target_that_is_no_share_is_refused(target: float) -> None:
+def test_a_target_that_is_not_a_share_is_refused(target: float) -> None:
     with pytest.raises(ValueError, match=f"must lie between 0 and 1, got {target}"):
         allowed(target, 10)
 

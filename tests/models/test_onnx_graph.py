@@ -168,7 +168,7 @@ def test_graphs_that_do_not_embed_are_refused(tmp_path: Path, model: Any, why: s
         open_graph(save(tmp_path / "m.onnx", model), output="z")
 
 
-def test_the_test_images_find_what_is_no_embedding(tmp_path: Path) -> None:
+def test_the_test_images_find_what_is_not_an_embedding(tmp_path: Path) -> None:
     preprocessing = Preprocessing(SIDE)
     zero = numpy_helper.from_array(np.zeros((3 * SIDE * SIDE, WIDTH), np.float32), "w")
     broken = numpy_helper.from_array(np.full((3 * SIDE * SIDE, WIDTH), np.nan, np.float32), "w")

@@ -1,4 +1,4 @@
-"""The paper's figures of formulas: their lines against the formulas, written out anew."""
+"""The paper's figures of formulas: their lines against the formulas, written out again."""
 
 import math
 

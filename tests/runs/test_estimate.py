@@ -200,7 +200,7 @@ def test_published_numbers_stand_in_for_missing_data() -> None:
     assert (need.found, need.path, need.problem) == (False, None, "path not given yet")
 
 
-def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_path_that_is_not_there_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "nowhere"
     overrides = [
         f"data.path={path}",

@@ -204,7 +204,7 @@ def test_peers_names_in_a_config_file_are_written_as_ours(tmp_path: Path) -> Non
         runs.resolve(load_config(path))
 
 
-def test_an_interrupted_run_goes_on_to_the_same_bits(
+def test_an_interrupted_run_resumes_to_the_same_bits(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = tmp_path / "stopped"
@@ -750,7 +750,7 @@ class TestLabelNoise:
         assert labels("seed=1", "label_noise.seed=3") == labels("seed=3")
         assert labels("label_noise.kind=resample") != labels()
 
-    def test_a_run_goes_on_with_the_same_noise_only(
+    def test_a_run_resumes_with_the_same_noise_only(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         config = small(*self.NOISE, *NO_SETS)
@@ -792,7 +792,7 @@ class TestOpenSet:
         assert source.num_classes == 12
         assert (source.labels == -1).sum() == 6
 
-    def test_an_interrupted_run_goes_on_to_the_same_bits(
+    def test_an_interrupted_run_resumes_to_the_same_bits(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         config = small(*self.STRANGERS, "training.accumulate=2", *NO_SETS)

@@ -32,7 +32,7 @@ def bearer(secret: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {secret}"}
 
 
-def test_without_a_right_key_nothing_is_told(locked: httpx.Client, pictures: Pictures) -> None:
+def test_without_a_right_key_nothing_is_reported(locked: httpx.Client, pictures: Pictures) -> None:
     for path in ("/v1/models", "/v1/settings", "/v1/calibration", "/v1/collections", "/metrics"):
         refused = locked.get(path)
         assert (refused.status_code, code(refused)) == (401, "missing_key"), path

@@ -45,7 +45,7 @@ def value_of(crops: Crops) -> NDArray[np.float32]:
 
 
 class Gate:
-    """A network that waits until it is let go, and tells its batches."""
+    """A network that waits until it is let go, and reports its batches."""
 
     def __init__(self) -> None:
         self.open = threading.Event()

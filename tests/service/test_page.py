@@ -147,10 +147,10 @@ def test_the_same_photo_is_the_same_person(visit: Visit, place: Path) -> None:
 def test_another_prior_is_asked_for_and_shown(visit: Visit, place: Path) -> None:
     page = visit()
     answer = compared(page, place)
-    with page.expect_response("**/v1/verify") as told:
+    with page.expect_response("**/v1/verify") as reported:
         answer.get_by_role("combobox").select_option("0.001")
-    assert told.value.json()["prior"] == 0.001
-    chance = told.value.json()["probability"]
+    assert reported.value.json()["prior"] == 0.001
+    chance = reported.value.json()["probability"]
     shown = "> 99.9%" if chance > 0.9995 else "< 0.1%" if chance < 0.0005 else f"{chance:.1%}"
     answer.locator("dd b").get_by_text(shown, exact=True).wait_for()
     assert answer.get_by_role("combobox").input_value() == "0.001"

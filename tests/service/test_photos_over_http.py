@@ -88,7 +88,7 @@ def test_embeddings_agree_with_the_recognizer(
     np.testing.assert_allclose(one["embeddings"], rows[:1], atol=1e-5)
 
 
-def test_all_faces_are_detected_and_none_is_no_error(
+def test_all_faces_are_detected_and_none_is_not_an_error(
     client: httpx.Client, pictures: Pictures
 ) -> None:
     found = client.post("/v1/detect", files={"photo": pictures["two"]}).json()

@@ -88,7 +88,7 @@ def test_a_convolution_turns_as_the_matrix_of_its_filters() -> None:
     assert torch.equal(convolution.weight.flatten(1), linear.weight)
 
 
-def test_what_is_no_matrix_moves_by_sgd() -> None:
+def test_what_is_not_a_matrix_moves_by_sgd() -> None:
     """Norms, biases, single channels and class weights."""
     network = nn.Sequential(
         nn.Conv2d(4, 4, 3, groups=4), nn.BatchNorm2d(4), nn.Conv2d(4, 6, 1, bias=False)

@@ -159,7 +159,7 @@ def test_a_stopped_and_resumed_run_ends_with_the_same_bits(
         ]
 
 
-def test_a_killed_run_goes_on_from_its_last_checkpoint_with_the_same_bits(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_from_its_last_checkpoint_with_the_same_bits(tmp_path: Path) -> None:
     straight = make_trainer(tmp_path / "straight")
     straight.run()
 
@@ -269,7 +269,7 @@ def test_a_second_ctrl_c_ends_at_once_and_a_run_may_be_on_another_thread(run_fol
 
 
 class BreakingHead(Head):
-    """A loss that is no number from a certain call on."""
+    """A loss that is not a number from a certain call on."""
 
     def __init__(self, good_steps: int, value: float) -> None:
         super().__init__(8, 5)
@@ -284,7 +284,9 @@ class BreakingHead(Head):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_stops_before_the_update(run_folder: Path, value: float) -> None:
+def test_a_loss_that_is_not_a_number_stops_before_the_update(
+    run_folder: Path, value: float
+) -> None:
     trainer = Trainer(
         TinyNet(), BreakingHead(8, value), Crowd(), make_config(), run_folder=run_folder
     )
@@ -319,13 +321,13 @@ def test_the_checkpoint_named_after_a_failure_is_of_this_run(run_folder: Path) -
         trainer.run()
 
 
-def test_a_metric_that_is_no_number_is_never_the_best(run_folder: Path) -> None:
+def test_a_metric_that_is_not_a_number_is_never_the_best(run_folder: Path) -> None:
     scores = iter([float("nan"), 0.5, float("nan")])
     result = make_trainer(run_folder, choose=lambda net: {"plain": next(scores)}).run()
     assert (result.model_step.accuracy, result.model_step.step) == (0.5, 10)
 
 
-def test_a_gradient_that_is_no_number_is_caught_as_well(run_folder: Path) -> None:
+def test_a_gradient_that_is_not_a_number_is_caught_as_well(run_folder: Path) -> None:
     class RootHead(BreakingHead):
         def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
             return (embeddings * 0.0 * self.weight[labels]).sum().sqrt()
@@ -510,7 +512,7 @@ def test_a_new_run_has_done_nothing(run_folder: Path) -> None:
     assert make_trainer(run_folder, choose=norm_of_weights).state.own_sets
 
 
-def test_notices_are_told_at_the_step_at_which_a_run_continues(run_folder: Path) -> None:
+def test_notices_are_reported_at_the_step_at_which_a_run_continues(run_folder: Path) -> None:
     heard: list[tuple[str, int | None]] = []
 
     class Ear(Events):

@@ -68,16 +68,16 @@ def test_only_the_heads_on_one_number_of_ranks_are_alive_and_take_turns(
 ) -> None:
     monkeypatch.setattr(parallel, "rank_team", made_up_team)
     monkeypatch.setattr(MadeUpTeam, "seen", [])
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     result = measure_parallel(
         ("cosface", "arcface"), ranks=(1, 2), identities=9, dim=2, batch=4, repeats=2,
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda done, total: reported.append((done, total)),
     )  # fmt: skip
     on_one = ["cosface on 1 rank", "arcface on 1 rank"] * 3
     on_two = ["cosface on 2 ranks", "arcface on 2 ranks"] * 3
     assert [name for name, _ in MadeUpTeam.seen] == on_one + on_two
     assert {alive for _, alive in MadeUpTeam.seen} == {2}
-    assert told == [(number, 16) for number in [*range(1, 17), 16]]
+    assert reported == [(number, 16) for number in [*range(1, 17), 16]]
     assert [(run.method, run.ranks) for run in result.runs] == [
         ("cosface", 1), ("arcface", 1), ("cosface", 2), ("arcface", 2),
     ]  # fmt: skip
@@ -116,7 +116,7 @@ def test_an_error_in_a_rank_ends_them_all_with_a_sentence(dies: bool, sentence: 
     assert not multiprocessing.active_children()
 
 
-def test_mistakes_are_told_before_a_process_starts() -> None:
+def test_mistakes_are_reported_before_a_process_starts() -> None:
     with pytest.raises(ValueError, match="unknown head 'cosfase'; did you mean 'cosface'"):
         measure_parallel(("cosfase",))
     with pytest.raises(ValueError, match=r"a batch of 256 .* cannot be shared out over 3 ranks"):

@@ -357,7 +357,7 @@ def test_rocs_are_of_all_seeds_that_did_not_fail(runs: Path, ijb_root: Path) -> 
             assert 100 * at == pytest.approx(values["TAR@FAR 1e-3"])
 
 
-def test_mistakes_are_told(runs: Path, ijb_root: Path, tmp_path: Path) -> None:
+def test_mistakes_are_reported(runs: Path, ijb_root: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown protocol 'ijb-d'"):
         run_on_protocol(runs / "run-0", "ijb-d", root=ijb_root)
     with pytest.raises(FileNotFoundError, match="there is no folder"):

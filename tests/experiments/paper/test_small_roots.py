@@ -126,7 +126,7 @@ def test_whoever_is_second_takes_what_the_first_made(
     assert list(tmp_path.iterdir()) == [first]
 
 
-def test_mistakes_are_told(tmp_path: Path) -> None:
+def test_mistakes_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown protocol 'ijb'; did you mean 'ijb-"):
         small_root("ijb", tmp_path)
     with pytest.raises(ValueError, match="size of another protocol"):

@@ -73,7 +73,7 @@ def test_a_terminal_gets_a_table_and_a_file_gets_lines(board: Board) -> None:
     assert "another process" in lines[4]
 
 
-def test_a_stop_is_told_before_the_runs_have_obeyed(board: Board) -> None:
+def test_a_stop_is_reported_before_the_runs_have_obeyed(board: Board) -> None:
     board.is_stopping = True
     text = shown(board, terminal=True)
     assert "so far, stopping" in text

@@ -1,4 +1,4 @@
-"""Sweeps with real processes: taken by another, killed, stopped, failed, gone on with and done.
+"""Sweeps with real processes: taken by another, killed, stopped, failed, resumed and done.
 
 A worker takes seconds to import what it needs, so that one run goes through all of it.
 """
@@ -121,7 +121,7 @@ def wait_for(condition: Callable[[], bool], *, seconds: float = 300) -> None:
 
 
 @pytest.mark.usefixtures("quick_processes")
-def test_a_run_goes_on_after_all_that_can_happen_to_it(tmp_path: Path, workers: list[int]) -> None:
+def test_a_run_resumes_after_all_that_can_happen_to_it(tmp_path: Path, workers: list[int]) -> None:
     recipe, runs = write_recipe(tmp_path), tmp_path / "runs"
     own, bad = f"training.steps={STEPS}", "optimizer.learning_rate=1e30"
     sweep = tiny_sweep(recipe, own)
