@@ -5,32 +5,29 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any
 
 import cv2
 import numpy as np
 
 from sphereface2.data.sources.folder import find_images
 from sphereface2.data.sources.image_file import IMAGE_SUFFIXES, encode, read_file, to_pixels
+from sphereface2.datatools.photo_journal import PhotoJournal, each_photo
 from sphereface2.faces import DETECTORS
 from sphereface2.faces.face import CHOICES, FIRST_LOOK, Detector, Face, align_face, find_faces
 from sphereface2.files import (
-    JsonLines,
     csv_text,
-    file_lock,
     on_full_disk,
     printable,
     reach_disk,
     write_atomically,
-    written_elsewhere,
 )
 from sphereface2.progress import Progress, unseen
 from sphereface2.registry import build, look_up
-from sphereface2.workers import LostWorkerError, in_processes, one_opencv_thread
 
 LARGEST_CROP = 1024
 
@@ -93,21 +90,12 @@ def align_folder(
         tasks = _tasks(photos, journal.outcomes, target, ending=image_format)
         done = len(photos) - len(tasks)
         progress(done, len(photos))
-        results = in_processes(
-            aligner, tasks, workers=min(workers, len(tasks)), start=one_opencv_thread
-        )
-        try:
-            with closing(results):
-                for _, outcome in results:
-                    journal.add(outcome)
-                    done += 1
-                    progress(done, len(photos))
-        except LostWorkerError as error:
-            photo, _ = cast(Task, error.task)
-            raise OSError(
-                f"a worker process died at the photo {printable(photo)}, perhaps for want "
-                "of memory; run the same command with fewer --workers to resume"
-            ) from None
+        results = each_photo(aligner, tasks, workers=workers, name=lambda task: task[0])
+        with closing(results):
+            for _, outcome in results:
+                journal.add(outcome)
+                done += 1
+                progress(done, len(photos))
         for photo, reason in found.unread.items():
             if photo not in journal.outcomes:
                 journal.add(Outcome(photo, reason=reason))
@@ -170,13 +158,6 @@ def _free_name(photo: str, taken: set[str | None], ending: str) -> str:
 
 # -- what became of each photo, written down one by one, so that a stopped alignment can resume ----
 
-WORK_FOLDER = ".align"
-"""In the target: the journal, and crops that are being written."""
-
-VERSION = 2
-"""Of the journal, and of how faces are found: the folder of another one is not continued."""
-
-_REMOVE = "remove it to align everything again"
 _POINTS = ("left_eye", "right_eye", "nose", "mouth_left", "mouth_right")
 _COLUMNS = (
     ["photo", "crop", "faces", "taken", "look", "score", "left", "top", "right", "bottom"]
@@ -212,65 +193,27 @@ class Outcome:
         return cls(**{**line, "faces": faces})
 
 
-class AlignJournal:
-    """The journal of a target folder: a line of settings, then one for each finished photo.
+class AlignJournal(PhotoJournal):
+    """What became of each photo, and half-written crops."""
 
-    Opening it holds the folder for this process. Settings other than those that the folder was
-    begun with are refused, for its crops would be of two kinds.
-    """
+    COMMAND = "align"
+    VERSION = 2
+    NEWS = ", which finds and chooses faces differently"
 
-    def __init__(self, target: Path, settings: dict[str, Any]) -> None:
-        self.folder = target / WORK_FOLDER
-        if target.is_dir() and any(target.iterdir()) and not self.folder.is_dir():
-            raise ValueError(
-                f"{printable(target)} is not empty and was not written by align; give a new folder"
-            )
-        with ExitStack() as held:
-            lock = self.folder / "lock"
-            held.enter_context(file_lock(lock, patience=0, refusal=written_elsewhere(target)))
-            try:
-                self._lines = JsonLines(self.folder / "journal.jsonl")
-            except ValueError as error:
-                raise ValueError(f"{error}; {_REMOVE}") from None
-            held.callback(self._lines.close)
-            self.outcomes = self._read(target, settings)
-            for half_written in self.folder.glob("*.part"):
-                half_written.unlink()
-            self._held = held.pop_all()
+    @property
+    def remedy(self) -> str:
+        return "remove it to align everything again"
 
-    def __enter__(self) -> AlignJournal:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._held.close()
+    def take_up(self, lines: Sequence[Any]) -> None:
+        outcomes = [Outcome.from_line(line) for line in lines]
+        self.outcomes = {outcome.photo: outcome for outcome in outcomes}
+        for half_written in self.folder.glob("*.part"):
+            half_written.unlink()
 
     def add(self, outcome: Outcome) -> None:
         """Write down what became of a photo; what was known about it before counts no more."""
         self._lines.add(outcome.to_line())
         self.outcomes[outcome.photo] = outcome
-
-    def _read(self, target: Path, settings: dict[str, Any]) -> dict[str, Outcome]:
-        if not self._lines.lines:
-            self._lines.add({"version": VERSION, **settings})
-        begun, *lines = self._lines.lines
-        try:
-            # Lines of another version may have other fields.
-            same_version = begun.get("version") == VERSION
-            outcomes = [Outcome.from_line(line) for line in lines] if same_version else []
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise ValueError(f"{printable(self._lines.path)} is damaged; {_REMOVE}") from None
-        if not same_version:
-            raise ValueError(
-                f"{printable(target)} was begun by another version of align, which finds and "
-                "chooses faces differently; give a new folder"
-            )
-        for key, value in settings.items():
-            if begun.get(key) != value:
-                raise ValueError(
-                    f"{printable(target)} was begun with {key} {printable(str(begun.get(key)))}, "
-                    f"not {printable(str(value))}; give the same, or a new folder"
-                )
-        return {outcome.photo: outcome for outcome in outcomes}
 
 
 def write_reports(target: Path, outcomes: Iterable[Outcome]) -> None:
@@ -378,7 +321,7 @@ class PhotoAligner:
             return Outcome(photo, reason=" ".join(str(error).split()) or type(error).__name__)
         encoded = encode(aligned, f".{self.image_format}", quality=QUALITIES[self.image_format])
         place = self.target / crop
-        partial = self.target / WORK_FOLDER / f"{os.getpid()}.part"
+        partial = self.target / f".{AlignJournal.COMMAND}" / f"{os.getpid()}.part"
         try:
             write_atomically(place, encoded, by=partial, durable=False)
         except OSError as error:

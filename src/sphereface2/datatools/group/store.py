@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import cv2
 import numpy as np
@@ -20,23 +20,21 @@ import numpy.typing as npt
 from sphereface2.data.sources.folder import find_images
 from sphereface2.data.sources.image_file import encode
 from sphereface2.data.transforms import fit_within
+from sphereface2.datatools.photo_journal import PhotoJournal, each_photo
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
-from sphereface2.files import JsonLines, file_lock, on_full_disk, printable, written_elsewhere
+from sphereface2.files import on_full_disk, printable
 from sphereface2.models.unit_rows import Float32, absent_rows, fold_mirror, unit_rows
 from sphereface2.progress import Progress, unseen
 from sphereface2.recognition.photos import FaceFinder
 from sphereface2.recognition.recognizer import Recognizer
-from sphereface2.workers import LostWorkerError, in_processes, one_opencv_thread
 
-WORK_FOLDER = ".group"
-VERSION = 1
 BATCH = 32
 """Faces that are embedded at once. A batch is filled up, for some networks compute an image a
 little differently in another company: a face has one embedding, whenever it came."""
 
 _CROP_SIDE = 112
 _QUALITY = 88
-_CROPS, _EMBEDDINGS, _PHOTOS = "crops.bin", "embeddings.f32", "photos.jsonl"
+_CROPS, _EMBEDDINGS = "crops.bin", "embeddings.f32"
 _ROWS = 16_384  # of saved embeddings at once
 Stamp = list[int | str]
 """By which a photo is known to be as it was: size and time of its file, or nothing."""
@@ -80,91 +78,57 @@ class StoredPhoto:
         return cls(photo, line["stamp"], tuple(faces), line["reason"])
 
 
-class FaceStore:
-    """What OUT/.group keeps; opening it holds the folder for this process.
+class FaceStore(PhotoJournal):
+    """What OUT/.group keeps: what the faces were made with, the faces, their embeddings and crops.
 
-    settings: what the faces were made with; a folder that was begun with others is refused
+    settings: None for an OUT that is there
     """
 
+    COMMAND = "group"
+    VERSION = 1
+    JOURNAL = "photos.jsonl"
+    DURABLE = True
+
     def __init__(self, out: Path, settings: Mapping[str, Any] | None = None) -> None:
-        self.out = out
-        self.folder = out / WORK_FOLDER
-        begun = (self.folder / _PHOTOS).is_file()
-        if settings is None and not begun:
+        if settings is None and not (out / f".{self.COMMAND}" / self.JOURNAL).is_file():
             raise FileNotFoundError(
                 f"{printable(out)} holds no groups; `sphereface2 group PHOTOS OUT --model MODEL` "
                 "makes them"
             )
-        if out.is_dir() and not self.folder.is_dir() and any(out.iterdir()):
-            raise ValueError(
-                f"{printable(out)} is not empty and was not written by group; give a new folder"
-            )
         if out.exists() and not out.is_dir():
             raise ValueError(f"{printable(out)} is not a folder; give a folder for the groups")
-        with ExitStack() as held:
-            lock = self.folder / "lock"
-            held.enter_context(file_lock(lock, patience=0, refusal=written_elsewhere(out)))
-            self._lines = JsonLines(self.folder / _PHOTOS, durable=True)
-            held.callback(self._lines.close)
-            self.settings = self._begun(settings)
-            self.photos: dict[str, StoredPhoto] = {}
-            self.count = 0
-            crops = 0
-            for photo in self._photos():
-                self.photos[photo.photo] = photo
-                for face in photo.faces:
-                    self.count = max(self.count, face.number)
-                    crops = max(crops, sum(face.crop))
+        super().__init__(out, settings)
+        faces = [face for photo in self.photos.values() for face in photo.faces]
+        self.count = max((face.number for face in faces), default=0)
+        crops = max((sum(face.crop) for face in faces), default=0)
+        with self._held as held:
             self._embeddings = held.enter_context((self.folder / _EMBEDDINGS).open("a+b"))
             self._crops = held.enter_context((self.folder / _CROPS).open("a+b"))
             # What a kill has left behind the last line.
             for file, size in ((self._embeddings, 4 * self.dim * self.count), (self._crops, crops)):
                 if file.seek(0, os.SEEK_END) < size:
                     raise ValueError(
-                        f"{printable(Path(file.name))} is damaged: it is cut short; remove "
-                        f"{printable(out)} and group again"
+                        f"{printable(Path(file.name))} is damaged: it is cut short; {self.remedy}"
                     )
                 file.truncate(size)
             self._held = held.pop_all()
-
-    def __enter__(self) -> FaceStore:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._held.close()
 
     @property
     def dim(self) -> int:
         return int(self.settings["dim"])
 
-    def _photos(self) -> list[StoredPhoto]:
-        try:
-            if self.dim < 1:
-                raise ValueError("dim")
-            return [StoredPhoto.from_line(line) for line in self._lines.lines[1:]]
-        except (ValueError, LookupError, TypeError, AttributeError):
-            raise ValueError(
-                f"{printable(self._lines.path)} is damaged: its lines are not those of photos; "
-                f"remove {printable(self.out)} and group again"
-            ) from None
+    @property
+    def remedy(self) -> str:
+        return f"remove {printable(self.out)} and group again"
 
-    def _begun(self, wanted: Mapping[str, Any] | None) -> dict[str, Any]:
-        if not self._lines.lines and wanted is not None:
-            self._lines.add({"version": VERSION, **wanted})
-        settings: Any = next(iter(self._lines.lines), None)
-        if not isinstance(settings, dict) or settings.get("version") != VERSION:
-            raise ValueError(
-                f"{printable(self.out)} was made by another version of group; give a new folder"
-            )
-        for key, value in (wanted or {}).items():
-            if settings.get(key) != value:
-                what = "another model" if key in ("model", "dim", "flip") else f"other {key}"
-                raise ValueError(
-                    f"{printable(self.out)} was begun with {what} ({key} "
-                    f"{printable(str(settings.get(key)))}, not {printable(str(value))}); give the "
-                    "same, or a new folder"
-                )
-        return settings
+    def take_up(self, lines: Sequence[Any]) -> None:
+        if self.dim < 1:
+            raise ValueError("dim")
+        photos = [StoredPhoto.from_line(line) for line in lines]
+        self.photos = {photo.photo: photo for photo in photos}
+
+    def differing(self, key: str) -> str:
+        return "another model" if key in ("model", "dim", "flip") else f"other {key}"
 
     def unit(self, faces: Sequence[StoredFace]) -> Float32:
         """The embeddings of faces, rows of length 1."""
@@ -231,25 +195,17 @@ class FaceStore:
         if not open_names:
             return names
         look = PhotoFaces(source, finder)
-        results = in_processes(
-            look, open_names, workers=min(workers, len(open_names)), start=one_opencv_thread
-        )
+        results = each_photo(look, open_names, workers=workers, name=str)
         waiting: list[FoundPhoto] = []
         full_disk = on_full_disk(self.out, kept="the faces that were found stay")
-        try:
-            with full_disk, closing(results):
-                for photo in _in_order(open_names, results):
-                    waiting.append(photo)
-                    done += 1
-                    if sum(len(each.crops) for each in waiting) >= BATCH:
-                        self._embed(waiting, recognizer)
-                    progress(done, len(names))
-                self._embed(waiting, recognizer)
-        except LostWorkerError as error:
-            raise OSError(
-                f"a worker process died at the photo {printable(cast(str, error.task))}, perhaps "
-                "for lack of memory; run the same command with fewer --workers to resume"
-            ) from None
+        with full_disk, closing(results):
+            for photo in _in_order(open_names, results):
+                waiting.append(photo)
+                done += 1
+                if sum(len(each.crops) for each in waiting) >= BATCH:
+                    self._embed(waiting, recognizer)
+                progress(done, len(names))
+            self._embed(waiting, recognizer)
         return names
 
     def _is_done(self, source: Path, name: str) -> bool:
@@ -324,7 +280,7 @@ def read_crop(out: Path, face: StoredFace) -> bytes:
     place, length = face.crop
     if not length:
         return b""
-    with (out / WORK_FOLDER / _CROPS).open("rb") as file:
+    with (out / f".{FaceStore.COMMAND}" / _CROPS).open("rb") as file:
         file.seek(place)
         return file.read(length)
 
