@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.generate.truth import (
     DRAWS,
@@ -20,8 +21,9 @@ from benchmarks.generate.truth import (
     write_truth,
     write_vectors,
 )
-from sphereface2.evaluation.embedding_files import write_feature
-from sphereface2.evaluation.protocols.megaface import same_person_pairs, write_list
+from sphereface2.evaluation.embedding_files import HEADER
+from sphereface2.evaluation.protocols.megaface import same_person_pairs
+from sphereface2.experiments.paper.small_roots import write_list
 from sphereface2.progress import Progress, unseen
 
 FEATURE_ENDING = "_generated.bin"
@@ -49,6 +51,13 @@ class MegaFaceSizes:
 
 
 MEGAFACE = MegaFaceSizes()
+
+
+def write_feature(path: Path, feature: npt.NDArray[np.float32]) -> None:
+    """One feature file, as `read_feature` reads it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = HEADER.pack(feature.size, 1, 4, 5)
+    path.write_bytes(head + np.ascontiguousarray(feature, dtype="<f4").tobytes())
 
 
 def generate_megaface(

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.generate.megaface import write_feature
 from sphereface2.evaluation.embedding_files import (
     find_ending,
     in_order,
     read_embeddings,
     read_feature,
     strip_noise_column,
-    write_feature,
 )
 
 TABLE = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)

@@ -10,12 +10,12 @@ import numpy.typing as npt
 import pytest
 from sklearn.metrics import roc_curve as sklearn_roc
 
+from benchmarks.generate.megaface import write_feature
 from sphereface2.evaluation.embedding_files import (
     feature_table,
     gather_features,
     read_feature,
     strip_noise_column,
-    write_feature,
 )
 from sphereface2.evaluation.protocols.megaface import (
     CENTRED,
@@ -25,8 +25,8 @@ from sphereface2.evaluation.protocols.megaface import (
     noisy,
     read_megaface,
     read_noises,
-    write_list,
 )
+from sphereface2.experiments.paper.small_roots import write_list
 from tests.evaluation.grid import grid_vectors
 
 

@@ -247,12 +247,6 @@ def read_feature(path: Path) -> Float32:
     return np.frombuffer(content, dtype="<f4", offset=HEADER.size).astype(np.float32)
 
 
-def write_feature(path: Path, feature: npt.NDArray[np.float32]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    head = HEADER.pack(feature.size, 1, 4, 5)
-    path.write_bytes(head + np.ascontiguousarray(feature, dtype="<f4").tobytes())
-
-
 def find_ending(folder: Path, names: Sequence[str]) -> str:
     """What follows the image name in the feature files: `x.jpg_insightface.bin` has
     `_insightface.bin`."""

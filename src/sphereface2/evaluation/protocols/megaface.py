@@ -12,7 +12,7 @@ the root; saved embeddings are tables or feature files of these names.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -359,15 +359,6 @@ def noisy(names: Sequence[str], noises: frozenset[str]) -> npt.NDArray[np.bool_]
     return np.array(
         [name in noises or name.rsplit("/", 1)[-1] in noises for name in names], dtype=np.bool_
     )
-
-
-def write_list(path: Path, names: Sequence[str], *, people: Iterable[str] | None = None) -> None:
-    """A list as the devkit has it."""
-    content = {"path": list(names)}
-    if people is not None:
-        content["id"] = list(people)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _list(path: Path, *, key: str = "path") -> list[str]:

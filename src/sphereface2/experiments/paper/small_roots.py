@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from sphereface2.data.sources.image_file import encode
 from sphereface2.data.sources.synthetic import FIRST_UNSEEN, SyntheticImages, renderer_version
 from sphereface2.datatools.rendered_ijb import render_ijb
 from sphereface2.evaluation.protocols.ijb_files import read_ijb
-from sphereface2.evaluation.protocols.megaface import write_list
 from sphereface2.evaluation.protocols.protocol import MADE
 from sphereface2.files import file_lock, replacing
 from sphereface2.progress import Progress, Watch, unwatched
@@ -161,3 +160,12 @@ def _write_crops(folder: Path, images: SyntheticImages, *, per_person: int) -> l
 
 def _part(progress: Progress, before: int, total: int) -> Progress:
     return lambda done, _: progress(before + done, total)
+
+
+def write_list(path: Path, names: Sequence[str], *, people: Iterable[str] | None = None) -> None:
+    """A list of images as the devkit of MegaFace has it."""
+    content = {"path": list(names)}
+    if people is not None:
+        content["id"] = list(people)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
