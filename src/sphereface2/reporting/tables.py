@@ -232,7 +232,7 @@ def interval_note(results: Sequence[VerificationResult]) -> str:
     if not intervals:
         return ""
     by_people = [result.people for result in results if result.people is not None]
-    how = f"people resampled ({_span(by_people)} a set)" if by_people else "pairs as trials"
+    how = f"people resampled ({_span(by_people)} per set)" if by_people else "pairs as trials"
     return f"under it the {100 * intervals[0].confidence:g}% interval, {how}"
 
 
