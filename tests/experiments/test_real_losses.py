@@ -14,6 +14,7 @@ from sphereface2.evaluation.experiment_results import SweepResult
 from sphereface2.experiments import real_losses
 from sphereface2.experiments.paper.reproduce import Reproduction
 from sphereface2.experiments.real_losses import RealFaces, tuning_sweep
+from sphereface2.experiments.sweep.board import Board, SweepEvents
 from sphereface2.experiments.sweep.engine import run_sweep
 from sphereface2.experiments.sweep.plan import Sweep, plan_sweep
 from sphereface2.experiments.sweep.store import write_config
@@ -69,8 +70,17 @@ def faces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+class Boards(SweepEvents):
+    def __init__(self) -> None:
+        self.seen: list[Board] = []
+
+    def started(self, board: Board) -> None:
+        self.seen.append(board)
+
+
 def test_losses_are_tuned_on_one_half_and_tested_on_the_other(faces: Path, tmp_path: Path) -> None:
-    work = Reproduction(tmp_path / "out", scale="real", data=faces, seeds=(0, 1))
+    boards = Boards()
+    work = Reproduction(tmp_path / "out", scale="real", data=faces, seeds=(0, 1), events=boards)
     made = work.reproduce("real-losses")
     place = tmp_path / "out" / "real-losses"
     result, tuning = (SweepResult.load(place / f"{name}.json") for name in ("result", "tuning"))
@@ -84,6 +94,11 @@ def test_losses_are_tuned_on_one_half_and_tested_on_the_other(faces: Path, tmp_p
     assert [row.label for row in result.rows] == [best.label, "cosface, margin=0.2"]
     for table, half in ((tuning, "first"), (result, "second")):
         assert all(f"half: {half}" in row.config for row in table.rows)
+    # What is shown while they train is what they are judged by.
+    for board, table in zip(boards.seen, (tuning, result), strict=True):
+        shown = [state.judged_by(board.judged, board.far) for state in board.states]
+        numbers = [number for row in table.rows for number in row.numbers(table.judged_by)]
+        assert shown == [("TAR@FAR 0.01", pytest.approx(number, abs=1e-3)) for number in numbers]
     tests = real_losses.PairedTests.load(place / "tests.json")
     (cosface,) = tests.losses
     assert (tests.baseline, cosface.loss) == ("sphereface2-c", "cosface")

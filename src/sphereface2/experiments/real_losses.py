@@ -24,7 +24,7 @@ OURS = "sphereface2-c"
 TUNING_SEED = 9  # in no table
 ACCURACY, RATES = "accuracy", "rates"
 FAR_TARGETS = (1e-2, 1e-3, 1e-4)
-CHOSEN_BY = "TAR@FAR 0.01"
+CHOSEN_BY = f"TAR@FAR {FAR_TARGETS[0]:g}"
 _REPLICATES = 300
 
 
@@ -142,8 +142,9 @@ def tuning_sweep(faces: RealFaces, *, command: str = "") -> Sweep:
     trials = tuple(Setting(_label(words), (*words, *given)) for _, words in _trials())
     title = "Tuning of the losses on real faces"
     return Sweep(
-        "real-losses-tuning", title, RECIPE, trials, (TUNING_SEED,), scale="real", command=command
-    )
+        "real-losses-tuning", title, RECIPE, trials, (TUNING_SEED,),
+        scale="real", command=command, judged=RATES, judged_far=FAR_TARGETS[0],
+    )  # fmt: skip
 
 
 def compare_losses(
@@ -172,6 +173,7 @@ def compare_losses(
     sweep = Sweep(
         "real-losses", "Loss functions on real faces", RECIPE, tuple(settings), tuple(seeds),
         scale="real", command=command, figure=SweepFigure("rows"),
+        judged=RATES, judged_far=FAR_TARGETS[0],
     )  # fmt: skip
     return tuning, _with_rates(run_sweep(sweep, runs=runs, jobs=jobs, events=events), runs)
 
@@ -196,6 +198,7 @@ def with_label_noise(
     sweep = Sweep(
         "real-noise", "Wrong labels on real faces", RECIPE, settings, chosen.seeds,
         scale="real", command=chosen.command, figure=SweepFigure("noise"),
+        judged=RATES, judged_far=FAR_TARGETS[0],
     )  # fmt: skip
     return _with_rates(run_sweep(sweep, runs=runs, jobs=jobs, events=events), runs)
 
