@@ -117,6 +117,14 @@ def test_a_network_of_others_is_shown_what_it_was_trained_with(tmp_path: Path) -
     assert not torch.equal(state["output.3.weight"], last)
 
 
+def test_what_a_config_says_of_a_foreign_networks_images_leaves_the_rest(tmp_path: Path) -> None:
+    path, _ = saved(tmp_path / "adaface.pth", peers.adaface((2, 2, 2, 2), width=8, dim=16))
+    given = ["backbone.name=iresnet18", "preprocessing.mean=0", f"training.start_from={path}"]
+    config = runs.resolve(load_config("quickstart", [*NO_SETS, *given]))
+    assert config.preprocessing is not None
+    assert (config.preprocessing.channels, config.preprocessing.mean) == ("BGR", 0)
+
+
 def test_parts_are_released_after_their_epochs(
     first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,7 +322,12 @@ def test_the_recipes_train(first: Path, tmp_path: Path) -> None:
             "does not fit this backbone and head: head.weight is of shape",
         ),
         (["optimizer.backbone_learning_rate=0"], "backbone_learning_rate must be above 0"),
+        (["training.freeze={parts: ['']}"], "training.freeze.parts.0 must be a name, got ''"),
         (["preprocessing={mean: [1, 2]}"], "preprocessing.mean"),
+        (
+            ["preprocessing.channels=BGR"],
+            "first was trained with preprocessing.channels=RGB, but preprocessing.channels=BGR is",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_nothing_is_written(
