@@ -106,7 +106,7 @@ def import_weights(
     network.to_empty(device="cpu")
     network.load_state_dict(state)
     network.eval()
-    _check_output(path, network)
+    require_output(path, network)
     preprocessing = Preprocessing(network.input_size, channels or fit.layout.channels, mean, scale)
     return ImportedModel(
         network,
@@ -240,8 +240,11 @@ def _best_fit(
         )
     twins = {fit.prefix for fit in fits if fit.score == best.score and fit.prefix != best.prefix}
     if twins:
-        both = " and ".join(repr(prefix) for prefix in sorted({best.prefix, *twins}))
-        raise ValueError(f"{path} holds several networks, under {both}; choose one with --part")
+        parts = sorted({best.prefix, *twins})
+        raise ValueError(
+            f"{path} holds several networks, under {' and '.join(map(repr, parts))}; choose one: "
+            f"sphereface2 import {path} MODEL --part {parts[-1].removesuffix('.')}"
+        )
     alike = [fit for fit in fits if fit.score == best.score]
     return min(alike, key=lambda fit: _misshapen(fit, tensors)) if len(alike) > 1 else best
 
@@ -421,8 +424,8 @@ def _fitting(path: Path, tensors: Tensors, part: str | None) -> str:
     return f"; they are {best.layout.source}: the backbone {best.name} fits"
 
 
-def _check_output(path: Path, network: Backbone) -> None:
-    """Two noises must give two finite embeddings."""
+def require_output(path: Path, network: Backbone) -> None:
+    """A ValueError where two noises do not give two finite embeddings."""
     generator = torch.Generator().manual_seed(0)
     size = network.input_size
     with torch.inference_mode():

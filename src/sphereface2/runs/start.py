@@ -22,7 +22,7 @@ from sphereface2.heads.proxy import ProxyHead
 from sphereface2.heads.sharding import class_range, class_shards
 from sphereface2.models.embedder import Embeddings, NetworkEmbedder
 from sphereface2.models.folder import TorchModel, find_model, load_model, weights_digest
-from sphereface2.models.importing import import_weights
+from sphereface2.models.importing import import_weights, require_output
 from sphereface2.progress import Progress, Watch
 from sphereface2.registry import shown
 from sphereface2.runs.folder import CHECKPOINTS, require_run, run_config
@@ -65,6 +65,7 @@ def read_start(config: RunConfig) -> Start:
                 f"{path} holds {model.name}, which cannot be trained; training.start_from takes "
                 "the weights of one of our backbones"
             )
+        require_output(path, model.backbone)
         digest = weights_digest(find_model(path))
         start = Start(
             path, model.name, model.options, model.preprocessing, model.backbone, digest, MODEL
