@@ -144,6 +144,16 @@ def test_records_are_found_in_their_folders(tmp_path: Path) -> None:
     assert "data.name=recordio" in found.overrides(half="first")
 
 
+@pytest.mark.parametrize(("seeds", "part"), [((1, 1), "seed 1 is given twice"), ((2**63,), "seed")])
+def test_wrong_seeds_are_refused_before_the_tuning(
+    faces: Path, tmp_path: Path, seeds: tuple[int, ...], part: str
+) -> None:
+    work = Reproduction(tmp_path / "out", scale="real", data=faces, seeds=seeds)
+    with pytest.raises(ValueError, match=part):
+        work.reproduce("real-losses")
+    assert not work.runs.exists()
+
+
 def test_an_apostrophe_in_a_path_is_part_of_it() -> None:
     faces = RealFaces(Path("/o'b/train.rec"), Path("/o'b/val.rec"))
     config = plan_sweep(tuning_sweep(faces))[0].config

@@ -16,7 +16,7 @@ from sphereface2.evaluation.pair_scores import SCORES, PairScores, load_scores
 from sphereface2.evaluation.thresholds import tar_at_fars
 from sphereface2.experiments.sweep.board import SweepEvents
 from sphereface2.experiments.sweep.engine import run_sweep
-from sphereface2.experiments.sweep.plan import Setting, Sweep
+from sphereface2.experiments.sweep.plan import Setting, Sweep, plan_sweep
 from sphereface2.files import JsonResult
 
 RECIPE = "real-faces"
@@ -157,7 +157,9 @@ def compare_losses(
     command: str = "",
 ) -> tuple[SweepResult, SweepResult]:
     """Tune every loss, and train the best setting of each with every seed."""
-    tuning = run_sweep(tuning_sweep(faces, command=command), runs=runs, jobs=jobs, events=events)
+    trials = tuning_sweep(faces, command=command)
+    plan_sweep(replace(trials, seeds=tuple(seeds)))  # not after the tuning: a seed may be wrong
+    tuning = run_sweep(trials, runs=runs, jobs=jobs, events=events)
     tuning = _with_rates(tuning, runs)
     settings = []
     for loss in TRIALS:
