@@ -234,6 +234,8 @@ _EXPECTED = {
     "string_too_short": "a name",
     "list_type": "a list",
     "tuple_type": "a list",
+    "missing": "a longer list",
+    "too_long": "a list of at most {max_length}",
     "model_type": "a section of 'key: value' lines",
     "greater_than": "above {gt}",
     "greater_than_equal": "at least {ge}",
@@ -248,6 +250,8 @@ def mistake(key: str, detail: Mapping[str, Any]) -> str:
     context: Mapping[str, Any] = detail.get("ctx", {})
     value = detail["input"]
     expected = _EXPECTED.get(detail["type"])
+    if detail["type"] == "value_error":
+        return f"{key} {context['error']}, got {shown(value)}"
     if expected is None:
         return f"{key} is wrong ({detail['msg'].lower()}), got {shown(value)}"
     hint = ""

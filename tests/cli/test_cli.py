@@ -166,6 +166,14 @@ def test_the_program_itself_ends_with_the_sentence(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_what_a_file_says_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    torch.save({"a\x1b[31m.weight": torch.ones(2)}, tmp_path / "a.pth")
+    done = run_program("import", "a.pth", "out", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr
+    assert "(the first are a\\x1b[31m.weight)" in done.stderr
+
+
 OUTPUTS = [
     ["train", "quickstart", "--output", "file/out"],
     ["sweep", "quickstart", "--output", "file/out"],

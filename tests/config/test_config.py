@@ -291,7 +291,11 @@ def test_an_override_that_is_not_yaml_is_refused(file: Path) -> None:
         ("training.batch_size=0", "training.batch_size must be at least 1, got 0"),
         ("training.flip=1", "training.flip must be true or false, got 1"),
         ("training=4", "training must be a section of 'key: value' lines, got 4"),
-        ("head=", "head must be a section of 'key: value' lines, got nothing"),
+        ("head=null", "head must be a section of 'key: value' lines, got nothing"),
+        (
+            "training.start_from= ",
+            "training.start_from has an empty value in 'training.start_from= '",
+        ),
         ("head.name=4", "head.name must be a text, got 4"),
         ("optimizer.learning_rate=.inf", "optimizer.learning_rate must be a finite number"),
         ("optimizer.learning_rate=.nan", "optimizer.learning_rate must be"),

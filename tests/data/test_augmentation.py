@@ -294,7 +294,7 @@ def test_adaface_is_as_its_authors_train() -> None:
         ("light", {"preset": "strong"}, "did you mean 'augmentation.name'?"),
         ("light", {"rotation": 181}, "augmentation.rotation: must be at most 180.0, got 181"),
         ("light", {"rotation": -1}, "augmentation.rotation: must be at least 0.0, got -1"),
-        ("light", {"scale": [1.2, 0.9]}, "the first number must not be above the second"),
+        ("light", {"scale": [1.2, 0.9]}, "scale: must ascend, got [1.2, 0.9]"),
         ("light", {"scale": [0, 1]}, "augmentation.scale: must be at least 0.25, got 0"),
         ("light", {"scale": 1.2}, "augmentation.scale: must be a list, got 1.2"),
         ("light", {"move": math.nan}, "augmentation.move: must be a finite number, got nan"),

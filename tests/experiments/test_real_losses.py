@@ -14,6 +14,7 @@ from sphereface2.evaluation.experiment_results import SweepResult
 from sphereface2.experiments import real_losses
 from sphereface2.experiments.paper.reproduce import Reproduction
 from sphereface2.experiments.real_losses import RealFaces, Trial, tuning_sweep
+from sphereface2.experiments.sweep.board import Board, SweepEvents
 from sphereface2.experiments.sweep.engine import run_sweep
 from sphereface2.experiments.sweep.plan import Sweep, plan_sweep
 from sphereface2.experiments.sweep.store import write_config
@@ -66,8 +67,17 @@ def faces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+class Boards(SweepEvents):
+    def __init__(self) -> None:
+        self.seen: list[Board] = []
+
+    def started(self, board: Board) -> None:
+        self.seen.append(board)
+
+
 def test_losses_are_tuned_on_one_half_and_tested_on_the_other(faces: Path, tmp_path: Path) -> None:
-    work = Reproduction(tmp_path / "out", scale="real", data=faces, seeds=(0, 1))
+    boards = Boards()
+    work = Reproduction(tmp_path / "out", scale="real", data=faces, seeds=(0, 1), events=boards)
     made = work.reproduce("real-losses")
     place = tmp_path / "out" / "real-losses"
     result, tuning = (SweepResult.load(place / f"{name}.json") for name in ("result", "tuning"))
@@ -81,6 +91,12 @@ def test_losses_are_tuned_on_one_half_and_tested_on_the_other(faces: Path, tmp_p
     assert [row.label for row in result.rows] == [best.label, "cosface, margin=0.2"]
     for table, half in ((tuning, "first"), (result, "second")):
         assert all(f"half: {half}" in row.config for row in table.rows)
+    # What is shown while they train is what they are judged by.
+    for board, table in zip(boards.seen, (tuning, result), strict=True):
+        shown = [state.judged_by(board.judged, board.far) for state in board.states]
+        numbers = [number for row in table.rows for number in row.numbers(table.judged_by)]
+        assert {what for what, _ in shown} == {"TAR@FAR 0.01"}
+        assert [value for _, value in shown] == pytest.approx(numbers, abs=1e-3)
     tests = real_losses.PairedTests.load(place / "tests.json")
     (cosface,) = tests.losses
     assert (tests.baseline, cosface.loss) == ("sphereface2-c", "cosface")
@@ -131,6 +147,16 @@ def test_records_are_found_in_their_folders(tmp_path: Path) -> None:
     assert found.train == tmp_path / "some_train_64" / "train.rec"
     assert found.validation == tmp_path / "some_val_64" / "train.rec"
     assert "data.name=recordio" in found.overrides(half="first")
+
+
+@pytest.mark.parametrize(("seeds", "part"), [((1, 1), "seed 1 is given twice"), ((2**63,), "seed")])
+def test_wrong_seeds_are_refused_before_the_tuning(
+    faces: Path, tmp_path: Path, seeds: tuple[int, ...], part: str
+) -> None:
+    work = Reproduction(tmp_path / "out", scale="real", data=faces, seeds=seeds)
+    with pytest.raises(ValueError, match=part):
+        work.reproduce("real-losses")
+    assert not work.runs.exists()
 
 
 def test_an_apostrophe_in_a_path_is_part_of_it() -> None:

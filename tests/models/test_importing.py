@@ -216,6 +216,12 @@ def test_files_of_before_batch_norm_counted_its_batches_are_read(tmp_path: Path)
     assert torch.equal(state["stem.0.weight"], tape.state["conv1.weight"])
 
 
+def test_a_counter_of_another_shape_is_no_weight(tmp_path: Path) -> None:
+    path, tape = saved(tmp_path / "a.pth")
+    torch.save({**tape.state, "bn1.num_batches_tracked": torch.ones(3)}, path)
+    assert import_weights(path).name == "iresnet18"
+
+
 def test_another_epsilon_of_batch_norm_is_an_option(tmp_path: Path) -> None:
     path, tape = saved(tmp_path / "a.pth", eps=1e-2)
     pictures = images()
@@ -233,7 +239,7 @@ def test_of_several_networks_one_must_be_chosen(tmp_path: Path) -> None:
         R18(tape, torch.rand(4, 3, SIZE, SIZE, generator=tape.generator))
     path = tmp_path / "a.pth"
     torch.save({"model": first.state, "ema": second.state}, path)
-    with pytest.raises(ValueError, match=r"several networks, under 'ema\.' and 'model\.'"):
+    with pytest.raises(ValueError, match=r"under 'ema\.' and 'model\.'; .* --part model$"):
         import_weights(path)
     model = import_weights(path, part="ema")
     found = model.backbone.state_dict()["stem.0.weight"]
@@ -330,7 +336,7 @@ def changed(**changes: Tensor | None) -> Callable[[Path, dict[str, Tensor]], Non
         (cut, (), "is damaged or cut short"),
         (cut_old, (), "is damaged or cut short"),
         (cut_safetensors, (), "is damaged or cut short"),
-        (with_code, (), "holds more than tensors (it asks for posix.mkdir), which could run code"),
+        (with_code, (), "holds more than tensors (it asks for posix.mkdir), so that it could run"),
         (plain_pickle_with_code, (), "holds more than tensors"),
         (script, (), "is a TorchScript archive, which holds code; save its state dict"),
         (other_zip, (), "is a zip file, but not one that torch.save has written"),
@@ -339,6 +345,12 @@ def changed(**changes: Tensor | None) -> Callable[[Path, dict[str, Tensor]], Non
         (lambda path, _: path.unlink(), (), "does not exist"),
         (lambda path, _: torch.save({"epoch": 3}, path), (), "holds no tensors by name"),
         (lambda path, _: torch.save([torch.ones(2)], path), (), "holds no tensors by name"),
+        (lambda path, _: torch.save(torch.ones(2), path), (), "holds no tensors by name"),
+        (changed(fc__weight=torch.ones(6, 128, dtype=torch.int8)), (), "tensor fc.weight does not"),
+        (changed(fc__weight=torch.ones(6, 128, dtype=torch.complex64)), (), "hold plain numbers"),
+        (changed(fc__weight=torch.ones(6, 128).to(torch.float8_e4m3fn)), (), "save the weights as"),
+        (changed(fc__weight=torch.ones(6, 128).to_sparse()), (), "hold plain numbers"),
+        (changed(fc__weight=torch.ones(6, 128, device="meta")), (), "hold plain numbers"),
         (
             lambda path, _: torch.save({"a.weight": torch.ones(2), "b": torch.ones(1)}, path),
             (),

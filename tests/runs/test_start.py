@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 from torch import Tensor
 
 from sphereface2.config.schema import RunConfig, config_from_mapping, load_config
@@ -65,7 +67,29 @@ def test_the_run_that_is_started_from_is_not_overwritten(first: Path) -> None:
     for start in (first, first / "model"):
         with pytest.raises(ValueError, match=r"training\.start_from=.* is in it; choose another"):
             runs.train(from_first(start), first, overwrite=True)
+    with pytest.raises(ValueError, match=r"training\.start_from=.* holds it; choose another"):
+        runs.train(from_first(first), first / "model", overwrite=True)
     assert all(torch.equal(value, before[name]) for name, value in weights(first).items())
+
+
+def test_a_model_of_nothing_but_nan_is_refused(first: Path, tmp_path: Path) -> None:
+    shutil.copytree(first / "model", tmp_path / "broken")
+    state = {name: torch.full_like(value, torch.nan) if value.is_floating_point() else value
+             for name, value in weights(first).items()}  # fmt: skip
+    save_file(state, tmp_path / "broken" / "model.safetensors")
+    with pytest.raises(ValueError, match=r"broken is not usable: .* the same embedding, or none"):
+        runs.train(from_first(tmp_path / "broken"), tmp_path / "run")
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_a_run_that_began_from_nothing_is_not_resumed_from_weights(
+    first: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(first, tmp_path / "run")
+    with pytest.raises(
+        ValueError, match=r"^training\.start_from was null when .* began and cannot"
+    ):
+        runs.resume(tmp_path / "run", overrides=[f"training.start_from={first}"])
 
 
 @pytest.mark.parametrize("what", ["", "model"])
@@ -115,6 +139,14 @@ def test_a_network_of_others_is_shown_what_it_was_trained_with(tmp_path: Path) -
     last = tape.state["output_layer.3.weight"]
     assert state["output.3.weight"].shape == last.shape
     assert not torch.equal(state["output.3.weight"], last)
+
+
+def test_what_a_config_says_of_a_foreign_networks_images_leaves_the_rest(tmp_path: Path) -> None:
+    path, _ = saved(tmp_path / "adaface.pth", peers.adaface((2, 2, 2, 2), width=8, dim=16))
+    given = ["backbone.name=iresnet18", "preprocessing.mean=0", f"training.start_from={path}"]
+    config = runs.resolve(load_config("quickstart", [*NO_SETS, *given]))
+    assert config.preprocessing is not None
+    assert (config.preprocessing.channels, config.preprocessing.mean) == ("BGR", 0)
 
 
 def test_parts_are_released_after_their_epochs(
@@ -314,7 +346,12 @@ def test_the_recipes_train(first: Path, tmp_path: Path) -> None:
             "does not fit this backbone and head: head.weight is of shape",
         ),
         (["optimizer.backbone_learning_rate=0"], "backbone_learning_rate must be above 0"),
+        (["training.freeze={parts: ['']}"], "training.freeze.parts.0 must be a name, got ''"),
         (["preprocessing={mean: [1, 2]}"], "preprocessing.mean"),
+        (
+            ["preprocessing.channels=BGR"],
+            "first was trained with preprocessing.channels=RGB, but preprocessing.channels=BGR is",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_nothing_is_written(

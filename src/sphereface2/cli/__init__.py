@@ -33,6 +33,7 @@ from sphereface2.cli import (
     train,
     verify,
 )
+from sphereface2.cli.console import printable
 
 app = typer.Typer(
     help="Train and evaluate face recognition with SphereFace2 and the losses it is compared with.",
@@ -104,7 +105,7 @@ def main() -> None:
         is_ours = isinstance(error, ValueError | OSError) or _is_out_of_memory(error)
         if os.environ.get("SPHEREFACE2_TRACEBACK") or not is_ours:
             raise
-        print(f"sphereface2: {_sentence(error)}", file=sys.stderr)
+        print(f"sphereface2: {printable(_sentence(error))}", file=sys.stderr)
         try:
             sys.stdout.flush()
         except OSError:

@@ -1,6 +1,7 @@
 """How commands meet the terminal and torchrun: what they print, a bar for each work, the ranks."""
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,9 +27,14 @@ def console() -> "Console":
     return Console(stderr=True, quiet=rank() != 0)
 
 
+def printable(text: str) -> str:
+    """Text whose control characters are spelled out: a name in a file must not steer a terminal."""
+    return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", lambda found: ascii(found[0])[1:-1], text)
+
+
 def say(out: "Console", text: str, *, wrap: bool = False, style: str | None = None) -> None:
     """Print a sentence in which nothing is markup; what may be copied is not wrapped."""
-    out.print(text, style=style, highlight=False, markup=False, soft_wrap=not wrap)
+    out.print(printable(text), style=style, highlight=False, markup=False, soft_wrap=not wrap)
 
 
 def rank() -> int:

@@ -166,6 +166,8 @@ def _parse_overrides(overrides: Iterable[str]) -> list[dict[str, Any]]:
             raise ValueError(
                 f"an override looks like section.key=value, such as training.epochs=5; got '{text}'"
             )
+        if not written.strip():  # the variable of a script, say, that is not set
+            raise ValueError(f"{key.strip()} has an empty value in '{text}'; write null for none")
         value = parse_yaml(written, origin=f"override '{text}'")
         if keys[-1] in TEXTS and isinstance(value, int | float):
             value = written.strip()

@@ -122,7 +122,7 @@ class AverageConfig(_Section):
 class FreezeConfig(_Section):
     """Given weights that are kept for a while, their batch norm included."""
 
-    parts: tuple[str, ...] = Field(
+    parts: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(),
         strict=False,
         description="modules of the backbone, such as stem or stages.0; none: all of it",

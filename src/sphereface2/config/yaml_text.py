@@ -15,7 +15,7 @@ _MOST_LEVELS = 50
 
 
 # Keys whose values are texts whatever they look like: a folder may be called 123 or 2024_01.
-TEXTS = ("base", "path", "root", "title")
+TEXTS = ("base", "path", "root", "start_from", "title")
 
 
 def read_yaml_file(path: Path) -> dict[str, Any]:

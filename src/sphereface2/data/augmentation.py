@@ -23,7 +23,7 @@ Image = NDArray[np.uint8]
 
 def _ascending(values: tuple[float, float]) -> tuple[float, float]:
     if values[0] > values[1]:
-        raise ValueError("the first number must not be above the second")
+        raise ValueError("must ascend")
     return values
 
 

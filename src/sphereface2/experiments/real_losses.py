@@ -16,7 +16,7 @@ from sphereface2.evaluation.pair_scores import SCORES, PairScores, load_scores
 from sphereface2.evaluation.thresholds import tar_at_fars
 from sphereface2.experiments.sweep.board import SweepEvents
 from sphereface2.experiments.sweep.engine import run_sweep
-from sphereface2.experiments.sweep.plan import Setting, Sweep
+from sphereface2.experiments.sweep.plan import Setting, Sweep, plan_sweep
 from sphereface2.files import JsonResult
 
 RECIPE = "real-faces"
@@ -24,7 +24,7 @@ OURS = "sphereface2-c"
 TUNING_SEED = 9  # in no table
 ACCURACY, RATES = "accuracy", "rates"
 FAR_TARGETS = (1e-2, 1e-3, 1e-4)
-CHOSEN_BY = "TAR@FAR 0.01"
+CHOSEN_BY = f"TAR@FAR {FAR_TARGETS[0]:g}"
 _REPLICATES = 300
 
 
@@ -159,8 +159,9 @@ def tuning_sweep(faces: RealFaces, *, command: str = "") -> Sweep:
     trials = tuple(Setting(each.label, (*each.overrides, *given)) for each in _trials())
     title = "Tuning of the losses on real faces"
     return Sweep(
-        "real-losses-tuning", title, RECIPE, trials, (TUNING_SEED,), scale="real", command=command
-    )
+        "real-losses-tuning", title, RECIPE, trials, (TUNING_SEED,),
+        scale="real", command=command, judged=RATES, judged_far=FAR_TARGETS[0],
+    )  # fmt: skip
 
 
 def compare_losses(
@@ -173,7 +174,9 @@ def compare_losses(
     command: str = "",
 ) -> tuple[SweepResult, SweepResult]:
     """Tune every loss, and train the best setting of each with every seed."""
-    tuning = run_sweep(tuning_sweep(faces, command=command), runs=runs, jobs=jobs, events=events)
+    trials = tuning_sweep(faces, command=command)
+    plan_sweep(replace(trials, seeds=tuple(seeds)))  # not after the tuning: a seed may be wrong
+    tuning = run_sweep(trials, runs=runs, jobs=jobs, events=events)
     tuning = _with_rates(tuning, runs)
     settings = []
     for loss in TRIALS:
@@ -190,6 +193,7 @@ def compare_losses(
     sweep = Sweep(
         "real-losses", "Loss functions on real faces", RECIPE, tuple(settings), tuple(seeds),
         scale="real", command=command, figure=SweepFigure("rows"),
+        judged=RATES, judged_far=FAR_TARGETS[0],
     )  # fmt: skip
     return tuning, _with_rates(run_sweep(sweep, runs=runs, jobs=jobs, events=events), runs)
 
@@ -214,6 +218,7 @@ def with_label_noise(
     sweep = Sweep(
         "real-noise", "Wrong labels on real faces", RECIPE, settings, chosen.seeds,
         scale="real", command=chosen.command, figure=SweepFigure("noise"),
+        judged=RATES, judged_far=FAR_TARGETS[0],
     )  # fmt: skip
     return _with_rates(run_sweep(sweep, runs=runs, jobs=jobs, events=events), runs)
 

@@ -43,6 +43,7 @@ _OF_A_HEAD = re.compile(
     r"|criterion|logits|fc7"
 )
 _OF_THE_TRAINING = re.compile(r"optim|sched|scaler|^amp$|callbacks|loops|rng|random")
+_NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _BARE_CENTRES = {"weight", "kernel", "W"}  # as a head alone has them
 
 
@@ -99,11 +100,13 @@ def import_weights(
     for key, like in expected.items():
         theirs = fit.names[key]
         found = None if theirs is None else tensors.get(fit.prefix + theirs)
-        state[key] = neutral(key, like, eps=eps) if found is None else found
+        if found is None or key.endswith(_COUNTER):  # whose shape is not checked
+            found = neutral(key, like, eps=eps)
+        state[key] = found
     network.to_empty(device="cpu")
     network.load_state_dict(state)
     network.eval()
-    _check_output(path, network)
+    require_output(path, network)
     preprocessing = Preprocessing(network.input_size, channels or fit.layout.channels, mean, scale)
     return ImportedModel(
         network,
@@ -156,10 +159,11 @@ def read_tensors(path: Path) -> Tensors:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL (\S+)|global (\S+)", str(error))
-        asks = f" (it asks for {next(filter(None, named.groups()))})" if named else ""
+        asks = f"(it asks for {next(filter(None, named.groups()))})" if named else "or is damaged"
         raise ValueError(
-            f"{path} holds more than tensors{asks}, which could run code and is not read; save the "
-            "state dict alone, where you trust the file: torch.save(model.state_dict(), FILE)"
+            f"{path} holds more than tensors {asks}, so that it could run code and is not read; "
+            "save the state dict alone, where you trust the file: torch.save(model.state_dict(), "
+            "FILE)"
         ) from None
     except Exception:  # a broken pickle raises any kind of error
         raise ValueError(f"{path} is damaged or cut short: torch cannot read it") from None
@@ -188,7 +192,7 @@ def _require_checkpoint(path: Path) -> None:
 
 def _flat(value: Any, prefix: str, depth: int) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
-        if value.layout is torch.strided and not value.is_quantized:
+        if prefix:
             yield prefix, value.detach()
     elif isinstance(value, Mapping) and depth:
         for key, inner in value.items():
@@ -236,8 +240,11 @@ def _best_fit(
         )
     twins = {fit.prefix for fit in fits if fit.score == best.score and fit.prefix != best.prefix}
     if twins:
-        both = " and ".join(repr(prefix) for prefix in sorted({best.prefix, *twins}))
-        raise ValueError(f"{path} holds several networks, under {both}; choose one with --part")
+        parts = sorted({best.prefix, *twins})
+        raise ValueError(
+            f"{path} holds several networks, under {' and '.join(map(repr, parts))}; choose one: "
+            f"sphereface2 import {path} MODEL --part {parts[-1].removesuffix('.')}"
+        )
     alike = [fit for fit in fits if fit.score == best.score]
     return min(alike, key=lambda fit: _misshapen(fit, tensors)) if len(alike) > 1 else best
 
@@ -391,7 +398,15 @@ def _check(
         names = f" (its names are those of {fit.layout.source})"
         raise ValueError(text + (names if wanted is None else _fitting(path, tensors, part)))
     for name in shapes:
-        if name in tensors and not bool(torch.isfinite(tensors[name]).all()):
+        value = tensors.get(name)
+        if value is None or name.endswith(_COUNTER):
+            continue
+        if value.dtype not in _NUMBERS or value.layout is not torch.strided or value.is_meta:
+            raise ValueError(
+                f"{path} is not usable: its tensor {name} does not hold plain numbers "
+                f"({value.dtype}, {value.layout}, {value.device}); save the weights as float32"
+            )
+        if not bool(torch.isfinite(value).all()):
             raise ValueError(
                 f"{path} is not usable: its tensor {name} has values that are not finite"
             )
@@ -409,8 +424,8 @@ def _fitting(path: Path, tensors: Tensors, part: str | None) -> str:
     return f"; they are {best.layout.source}: the backbone {best.name} fits"
 
 
-def _check_output(path: Path, network: Backbone) -> None:
-    """Two noises must give two finite embeddings."""
+def require_output(path: Path, network: Backbone) -> None:
+    """A ValueError where two noises do not give two finite embeddings."""
     generator = torch.Generator().manual_seed(0)
     size = network.input_size
     with torch.inference_mode():

@@ -129,17 +129,20 @@ def refuse_data_folder(folder: Path, config: RunConfig) -> None:
 
     Or over the weights that it starts from, which --overwrite would remove.
     """
-    start = config.training.start_from
-    if start is not None and Path(start).resolve().is_relative_to(folder.resolve()):
-        raise ValueError(
-            f"{folder} cannot be the run's folder: training.start_from={start} is in it; choose "
-            "another --output"
-        )
+    start, run = config.training.start_from, folder.resolve()
+    if start is not None:
+        weights = Path(start).resolve()
+        if weights.is_relative_to(run) or run.is_relative_to(weights):
+            where = "is in it" if weights.is_relative_to(run) else "holds it"
+            raise ValueError(
+                f"{folder} cannot be the run's folder: training.start_from={start} {where}; choose "
+                "another --output"
+            )
     choices = [config.data, *([] if config.open_set is None else [config.open_set.data])]
     for path in (choice.options.get("path") for choice in choices):
         if path is None or not Path(str(path)).is_dir():
             continue
-        data, run = Path(str(path)).resolve(), folder.resolve()
+        data = Path(str(path)).resolve()
         if data.is_relative_to(run) or run.is_relative_to(data):
             raise ValueError(
                 f"{folder} cannot be the run's folder: the training images are in {path}; choose "

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from sphereface2.backbones import Backbone, backbone_options
-from sphereface2.config.schema import START, Choice, RunConfig
+from sphereface2.config.schema import START, Choice, PreprocessingConfig, RunConfig
 from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.source import Faces, Source
 from sphereface2.heads.head import Head
@@ -22,13 +22,14 @@ from sphereface2.heads.proxy import ProxyHead
 from sphereface2.heads.sharding import class_range, class_shards
 from sphereface2.models.embedder import Embeddings, NetworkEmbedder
 from sphereface2.models.folder import TorchModel, find_model, load_model, weights_digest
-from sphereface2.models.importing import import_weights
+from sphereface2.models.importing import import_weights, require_output
 from sphereface2.progress import Progress, Watch
 from sphereface2.registry import shown
 from sphereface2.runs.folder import CHECKPOINTS, require_run, run_config
 from sphereface2.training.checkpoint import load_checkpoint, load_tensors, require_same_people
 from sphereface2.training.distributed import Team
 
+MODEL = "model"  # the source of weights that are a run's or in a model folder
 _TRAINING_ONLY = ("dropout",)  # options that may differ: the network is the same
 
 
@@ -64,9 +65,10 @@ def read_start(config: RunConfig) -> Start:
                 f"{path} holds {model.name}, which cannot be trained; training.start_from takes "
                 "the weights of one of our backbones"
             )
+        require_output(path, model.backbone)
         digest = weights_digest(find_model(path))
         start = Start(
-            path, model.name, model.options, model.preprocessing, model.backbone, digest, "model"
+            path, model.name, model.options, model.preprocessing, model.backbone, digest, MODEL
         )
     else:
         found = import_weights(path, **_hints(wanted))
@@ -80,7 +82,21 @@ def read_start(config: RunConfig) -> Start:
             found.source,
         )
     _refuse_other_network(start, wanted)
+    if start.source == MODEL:  # which knows what it is shown; of a file the user may know better
+        for key, value in _shown(config).items():
+            own = getattr(start.preprocessing, key)
+            if own != value:
+                raise ValueError(
+                    f"training.start_from={path} was trained with preprocessing.{key}={own}, but "
+                    f"preprocessing.{key}={value} is given; leave it out"
+                )
     return start
+
+
+def _shown(config: RunConfig) -> dict[str, Any]:
+    """What the config itself says of the preprocessing."""
+    given = config.preprocessing
+    return {} if given is None else given.model_dump(exclude_unset=True)
 
 
 def _hints(wanted: Choice) -> dict[str, Any]:
@@ -112,20 +128,16 @@ def with_start(config: RunConfig) -> dict[str, Any]:
 
     A run that began has them in its config, so that the weights are not read again.
     """
-    is_known = config.preprocessing is not None and config.backbone.name != START
+    parts, given = PreprocessingConfig.model_fields, _shown(config)
+    is_known = len(given) == len(parts) and config.backbone.name != START
     if config.training.start_from is None or is_known:
         return {}
     start = read_start(config)
-    options = {**start.options, **config.backbone.options}
-    found: dict[str, Any] = {"backbone": {"name": start.name, **options}}
-    if config.preprocessing is None:
-        shown_as = start.preprocessing
-        found["preprocessing"] = {
-            "channels": shown_as.channels,
-            "mean": shown_as.mean,
-            "scale": shown_as.scale,
-        }
-    return found
+    own = {part: getattr(start.preprocessing, part) for part in parts}
+    return {
+        "backbone": {"name": start.name, **start.options, **config.backbone.options},
+        "preprocessing": {**own, **given},
+    }
 
 
 # -- the weights ---------------------------------------------------------------------------------

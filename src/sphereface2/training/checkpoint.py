@@ -333,7 +333,8 @@ def changed_settings(
     overrides: with which the run's own config.yaml becomes `now`, where they are known
     """
     changes = differing_settings(before, now)
-    for change in changes:
+    # Weights to start from bring further changes with them, of which nobody asked.
+    for change in sorted(changes, key=lambda each: each.key != "training.start_from"):
         key, old, new = change.key, _text(change.old), _text(change.new)
         may_change = key.startswith((*_FREE, *_LATER))
         if not may_change or key in _FIXED:

@@ -94,6 +94,20 @@ def test_the_set_to_judge_by_is_the_one_asked_for(board: Board) -> None:
     assert f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}" in table
 
 
+def test_what_is_shown_may_be_the_rate_that_a_sweep_is_judged_by(board: Board) -> None:
+    judged = Board(board.states, jobs=1, judged="plain", far=0.01)
+    rates = []
+    for state in judged.states[:2]:
+        assert state.evaluation is not None
+        row = state.evaluation.find(state.evaluation.model, "plain")
+        assert row is not None
+        rates.append(100 * next(each.rate for each in row.tar_at_far if each.target == 0.01))
+    assert f"seed 0: TAR@FAR 0.01 {rates[0]:.2f} %, " in shown(judged, terminal=False)
+    table = shown(judged, terminal=True)
+    assert "TAR@FAR 0.01 (%)" in table
+    assert f"{statistics.fmean(rates):.2f} ± {statistics.stdev(rates):.2f}" in table
+
+
 def naive_remaining(length: float, shares: list[float], waiting: int, jobs: int) -> float:
     left = [length] * waiting + [length - length * share for share in shares]
     return max(sum(left) / jobs, *left)
@@ -110,7 +124,11 @@ def test_the_remaining_time_follows_what_was_done(board: Board) -> None:
     assert waiting.remaining() is None
 
 
-def test_workers_share_the_cores_or_have_a_gpu_each(tmp_path: Path) -> None:
+def test_workers_share_the_cores_or_have_a_gpu_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     crew = Crew(jobs=3, gpus=["4", "6"], runs=tmp_path)
     assert [crew.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(3)] == ["4", "6", "4"]
     alone = Crew(jobs=1, gpus=[], runs=tmp_path).environment(0)
@@ -119,6 +137,19 @@ def test_workers_share_the_cores_or_have_a_gpu_each(tmp_path: Path) -> None:
     crowded = Crew(jobs=10 * usable_cores(), gpus=[], runs=tmp_path).environment(0)
     assert crowded["OMP_NUM_THREADS"] == "1"
     assert alone["SPHEREFACE2_RENDERED"] == str(tmp_path.resolve() / "rendered")
+
+
+@pytest.mark.parametrize(
+    ("given", "threads"), [("2", "2"), ("64", "8"), ("3,1", "3"), ("0", "8"), ("many", "8")]
+)
+def test_fewer_threads_that_the_user_asks_for_win(
+    given: str, threads: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sphereface2.experiments.sweep.engine.usable_cores", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    words = Crew(jobs=1, gpus=[], runs=tmp_path).environment(0)
+    assert (words["OMP_NUM_THREADS"], words["MKL_NUM_THREADS"]) == (threads, threads)
 
 
 def test_one_run_at_a_time_on_one_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,9 +65,16 @@ class RunState:
         found = [] if self.evaluation is None else self.evaluation.results_of()
         return {row.set_name: round(100 * row.accuracy, 4) for row in found}
 
-    def judged_by(self, judged: str) -> str:
-        """The set to judge by: the one asked for, or the last; only of a run that is done."""
-        return judged if judged in self.values else list(self.values)[-1]
+    def judged_by(self, judged: str, far: float | None = None) -> tuple[str, float]:
+        """What to judge by and its percent: of the set asked for, or the last; if done.
+
+        far: judge by the TAR at this FAR, not by the accuracy
+        """
+        assert self.evaluation is not None
+        name = judged if judged in self.values else list(self.values)[-1]
+        row = self.evaluation.find(self.evaluation.model, name)
+        points = [each for each in row.tar_at_far if each.target == far] if row is not None else []
+        return (f"TAR@FAR {far:g}", 100 * points[0].rate) if points else (name, self.values[name])
 
     @property
     def share(self) -> float:
@@ -85,12 +92,16 @@ class Board:
     """All runs of a sweep, setting by setting.
 
     judged: the set to judge by; "": the last
+    far: judge by the TAR at this FAR; None: by the accuracy
     """
 
-    def __init__(self, states: list[RunState], *, jobs: int, judged: str = "") -> None:
+    def __init__(
+        self, states: list[RunState], *, jobs: int, judged: str = "", far: float | None = None
+    ) -> None:
         self.states = states
         self.jobs = jobs
         self.judged = judged
+        self.far = far
         self.is_stopping = False
         self.began = time.monotonic()
 
@@ -188,7 +199,7 @@ def board_table(board: Board) -> Table:
     table.add_column(f"{_judged(board)} (%)", justify="right", no_wrap=True)
     for label, states in board.settings().items():
         done = sum(state.status is Status.DONE for state in states)
-        reached = _spread(states, board.judged)
+        reached = _spread(board, states)
         table.add_row(escape(label), f"{done}/{len(states)}", _at_work(states), reached)
     return table
 
@@ -201,15 +212,15 @@ def _line(board: Board, state: RunState) -> str:
         return f"{what}: failed: {state.error}"
     if state.status is Status.ELSEWHERE:
         return f"{what}: waits, since another process is training it"
-    judged = state.judged_by(board.judged)
+    judged, reached = state.judged_by(board.judged, board.far)
     how = in_words(state.worked) if state.worked else "trained by another process"
-    return f"{what}: {judged} {state.values[judged]:.2f} %, {how}"
+    return f"{what}: {judged} {reached:.2f} %, {how}"
 
 
 def _judged(board: Board) -> str:
     for state in board.states:
         if state.values:
-            return state.judged_by(board.judged)
+            return state.judged_by(board.judged, board.far)[0]
     return board.judged or "accuracy"
 
 
@@ -230,9 +241,9 @@ def _at_work(states: list[RunState]) -> str:
     return "\n".join([*parts[:_SHOWN_RUNS], *([f"and {more} more"] if more > 0 else [])])
 
 
-def _spread(states: list[RunState], judged: str) -> str:
-    """Mean ± sample deviation of the judged set over the seeds that are done."""
-    numbers = [state.values[state.judged_by(judged)] for state in states if state.values]
+def _spread(board: Board, states: list[RunState]) -> str:
+    """Mean ± sample deviation of what is judged by over the seeds that are done."""
+    numbers = [state.judged_by(board.judged, board.far)[1] for state in states if state.values]
     if not numbers:
         return ""
     mean = f"{statistics.fmean(numbers):.2f}"

@@ -66,7 +66,12 @@ def run_sweep(
     gpus = gpus_for(devices)
     crew = Crew(jobs=jobs or usual_jobs(devices, gpus=gpus), gpus=gpus, runs=runs)
     events = events or SweepEvents()
-    board = Board(states, jobs=max(1, min(crew.jobs, len(waiting))), judged=sweep.judged)
+    board = Board(
+        states,
+        jobs=max(1, min(crew.jobs, len(waiting))),
+        judged=sweep.judged,
+        far=sweep.judged_far,
+    )
     events.started(board)
     try:
         _Shift(board, crew, events).work()
@@ -138,10 +143,10 @@ class Crew:
 
     def environment(self, slot: int) -> Mapping[str, str]:
         """What the worker in a slot gets besides the environment of this process."""
-        threads = str(max(1, usable_cores() // self.jobs))
+        threads = _at_most("OMP_NUM_THREADS", max(1, usable_cores() // self.jobs))
         words = {
-            "OMP_NUM_THREADS": threads,
-            "MKL_NUM_THREADS": threads,
+            "OMP_NUM_THREADS": str(threads),
+            "MKL_NUM_THREADS": str(_at_most("MKL_NUM_THREADS", threads)),
             # Runs over the same people render them once.
             FOLDER_VARIABLE: str((self.runs / "rendered").resolve()),
         }
@@ -172,6 +177,13 @@ class Crew:
             child.process.wait()
             child.close_input()
         self.children = []
+
+
+def _at_most(variable: str, threads: int) -> int:
+    """Threads, or fewer where the user has set the variable to fewer."""
+    first = os.environ.get(variable, "").partition(",")[0].strip()  # of OpenMP's list of levels
+    is_count = first.isascii() and first.isdecimal() and int(first) > 0
+    return min(threads, int(first)) if is_count else threads
 
 
 class _Shift:

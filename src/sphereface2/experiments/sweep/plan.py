@@ -41,7 +41,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All settings, each to be trained with every seed; the other fields go to the result."""
+    """All settings, each to be trained with every seed; the other fields go to the result.
+
+    judged_far: progress shows the TAR at this FAR of the judged set; None: its accuracy
+    """
 
     name: str
     title: str
@@ -53,6 +56,7 @@ class Sweep:
     command: str = ""
     published_columns: Mapping[str, str] = field(default_factory=dict)
     judged: str = ""
+    judged_far: float | None = None
     figure: SweepFigure = field(default_factory=SweepFigure)
 
 
