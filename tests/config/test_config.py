@@ -261,7 +261,7 @@ def test_an_override_that_is_not_yaml_is_refused(file: Path) -> None:
         ),
         ("optimizer={name: muon, matrix_step: 1}", "optimizer.matrix_step must be below 1.0, got"),
         ("optimizer={name: muon, nesterov: yes}", "optimizer.nesterov is for optimizer.name=sgd; "),
-        ("optimizer.betas=[0.9]", "the key 'optimizer.betas.1' is missing"),
+        ("optimizer.betas=[0.9]", "optimizer.betas must be a longer list, got [0.9]"),
         ("optimizer.betas=[0.9, 1.0]", "optimizer.betas.1 must be below 1.0, got 1.0"),
         ("optimizer.head_learning_rate=0", "optimizer.head_learning_rate must be above 0.0, got"),
         ("optimizer={name: adamw, fused_head: yes}", "optimizer.fused_head is for optimizer.name="),

@@ -19,6 +19,7 @@ from sphereface2.heads import ProxyHead, build_head
 from sphereface2.models.folder import TorchModel, load_model
 from sphereface2.runs import train as runs
 from sphereface2.runs.estimate import plan_run
+from sphereface2.runs.folder import run_config
 from sphereface2.runs.start import _set_directions
 from sphereface2.training.checkpoint import load_checkpoint, load_tensors
 from sphereface2.training.distributed import saved_shapes
@@ -34,7 +35,7 @@ STILL = ["optimizer.learning_rate=1e-30", "optimizer.weight_decay=0"]
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("start") / "first"
-    runs.train(small(*NO_SETS), folder)
+    runs.train(small(*NO_SETS, "head.radius=12"), folder)
     return folder
 
 
@@ -290,6 +291,11 @@ def test_the_recipes_train(first: Path, tmp_path: Path) -> None:
         assert not result.interrupted
         with pytest.raises(ValueError, match=r"training\.start_from has no value yet"):
             plan_run(recipe, data)
+    # The loss of the run, whose bias is taken over, with another margin.
+    before, after = (run_config(run).head for run in (first, tmp_path / "large-margin"))
+    assert after.name == before.name
+    assert after.options == {**before.options, "margin": 0.6}
+    assert after.options["radius"] == 12  # not the default
 
 
 # Bad input
@@ -325,6 +331,11 @@ def test_the_recipes_train(first: Path, tmp_path: Path) -> None:
             ["training.start_from=null", "training.start_classes=means"],
             "training.start_classes=means needs training.start_from",
         ),
+        (["training.start_from=null", "head=start"], "head.name=start needs training.start_from"),
+        (
+            ["training.start_from={first}/model", "head=start"],
+            "head.name=start needs a run in training.start_from, and .*model is not one; name",
+        ),
         (
             ["training.start_from=null", "backbone.name=start"],
             "backbone.name=start needs training.st",
@@ -339,7 +350,7 @@ def test_the_recipes_train(first: Path, tmp_path: Path) -> None:
         ),
         (
             ["training.start_classes=same", "training.start_from={first}/model"],
-            "training.start_classes=same needs a run with class weights; .*model is not one",
+            "start_classes=same needs a run in training.start_from, and .*model is not one; train",
         ),
         (
             ["training.start_classes=same", "head.sub_centres=2"],

@@ -421,7 +421,7 @@ class RunConfig(_Section):
         description="training images changed at random; none, light, strong or adaface",
     )
     backbone: Choice = Field(description=f"the network; {START}: that of training.start_from")
-    head: Choice = Field(description="the loss")
+    head: Choice = Field(description=f"the loss; {START}: that of the run in training.start_from")
     training: TrainingConfig = Field(description="length, batches, logging")
     optimizer: OptimizerConfig = Field(
         default_factory=OptimizerConfig, description="what moves the weights"
@@ -484,9 +484,9 @@ def config_from_mapping(values: Mapping[str, Any]) -> RunConfig:
         _require_given(absent)
         for section, (room, options) in _OPTIONS_OF.items():
             choice: Choice = getattr(config, section)
-            if section == "backbone" and choice.name == START:
+            if section in ("backbone", "head") and choice.name == START:
                 if config.training.start_from is None:
-                    raise ValueError(f"backbone.name={START} needs training.start_from")
+                    raise ValueError(f"{section}.name={START} needs training.start_from")
                 continue  # known when the weights are read
             getattr(import_module(room), options)(choice.name, choice.options)
         return config
@@ -525,8 +525,10 @@ def _sentence(detail: dict[str, Any]) -> str:
         return str(detail["ctx"]["error"])
     if detail["type"] == "extra_forbidden":
         return f"unknown key '{key}'{_nearest_key(key)}"
-    if detail["type"] == "missing":
+    if detail["type"] == "missing" and isinstance(detail["loc"][-1], str):
         return f"the key '{key}' is missing"
+    if detail["type"] == "missing":  # of a list, not of a section
+        key = key.rpartition(".")[0]
     return mistake(key, detail)
 
 

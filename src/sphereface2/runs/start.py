@@ -129,15 +129,29 @@ def with_start(config: RunConfig) -> dict[str, Any]:
     A run that began has them in its config, so that the weights are not read again.
     """
     parts, given = PreprocessingConfig.model_fields, _shown(config)
-    is_known = len(given) == len(parts) and config.backbone.name != START
+    is_known = len(given) == len(parts) and START not in (config.backbone.name, config.head.name)
     if config.training.start_from is None or is_known:
         return {}
     start = read_start(config)
     own = {part: getattr(start.preprocessing, part) for part in parts}
-    return {
+    found: dict[str, Any] = {
         "backbone": {"name": start.name, **start.options, **config.backbone.options},
         "preprocessing": {**own, **given},
     }
+    if config.head.name == START:
+        run = _require_run(start.path, f"head.name={START}", "name the head and its options")
+        head = run_config(run).head
+        found["head"] = {"name": head.name, **head.options, **config.head.options}
+    return found
+
+
+def _require_run(path: Path, what: str, instead: str) -> Path:
+    try:
+        return require_run(path)
+    except FileNotFoundError:
+        raise ValueError(
+            f"{what} needs a run in training.start_from, and {path} is not one; {instead}"
+        ) from None
 
 
 # -- the weights ---------------------------------------------------------------------------------
@@ -189,19 +203,14 @@ def _load_classes(
     run: Path, config: RunConfig, head: ProxyHead, settings: Mapping[str, Any], team: Team
 ) -> None:
     with team.together():
-        try:
-            require_run(run)
-        except FileNotFoundError:
-            raise ValueError(
-                f"training.start_classes=same needs a run with class weights; {run} is not one: "
-                "training.start_classes=means makes them from the images"
-            ) from None
+        means = "training.start_classes=means makes them from the images"
+        _require_run(run, "training.start_classes=same", means)
         extra = load_model(run).config.get("extra") or {}
         if extra.get("discriminant"):
             raise ValueError(
                 f"training.start_classes=same needs the network that the class weights of {run} "
                 "were trained with, and training.discriminant has weighed the axes of its model "
-                "since: training.start_classes=means makes them from the images"
+                f"since: {means}"
             )
         which = extra.get("model_step", {}).get("which")
         place = run / CHECKPOINTS / ("best" if which == "best" else "last")
