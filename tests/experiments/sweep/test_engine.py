@@ -203,6 +203,22 @@ def test_a_folder_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     assert read_position(tmp_path) == Position()
 
 
+def test_a_file_in_the_users_folder_is_not_taken_for_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_sweep(tiny_sweep(write_recipe(tmp_path), "head.margin=0.3"))[0]
+    (tmp_path / "signal.py").write_text("raise ImportError('hidden')")
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs" / plan.name
+    folder.mkdir(parents=True)
+    crew = Crew(jobs=1, gpus=[], runs=tmp_path / "runs")
+    crew.start(RunState(plan, folder))
+    wait_for(lambda: bool(crew.ended()))
+    log = (folder / LOG).read_text()
+    assert "hidden" not in log
+    assert f"{folder} is not a run" in log
+
+
 def test_jobs_below_one_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="jobs must be at least 1"):
         run_sweep(tiny_sweep(tmp_path / "none.yaml", "a=1"), runs=tmp_path, jobs=0)

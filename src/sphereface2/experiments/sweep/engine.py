@@ -17,6 +17,7 @@ import torch
 
 from sphereface2.data.sources.synthetic import FOLDER_VARIABLE
 from sphereface2.evaluation.experiment_results import SweepResult
+from sphereface2.experiments.sweep import worker
 from sphereface2.experiments.sweep.board import Board, Position, RunState, Status, SweepEvents
 from sphereface2.experiments.sweep.plan import Sweep, check_buildable, plan_sweep
 from sphereface2.experiments.sweep.store import (
@@ -29,7 +30,6 @@ from sphereface2.experiments.sweep.store import (
     sweep_result,
     write_config,
 )
-from sphereface2.experiments.sweep.worker import STOPPED, TAKEN
 from sphereface2.files import LockedError
 from sphereface2.runs.folder import run_lock
 from sphereface2.training.devices import choose_device
@@ -131,7 +131,8 @@ class Crew:
         with (state.folder / LOG).open("ab") as log:
             begin = log.tell()
             process = subprocess.Popen(
-                [sys.executable, "-m", "sphereface2.experiments.sweep.worker", str(state.folder)],
+                # -P: a copy.py in the user's folder is not Python's.
+                [sys.executable, "-P", "-m", worker.__name__, str(state.folder)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -261,7 +262,7 @@ class _Shift:
         if code == 0 and _take_result(state):
             state.worked = time.monotonic() - state.began
             self._change(state, Status.DONE)
-        elif code == TAKEN:
+        elif code == worker.TAKEN:
             self.look_again = time.monotonic() + 1
             self.queue.append(state)
             self._change(state, Status.ELSEWHERE)
@@ -297,7 +298,7 @@ def _take_result(state: RunState) -> bool:
 
 def was_stopped(code: int) -> bool:
     """Whether a worker ended because it was asked to."""
-    return code in (STOPPED, -signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP)
+    return code in (worker.STOPPED, -signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP)
 
 
 def last_words(child: Child) -> str:
