@@ -263,6 +263,15 @@ def test_one_entry_of_a_list_is_explained() -> None:
     assert shown.startswith("SphereFace2 with the multiplicative margin")
     assert shown.count("sharpness: t of the similarity adjustment g") == 1
     assert "margin=1.7" in shown
+    # Its pull, with the options that are given: s(1 - p) of CosFace at a right angle is s.
+    assert "Pull: 64 at 0 and" in run("heads", "cosface").stdout
+    assert "Pull with scale=30, margin=0.4: 30 at 0 and" in (
+        run("heads", "cosface", "scale=30", "head.margin=0.4").stdout
+    )
+    wrong = run("heads", "cosface", "scal=30")
+    assert "has no option 'scal'; did you mean 'scale'?" in str(wrong.exception)
+    wrong = run("heads", "cosface", "30")
+    assert "an option of the head looks like scale=30; got '30'" in str(wrong.exception)
     wrong = run("sources", "foldr")
     assert "unknown source 'foldr'; did you mean 'folder'?" in str(wrong.exception)
 

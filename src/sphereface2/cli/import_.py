@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sphereface2.cli.console import console, say
-from sphereface2.cli.options import refuse_idle
+from sphereface2.cli.options import named_options, refuse_idle
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
@@ -76,7 +76,6 @@ def import_(
     state dicts of our own backbones; and any network in one ONNX file. Reading a file runs no code
     from it.
     """
-    from sphereface2.config.yaml_text import parse_yaml
     from sphereface2.models.importing import import_weights, save_import
 
     require_writable(output)
@@ -100,16 +99,10 @@ def import_(
         _report(f"{file.name}, {width} dimensions: {output}", preprocessing, output)
         return
     refuse_idle(context, "embedding", because="is for an ONNX file")
-    given = {}
-    for text in options or []:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise ValueError(f"an option of the backbone looks like norm_eps=2e-5; got '{text}'")
-        given[key.removeprefix("backbone.")] = parse_yaml(value, origin=f"option '{text}'")
     model = import_weights(
         file,
         backbone=backbone,
-        options=given,
+        options=named_options("backbone", options, like="norm_eps=2e-5"),
         part=part,
         **{name: value for name, value in shown.items() if value is not None},
     )

@@ -1,9 +1,11 @@
 """Commands that list what there is: recipes, settings, heads, backbones, sources, sets and more."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from sphereface2.cli.options import named_options
 
 
 def recipes() -> None:
@@ -46,16 +48,23 @@ def settings(
 Name = Annotated[str | None, typer.Argument(help="One of them, to explain it in full.")]
 
 
-def heads(name: Name = None) -> None:
-    """List the heads (losses) with their options and defaults."""
+def heads(
+    name: Name = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Options to say its pull with: scale=30 ..."),
+    ] = None,
+) -> None:
+    """List the heads (losses) with their options and defaults; one: how strongly it pulls."""
     from sphereface2.heads import HEADS
 
+    given = named_options("head", options, like="scale=30")
     _print_choices("head", HEADS, name)
     if name is not None:
-        _print_pull(name)
+        _print_pull(name, given)
 
 
-def _print_pull(name: str) -> None:
+def _print_pull(name: str, options: Mapping[str, Any]) -> None:
     """How strongly a head pulls at its start, so that losses can be compared at equal strength."""
     import torch
 
@@ -63,12 +72,14 @@ def _print_pull(name: str) -> None:
     from sphereface2.heads.proxy import SHOWN_CLASSES, SHOWN_COSINES, pull
 
     with torch.random.fork_rng(devices=[]):
-        head = build_head(name, 3, SHOWN_CLASSES)
+        head = build_head(name, 3, SHOWN_CLASSES, **options)
     if not isinstance(head, ProxyHead) or not head.unit_weights:
         return
     pulls = " and ".join(f"{pull(head, cosine):.3g} at {cosine:g}" for cosine in SHOWN_COSINES)
+    given = [_assignment(key, value) for key, value in options.items()]
+    how = f" with {', '.join(given)}" if given else ""
     typer.echo(
-        f"\nPull: {pulls}; that is -dL/dcos of the target with {SHOWN_CLASSES:,} classes, all "
+        f"\nPull{how}: {pulls}; that is -dL/dcos of the target with {SHOWN_CLASSES:,} classes, all "
         "others at a right angle; times the learning rate it says how losses compare."
     )
 

@@ -1,6 +1,7 @@
 """Options that several commands have, and the refusal of options that would change nothing."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -160,3 +161,16 @@ def refuse_idle(context: typer.Context, *names: str, because: str) -> None:
         values = given[name] if isinstance(given[name], list) else [given[name]]
         word = words[0] if option.param_type_name == "option" else f"'{values[0]}'"
         raise ValueError(f"{word} {because}")
+
+
+def named_options(section: str, texts: Sequence[str] | None, *, like: str) -> dict[str, Any]:
+    """What KEY=VALUE arguments say of a section of a config; `like` is an example."""
+    from sphereface2.config.yaml_text import parse_yaml
+
+    given = {}
+    for text in texts or []:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ValueError(f"an option of the {section} looks like {like}; got '{text}'")
+        given[key.removeprefix(f"{section}.")] = parse_yaml(value, origin=f"option '{text}'")
+    return given
