@@ -3,6 +3,7 @@
 import math
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import cv2
@@ -42,7 +43,7 @@ def filled(
 def drawn(number: int = 0, **values: float) -> Draw:
     """Random numbers by which no effect applies but those that are given."""
     (draw,) = Augmentation().draw(np.array([number]), seed=0, epoch=0)
-    effects = ("move", "crop", "occlusion", "blur", "low_resolution", "colour", "jpeg")
+    effects = ("reshape", "move", "crop", "occlusion", "blur", "low_resolution", "colour", "jpeg")
     return draw._replace(**{**dict.fromkeys(effects, 0.0), **values})
 
 
@@ -319,3 +320,54 @@ def test_options_written_out_are_read_again(name: str) -> None:
     options = augmentation_options(name, {})
     assert augmentation_options(name, options) == options
     assert build_augmentation(name, **options) == build_augmentation(name)
+
+
+def test_other_proportions_by_hand() -> None:
+    """Each of the five shapes: from which column and row a pixel comes, straight from the words."""
+    ramp = np.zeros((64, 64, 3), np.uint8)
+    ramp[..., 0], ramp[..., 1] = np.arange(64)[None], np.arange(64)[:, None]
+
+    def wave(place: float) -> float:
+        return 0.09 * math.sin(2 * math.pi * place)
+
+    expected: list[Callable[[float, float], tuple[float, float]]] = [
+        lambda x, y: (0.5 + 0.82 * (x - 0.5), y),
+        lambda x, y: (x, 0.5 + 0.82 * (y - 0.5)),
+        lambda x, y: (x, y + wave(y)),
+        lambda x, y: (x, y - wave(y)),
+        lambda x, y: (x + wave(x), y),
+    ]
+    augmentation = build_augmentation("none", reshape=0.5)
+    for shape, comes_from in enumerate(expected):
+        draw = drawn(reshape=0.1, shape=(shape + 0.5) / len(expected))
+        assert augmentation.shape(draw) == 1 + shape
+        seen = filled(ramp, {"reshape": 0.5}, draw, size=64)
+        for row, column in ((0, 0), (10, 40), (33, 21), (63, 63)):
+            x, y = comes_from(column / 63, row / 63)
+            assert seen[row, column, :2] == pytest.approx([63 * x, 63 * y], abs=0.51)
+    assert augmentation.shape(drawn(reshape=0.5)) == 0
+    assert np.array_equal(filled(ramp, {"reshape": 0.5}, drawn(reshape=0.5), size=64), ramp)
+
+
+def test_images_in_other_proportions_are_of_other_people() -> None:
+    """Label k of K becomes n·K + k in shape n, that of nobody stays, and later epochs have none."""
+    source = Pictures([0, 1, 2, -1] * 60, size=24)
+    labels = source.labels
+    augmentation = build_augmentation("none", reshape=0.5, epochs=2)
+    plan = BatchPlan(source.labels, batch_size=len(labels), seed=4)
+    loader = Loader(source, plan, size=24, workers=0, augmentation=augmentation)
+    counts = np.zeros((3, 6), int)
+    for epoch, batch in enumerate(loader.batches(0, 3)):
+        given, (indices,) = batch.labels.numpy(), plan.epoch(epoch)
+        known = labels[indices] >= 0
+        assert (given[~known] == -1).all()
+        assert (given[known] % 3 == labels[indices][known]).all()
+        shapes = [augmentation.shape(d) for d in augmentation.draw(indices, seed=4, epoch=epoch)]
+        assert (given[known] // 3 == np.array(shapes)[known]).all()
+        counts[epoch] = np.bincount(given[known] // 3, minlength=6)
+    assert augmentation.people(3) == 18
+    assert build_augmentation("light").people(3) == 3
+    # 180 known images: half keep their shape, a tenth gets each of the five others.
+    assert 70 < counts[0, 0] < 110
+    assert (counts[:2, 1:] > 5).all()
+    assert counts[2].tolist() == [180, 0, 0, 0, 0, 0]

@@ -35,6 +35,7 @@ from sphereface2.files import LockedError, read_note
 from sphereface2.models.folder import load_model
 from sphereface2.runs import folder as run_folder
 from sphereface2.runs import train as runs
+from sphereface2.runs.estimate import estimate
 from sphereface2.runs.evaluate import evaluate
 from sphereface2.runs.sets import build_sets
 from sphereface2.runs.train import embedder_of
@@ -216,6 +217,41 @@ def test_an_interrupted_run_resumes_to_the_same_bits(
         evaluate(stopped)
     assert not runs.resume(stopped).interrupted
     assert same_model(stopped, finished)
+
+
+class TestPeopleInOtherProportions:
+    """augmentation.reshape: the head learns five more people for each of the images."""
+
+    RESHAPED = ("augmentation.reshape=0.5", "augmentation.epochs=1", *NO_SETS)
+
+    def test_the_head_learns_them_and_the_model_knows_the_people(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = small(*self.RESHAPED, "training.discriminant=true")
+        whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+        runs.train(config, whole)
+        assert load_checkpoint(whole / "checkpoints" / "last").settings["number of classes"] == 72
+        assert load_model(whole / "model").config["extra"]["people"] == 12
+        with monkeypatch.context() as patch:
+            stop_at(2, patch)
+            runs.train(config, stopped)
+        with pytest.raises(ValueError, match="saved class weights are of the people whom it makes"):
+            runs.resume(stopped, overrides=["augmentation.reshape=0.3"])
+        runs.resume(stopped)
+        assert same_model(stopped, whole)
+
+    def test_memory_is_estimated_for_all_of_them(self) -> None:
+        plain, more = (
+            estimate(small(*NO_SETS, *given), with_speed=False)
+            for given in ((), ("augmentation.reshape=0.5",))
+        )
+        assert plain.people == more.people == 12
+        assert more.head_parameters - plain.head_parameters == 60 * 16
+
+    def test_a_head_that_compares_samples_is_refused(self, tmp_path: Path) -> None:
+        config = small("head.name=triplet", *self.RESHAPED)
+        with pytest.raises(ValueError, match="and the head triplet compares images of one person"):
+            runs.train(config, tmp_path / "run")
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def test_what_a_change_is_about(
 
 def test_names_come_first_and_what_is_the_same_is_left_out() -> None:
     before = {"a.x": 1, "b.name": "p", "c": 3, "number of images": 4}
-    now = {"a.x": 2, "b.name": "q", "c": 3, "d": 5, "number of images": 6}
+    now = {"a.x": 2, "b.name": "q", "c": 3, "d": 5, "younger": 0.0, "number of images": 6}
     assert differing_settings(before, now) == [
         Change("b.name", "p", "q"),
         Change("a.x", 1, 2),
@@ -57,6 +57,7 @@ def test_names_come_first_and_what_is_the_same_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("key", "reason"),
     [
+        ("augmentation.reshape", "the saved class weights are of the people whom it makes"),
         ("backbone.width", "the saved weights are of that network"),
         ("data.people", "the steps so far have seen those images"),
         ("evaluation.set_aside", "the steps so far have seen the others' images"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple
 
 import cv2
@@ -56,6 +57,8 @@ class Augmentation:
 
     Args:
         epochs: how long it lasts; later epochs see the images as they are, as an evaluation does.
+        reshape: share that is shown in other proportions, wider, taller, with a longer or shorter
+            middle, as people of their own: five more for each person, whom the head learns as well.
         move: share that is scaled, turned and shifted, all at once and from the original pixels.
         scale: smallest and largest zoom; above 1 the face gets larger.
         rotation: degrees, either way.
@@ -76,6 +79,7 @@ class Augmentation:
     """
 
     epochs: Annotated[int, Field(ge=1)] | None = None
+    reshape: Share = 0.0
     move: Share = 0.0
     scale: Zooms = (0.85, 1.15)
     rotation: Degrees = 5.0
@@ -101,6 +105,17 @@ class Augmentation:
         """Whether every image stays as it is."""
         return not any(getattr(self, share) for share in _STRENGTHS)
 
+    def people(self, count: int) -> int:
+        """How many people the head learns where the images show so many."""
+        return count * (1 + len(_SHAPES)) if self.reshape else count
+
+    def shape(self, draw: Draw) -> int:
+        """In which proportions an image is shown: 0 its own, else those of another person.
+
+        Person k of K in shape n is person n·K + k, so that those of the images come first.
+        """
+        return 1 + int(len(_SHAPES) * draw.shape) if draw.reshape < self.reshape else 0
+
     def draw(self, indices: NDArray[np.int64], *, seed: int, epoch: int) -> list[Draw]:
         """The random numbers of images in an epoch.
 
@@ -114,6 +129,10 @@ class Augmentation:
     def fill(self, place: Image, image: Image, draw: Draw, *, mirror: bool = False) -> None:
         """Put an image, changed and mirrored if asked for, into a square place of a batch."""
         size = len(place)
+        shape = self.shape(draw)
+        if shape:
+            columns, rows = _reshaping(shape, *image.shape[:2])
+            image = np.asarray(cv2.remap(image, columns, rows, cv2.INTER_LINEAR), np.uint8)
         if draw.move < self.move:
             self._move(place, image, draw, mirror)
         else:
@@ -232,9 +251,49 @@ class Draw(NamedTuple):
     saturation: float
     jpeg: float
     quality: float
+    reshape: float
+    shape: float
 
 
 _UNCHANGED = Draw._make([1.0] * len(Draw._fields))  # no share of the images reaches above 1
+
+
+def _narrowed(place: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 0.5 + 0.82 * (place - 0.5)
+
+
+def _bent(place: NDArray[np.float64]) -> NDArray[np.float64]:
+    return place + 0.09 * np.sin(2 * np.pi * place)
+
+
+def _bent_back(place: NDArray[np.float64]) -> NDArray[np.float64]:
+    return place - 0.09 * np.sin(2 * np.pi * place)
+
+
+def _same(place: NDArray[np.float64]) -> NDArray[np.float64]:
+    return place
+
+
+# Other proportions: from where across and from where down a pixel is taken, each from 0 to 1.
+_SHAPES = (
+    (_narrowed, _same),
+    (_same, _narrowed),
+    (_same, _bent),
+    (_same, _bent_back),
+    (_bent, _same),
+)
+
+
+@lru_cache(maxsize=64)
+def _reshaping(
+    shape: int, height: int, width: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The column and the row that each pixel of an image in these proportions is taken from."""
+    across, down = _SHAPES[shape - 1]
+    columns = across(np.linspace(0, 1, width)) * (width - 1)
+    rows = down(np.linspace(0, 1, height)) * (height - 1)
+    grid = np.meshgrid(columns.astype(np.float32), rows.astype(np.float32))
+    return grid[0], grid[1]
 
 
 def _rectangle(
@@ -295,6 +354,7 @@ class AdaFaceAugmentation(Augmentation):
 
 # The share of images that an effect changes, and what says how much.
 _STRENGTHS = {
+    "reshape": (),
     "move": ("scale", "rotation", "shift"),
     "crop": ("crop_area",),
     "occlusion": ("occlusion_area",),

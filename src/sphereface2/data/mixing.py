@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.config.schema import Choice, RunConfig
+from sphereface2.data.augmentation import build_augmentation
 from sphereface2.data.loader.batch_plan import BatchPlan, MixedPlan, Plan, require_whole_groups
 from sphereface2.data.pairs.drawn import SetAside
 from sphereface2.data.sources import SOURCES
@@ -253,6 +254,12 @@ def build_training_source(config: RunConfig) -> Source:
         strangers = build("open_set.data", STRANGERS, open_set.data.name, **open_set.data.options)
         source = WithStrangers(source, strangers, share=open_set.share)
     return source
+
+
+def learned_people(config: RunConfig, people: int) -> int:
+    """How many people the head learns: those of the images, and whom augmentation makes of them."""
+    choice = config.augmentation
+    return build_augmentation(choice.name, **choice.options).people(people)
 
 
 def set_aside_of(source: Source) -> SetAside | None:

@@ -12,7 +12,12 @@ import torch
 from sphereface2.backbones import backbone_options
 from sphereface2.config.loading import read_run
 from sphereface2.config.schema import REQUIRED, Choice, RunConfig, config_from_mapping
-from sphereface2.data.mixing import WithStrangers, build_training_source, plan_batches
+from sphereface2.data.mixing import (
+    WithStrangers,
+    build_training_source,
+    learned_people,
+    plan_batches,
+)
 from sphereface2.data.public_sets import KNOWN_DATA, KnownData, known_data_of
 from sphereface2.data.sources.source import Source
 from sphereface2.heads import build_head
@@ -106,6 +111,7 @@ def estimate(
     if all(need.found for need in needs if need.use in (_TRAINING, _STRANGERS)):
         source = build_training_source(config)
     images, people, counted = _counts(source, known_data, aside=config.evaluation.set_aside)
+    learned = learned_people(config, people)
     device = choose_device(config.device)
     dim = backbone_options(config.backbone.name, config.backbone.options)["embedding_dim"]
     network = backbone_cost(config.backbone.name, config.backbone.options)
@@ -113,7 +119,7 @@ def estimate(
         config.head.name,
         config.head.options,
         dim=dim,
-        people=people,
+        people=learned,
         batch_size=training.batch_size,
         device=device,
         is_compiled=training.compile,
@@ -142,7 +148,7 @@ def estimate(
         is_half=is_half,
         checkpoint_bytes=checkpoint_bytes(memory),
         model_bytes=network.state_bytes,
-        speed=probing.probe(config, people=people, threads=threads) if with_speed else None,
+        speed=probing.probe(config, people=learned, threads=threads) if with_speed else None,
     )
 
 

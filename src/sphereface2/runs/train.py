@@ -24,6 +24,7 @@ from sphereface2.data.mixing import (
     STRANGERS,
     NoisyLabels,
     build_training_source,
+    learned_people,
     noise_of,
 )
 from sphereface2.data.pairs import VERIFICATION_SETS, set_choice
@@ -367,7 +368,8 @@ def _build_trainer(
     if config.training.discriminant:
         require_pairs(source.labels)  # now, and not when all the training is done
     backbone = build_backbone(config.backbone.name, seed=config.seed, **config.backbone.options)
-    head = _build_head(config, dim=backbone.embedding_dim, num_classes=source.num_classes)
+    classes = learned_people(config, source.num_classes)
+    head = _build_head(config, dim=backbone.embedding_dim, num_classes=classes)
     evaluation, preprocessing = config.evaluation, preprocessing_of(config, backbone.input_size)
     evaluate = _Evaluation(config, preprocessing) if evaluation.sets else None
     is_chosen = evaluation.choose_on or evaluation.set_aside
@@ -537,7 +539,7 @@ def _export(
             "head": config.head.model_dump(mode="json"),
             # It belongs to cosines before their axes were weighed.
             "head_bias": None if training.discriminant else _head_bias(trainer, result),
-            "people": trainer.head.num_classes,
+            "people": trainer.source.num_classes,
             "steps": result.steps,
             "model_step": asdict(result.model_step),
             **({} if average is None else {"average": average.model_dump(exclude_none=True)}),

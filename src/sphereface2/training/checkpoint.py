@@ -69,6 +69,7 @@ _LATER = (
 )
 # All else may not change, nor may these; the reasons.
 _FIXED = {
+    "augmentation.reshape": "the saved class weights are of the people whom it makes",
     "backbone.": "the saved weights are of that network",
     "data.": "the steps so far have seen those images",
     "evaluation.set_aside": "the steps so far have seen the others' images",
@@ -318,7 +319,8 @@ def differing_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
     """What of the config is another than before; names first, since options come with them."""
     keys = sorted({*before, *now} - set(_IMAGES), key=lambda key: (not key.endswith(".name"), key))
     both = [Change(key, before.get(key), now.get(key)) for key in keys]
-    return [change for change in both if change.old != change.new]
+    # A run from before there was an option was as one without it.
+    return [each for each in both if each.old != each.new and (each.key in before or each.new)]
 
 
 def changed_settings(

@@ -113,6 +113,12 @@ class Trainer:
             seed=config.seed,
         )
         augmentation = build_augmentation(config.augmentation.name, **config.augmentation.options)
+        if augmentation.reshape and head.images_per_person > 1:
+            raise ValueError(
+                f"augmentation.reshape={augmentation.reshape:g} makes other people of single "
+                f"images, and the head {config.head.name} compares images of one person with each "
+                "other; set augmentation.reshape=0"
+            )
         self.loader = Loader(
             source,
             plan,

@@ -10,7 +10,7 @@ import mmap
 import os
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.augmentation import Augmentation
+from sphereface2.data.augmentation import Augmentation, Draw
 from sphereface2.data.sources.source import BadImage, Source, bad_images
 from sphereface2.data.transforms import fit_into, mirror_into, mirrored
 from sphereface2.workers import sendable
@@ -71,10 +71,10 @@ class BatchReader:
         flips = [False] * len(indices)
         if self.flip:
             flips = mirrored(indices, seed=self.seed, epoch=epoch).tolist()
-        fill = draws = None
-        if self.augmentation is not None:
-            fill = self.augmentation.fill
-            draws = iter(self.augmentation.draw(indices, seed=self.seed, epoch=epoch))
+        augmentation = self.augmentation
+        draws: Iterator[Draw] = iter(())
+        if augmentation is not None:
+            draws = iter(augmentation.draw(indices, seed=self.seed, epoch=epoch))
         # One loop and few calls: whatever is done for each image is paid for in images per second.
         labels, source, index = [], self.source, -1
         try:
@@ -82,9 +82,12 @@ class BatchReader:
                 if is_closed():
                     break
                 image, label = source[index]
-                if fill is not None and draws is not None:
+                if augmentation is not None:
                     _require_picture(image, index)
-                    fill(place, image, next(draws), mirror=flip)
+                    draw = next(draws)
+                    augmentation.fill(place, image, draw, mirror=flip)
+                    if label >= 0:
+                        label += augmentation.shape(draw) * source.num_classes
                 elif image.shape != place.shape or image.dtype != _BYTES:
                     _require_picture(image, index)
                     fit_into(place, image, mirror=flip)

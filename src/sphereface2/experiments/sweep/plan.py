@@ -13,7 +13,7 @@ import torch
 
 from sphereface2.backbones import build_backbone
 from sphereface2.config.schema import RunConfig, dump_config, load_config
-from sphereface2.data.mixing import build_training_source
+from sphereface2.data.mixing import build_training_source, learned_people
 from sphereface2.data.pairs import sets_of_choice
 from sphereface2.evaluation.experiment_results import SweepFigure
 from sphereface2.heads import build_head
@@ -261,9 +261,8 @@ def _build(config: RunConfig, built: dict[str, Any]) -> None:
                 sets_of_choice(choice.name, choice.options, key=f"evaluation.{part}.{number}")
                 built[f"set {choice!r}"] = None  # only that it is right: it may be large
     with torch.random.fork_rng(devices=[]):
-        head = build_head(
-            config.head.name, backbone.embedding_dim, source.num_classes, **config.head.options
-        )
+        classes = learned_people(config, source.num_classes)
+        head = build_head(config.head.name, backbone.embedding_dim, classes, **config.head.options)
     # On the CPU: GPUs are the workers'.
     here = config.model_copy(update={"device": "cpu", "precision": "float32"})
     Trainer(backbone, head, source, here, run_folder=Path())
