@@ -54,6 +54,21 @@ def test_augmented_images_are_shown(faces: Path, tmp_path: Path) -> None:
     assert "bad.jpg" not in text
     assert "rotation: 15.0" in text
     assert "scale: [0.8, 1.25]" in text
+    assert "as other people" not in text
+
+
+def test_images_in_other_proportions_are_shown_apart(faces: Path, tmp_path: Path) -> None:
+    done = run(faces, "--augment", "{name: none, reshape: 0.5}", "--output", tmp_path)
+    assert done.exit_code == 0, done.output
+    rows = (tmp_path / "augmentation-none.html").read_text().split("as it is")[1:]
+    both = [row.partition("as other people") for row in rows]
+    own, others = (
+        sum(part.count("data:image/png;base64,") for part in parts)
+        for parts in zip(*((own, others) for own, _, others in both), strict=True)
+    )
+    # Twelve images as they are and in eight epochs, in about half of which they are other people.
+    assert own + others == 12 * 9
+    assert 33 <= others <= 63
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ class AugmentedImage:
     name: str
     original: NDArray[np.uint8]
     seen: tuple[NDArray[np.uint8], ...]
+    others: tuple[NDArray[np.uint8], ...]
+    """In other proportions, as another person."""
 
 
 def augmented_examples(
@@ -56,9 +58,13 @@ def _example(
     size: int,
 ) -> AugmentedImage:
     numbers = np.array([index])
-    seen = np.empty((EPOCHS, size, size, 3), np.uint8)
-    for epoch, place in enumerate(seen):
+    seen: list[NDArray[np.uint8]] = []
+    others: list[NDArray[np.uint8]] = []
+    for epoch in range(EPOCHS):
+        place = np.empty((size, size, 3), np.uint8)
         (draw,) = augmentation.draw(numbers, seed=0, epoch=epoch)
         mirror = bool(mirrored(numbers, seed=0, epoch=epoch)[0])
         augmentation.fill(place, image, draw, mirror=mirror)
-    return AugmentedImage(printable(source.name(index)), resize(image, size), tuple(seen))
+        (others if augmentation.shape(draw) else seen).append(place)
+    name = printable(source.name(index))
+    return AugmentedImage(name, resize(image, size), tuple(seen), tuple(others))

@@ -405,8 +405,13 @@ def augmentation_page(
             "mark": "",
             # PNG: the JPEG of a page would add to that of the augmentation.
             "parts": [
-                ("as it is", [png_data_uri(image.original)]),
-                (f"in epochs 1 to {EPOCHS}", [png_data_uri(each) for each in image.seen]),
+                (part, [png_data_uri(each) for each in pictures])
+                for part, pictures in (
+                    ("as it is", (image.original,)),
+                    (f"in epochs 1 to {EPOCHS}", image.seen),
+                    ("as other people (reshape)", image.others),
+                )
+                if pictures
             ],
         }
         for image in images
