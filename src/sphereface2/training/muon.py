@@ -23,9 +23,12 @@ class Muon(torch.optim.SGD):
     most directions of a matrix hardly learn. A convolution counts as the matrix of its filters.
     The step is a share of the matrix's own length,
 
-        W ← (1 - lr · decay) W - lr · ‖W‖ · O / ‖O‖,    O = polar(u),
+        T = W - lr · ‖W‖ · O / ‖O‖,    O = polar(u),
+        W ← (1 - lr · decay) · (1 - lr · cos(u, W)) · ‖W‖ · T / ‖T‖,
 
-    so that one `lr` suits matrices of any size, started from any weights; without batch norm, too.
+    so that one `lr` suits matrices of any size, started from any weights. The matrix turns with O, but
+    its length follows the gradient itself: O has a part along W also where the loss does not care
+    for the length of W, and a network without batch norm grew by it until no gradient was left.
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, momentum: float, fused: bool) -> None:
@@ -61,10 +64,14 @@ class Muon(torch.optim.SGD):
                 state["momentum_buffer"].mul_(momentum).add_(matrix.grad), alpha=momentum
             )
             turn = polar(ahead.flatten(1)).view_as(matrix)
+            length = matrix.norm()
+            along = (ahead * matrix).sum() / (ahead.norm() * length).clamp(min=_SMALLEST)
+            wanted = length * (1.0 - rate * along) * (1.0 - rate * group["weight_decay"])
             # A matrix of zeros has no length to go by: it gets that of entries of 0.001.
-            length = matrix.norm().clamp(min=1e-3 * matrix.numel() ** 0.5)
-            matrix.mul_(1.0 - rate * group["weight_decay"])
-            matrix.sub_(turn * (rate * length / turn.norm().clamp(min=_SMALLEST)))
+            least = 1e-3 * matrix.numel() ** 0.5
+            step = rate * length.clamp(min=least) / turn.norm().clamp(min=_SMALLEST)
+            matrix.sub_(turn * step)
+            matrix.mul_(wanted.clamp(min=rate * least) / matrix.norm().clamp(min=_SMALLEST))
 
 
 def polar(matrix: Tensor) -> Tensor:
