@@ -3,13 +3,19 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError
 
 import pytest
 
 from sphereface2 import workers as machine
-from sphereface2.workers import LostWorkerError, in_processes, install_command, usable_cores
+from sphereface2.workers import (
+    LostWorkerError,
+    in_processes,
+    install_command,
+    survives,
+    usable_cores,
+)
 
 
 def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,3 +123,20 @@ def test_tasks_are_taken_as_they_are_needed_and_closing_ends_the_processes() -> 
     assert len(multiprocessing.active_children()) == 2
     results.close()
     assert multiprocessing.active_children() == []
+
+
+def raises() -> bool:
+    raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("trial", "expected"),
+    [
+        (lambda: True, True),
+        (lambda: False, False),
+        (raises, False),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL) is None, False),
+    ],
+)
+def test_a_trial_may_end_its_process(trial: Callable[[], bool], expected: bool) -> None:
+    assert survives(trial) is expected

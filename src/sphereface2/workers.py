@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -140,6 +141,24 @@ def _answer(
         except Exception as error:
             answer = sendable(error)
         connection.send(answer)
+
+
+def survives(trial: Callable[[], bool]) -> bool:
+    """Whether a trial gives True, and not False, an error or the end of the process it runs in.
+
+    That is a fork, which runs nothing else, with none of the threads of this process: a spawned
+    one would run a user's script again.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the child touches no other thread
+        child = os.fork()
+    if child == 0:
+        passed = False
+        try:
+            passed = trial()
+        finally:
+            os._exit(0 if passed else 1)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def sendable(error: Exception) -> Exception:
