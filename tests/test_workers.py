@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -173,6 +174,13 @@ def is_alive(process: int) -> bool:
         return False
 
 
+def ends(process: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while is_alive(process):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_program_has_an_environment_a_log_files_and_a_session_of_its_own(tmp_path: Path) -> None:
     code = """
 import os, signal, sys
@@ -218,6 +226,34 @@ def test_a_program_that_is_asked_to_stop_gets_a_ctrl_c(tmp_path: Path) -> None:
     program.end()
 
 
+STARTS_ANOTHER = """
+import time
+from pathlib import Path
+from tests.test_workers import OBEYS, start, written
+log = Path({!r})
+program = start(OBEYS, log)
+written(log, 1)
+print(program.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_a_program_stops_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "log").touch()
+    code = STARTS_ANOTHER.format(str(tmp_path / "log"))
+    root = Path(__file__).parents[1]
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=root
+    ) as starter:
+        assert starter.stdout is not None
+        program = int(starter.stdout.readline())
+        assert is_alive(program)
+        starter.kill()
+    ends(program)
+    assert "KeyboardInterrupt" in (tmp_path / "log").read_text()
+
+
 HAS_A_CHILD = """
 import os, time
 child = os.fork()
@@ -238,10 +274,7 @@ def test_ending_a_program_ends_what_it_has_started(tmp_path: Path, is_killed: bo
     assert is_alive(child)
     program.end(patience=0.1)
     assert program.code() == -signal.SIGKILL
-    deadline = time.monotonic() + PATIENCE
-    while is_alive(child):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    ends(child)
 
 
 def test_signals_have_names_or_numbers() -> None:
