@@ -52,8 +52,8 @@ ONLY_IN = {
     "uvicorn": {"service"},
     "prometheus_client": {"service"},
     "httpx": {"service"},
-    # One lock and one way to write a file whole; one way to run work in processes, and beside it
-    # those that read batches, and the runs and ranks of an experiment.
+    # One lock and one way to write a file whole; one way to start, stop and miss a process, whose
+    # pipes those that read batches and the ranks of an experiment know as well.
     "fcntl": {"files"},
     "filelock": {"files"},
     "tempfile": {"files"},
@@ -63,7 +63,7 @@ ONLY_IN = {
     "qdrant_client": {"galleries"},
     "qdrant_edge": {"galleries"},
     "multiprocessing": {"workers", "data", "experiments"},
-    "subprocess": {"data", "experiments"},
+    "subprocess": {"workers"},
 }
 
 # Modules that must load without torch, because `--help` and rendering processes need them.

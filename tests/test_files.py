@@ -282,20 +282,29 @@ def test_a_folder_of_someone_else_is_never_worked_in(tmp_path: Path) -> None:
 
 def test_a_file_of_lines_loses_only_what_was_torn(tmp_path: Path) -> None:
     path = tmp_path / "new" / "lines.jsonl"
-    lines = JsonLines(path, durable=True)
+    lines = JsonLines(path, remedy="copy it", durable=True)
     lines.add({"a": "ö\udcff"}, [1, 2])
     lines.add("third")
     lines.close()
     with path.open("ab") as file:
         file.write(b'{"torn": 1')
-    again = JsonLines(path)
+    again = JsonLines(path, remedy="copy it")
     assert again.lines == [{"a": "ö\udcff"}, [1, 2], "third"]
     again.add(4)
     again.close()
     assert path.read_bytes().endswith(b'"third"\n4\n')
+
+
+def test_a_file_of_lines_that_is_damaged_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
     path.write_bytes(b"no json\n")
-    with pytest.raises(ValueError, match=r"lines.jsonl is damaged"):
-        JsonLines(path)
+    with pytest.raises(ValueError, match=r"lines.jsonl is damaged: Expecting value.*; copy it$"):
+        JsonLines(path, remedy="copy it")
+    path.write_bytes(b"[1]\n")
+    lines = JsonLines(path, remedy="copy it")
+    not_of_photos = r"lines.jsonl is damaged: its lines are not those of photos; copy it$"
+    with pytest.raises(ValueError, match=not_of_photos), lines.read_as("photos"):
+        lines.lines[0]["photo"]
 
 
 @pytest.fixture

@@ -3,13 +3,25 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
 from sphereface2 import workers as machine
-from sphereface2.workers import LostWorkerError, in_processes, install_command, usable_cores
+from sphereface2.workers import (
+    LostWorkerError,
+    Program,
+    in_processes,
+    install_command,
+    signal_name,
+    survives,
+    usable_cores,
+)
 
 
 def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,3 +129,154 @@ def test_tasks_are_taken_as_they_are_needed_and_closing_ends_the_processes() -> 
     assert len(multiprocessing.active_children()) == 2
     results.close()
     assert multiprocessing.active_children() == []
+
+
+def raises() -> bool:
+    raise RuntimeError("no")
+
+
+def dies() -> bool:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("trial", "expected"),
+    [(lambda: True, True), (lambda: False, False), (raises, False), (dies, False)],
+)
+def test_a_trial_may_end_its_process(trial: Callable[[], bool], expected: bool) -> None:
+    assert survives(trial) is expected
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+PATIENCE = 30.0
+
+
+def written(log: Path, words: int) -> list[str]:
+    """So many words of a log, as soon as they are there."""
+    deadline = time.monotonic() + PATIENCE
+    while len(found := log.read_text().split()) < words:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
+    return found
+
+
+def start(code: str, log: Path) -> Program:
+    with log.open("ab") as file:
+        return Program("-c", code, environment={}, log=file)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def ends(process: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while is_alive(process):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_program_has_an_environment_a_log_files_and_a_session_of_its_own(tmp_path: Path) -> None:
+    code = """
+import os, signal, sys
+assert os.getsid(0) == os.getpid()
+assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == {signal.SIGTERM}
+os.write(int(sys.argv[1]), b"written")
+print(os.environ["WORD"], "HOME" in os.environ, flush=True)
+sys.exit("and an error")
+"""
+    there, here = os.pipe()
+    with (tmp_path / "log").open("ab") as log:
+        program = Program(
+            *("-c", code, str(here)),
+            environment={"WORD": "said", "HOME": "/"},
+            log=log,
+            files=[here],
+            held_back=[signal.SIGTERM],
+        )
+    assert program.code(patience=PATIENCE) == 1
+    assert (tmp_path / "log").read_text() == "said True\nand an error\n"
+    assert os.read(there, 100) == b"written"
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    program.end()
+    os.close(there)
+    os.close(here)
+
+
+OBEYS = """
+import time
+from sphereface2.workers import stop_with_input
+stop_with_input()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_program_that_is_asked_to_stop_gets_a_ctrl_c(tmp_path: Path) -> None:
+    program = start(OBEYS, tmp_path / "log")
+    assert written(tmp_path / "log", 1) == ["ready"]
+    assert program.code() is None
+    program.ask_to_stop()
+    assert program.code(patience=PATIENCE) == -signal.SIGINT
+    program.end()
+
+
+STARTS_ANOTHER = """
+import time
+from pathlib import Path
+from tests.test_workers import OBEYS, start, written
+log = Path({!r})
+program = start(OBEYS, log)
+written(log, 1)
+print(program.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_a_program_stops_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "log").touch()
+    code = STARTS_ANOTHER.format(str(tmp_path / "log"))
+    root = Path(__file__).parents[1]
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=root
+    ) as starter:
+        assert starter.stdout is not None
+        program = int(starter.stdout.readline())
+        assert is_alive(program)
+        starter.kill()
+    ends(program)
+    assert "KeyboardInterrupt" in (tmp_path / "log").read_text()
+
+
+HAS_A_CHILD = """
+import os, time
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_ending_a_program_ends_what_it_has_started(tmp_path: Path, is_killed: bool) -> None:
+    program = start(HAS_A_CHILD, tmp_path / "log")
+    child = int(written(tmp_path / "log", 1)[0])
+    if is_killed:
+        os.kill(program.pid, signal.SIGKILL)
+        assert program.code(patience=PATIENCE) == -signal.SIGKILL
+    assert is_alive(child)
+    program.end(patience=0.1)
+    assert program.code() == -signal.SIGKILL
+    ends(child)
+
+
+def test_signals_have_names_or_numbers() -> None:
+    assert signal_name(signal.SIGKILL) == "SIGKILL"
+    assert signal_name(40) == "signal 40"

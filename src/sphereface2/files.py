@@ -451,11 +451,13 @@ class JsonLines:
     """A file with a JSON value per line, to which lines are added; what was added is not lost.
 
     lines: the values that are there; a last line that a kill or a full disk has torn is dropped
+    remedy: what to do about a file that is damaged
     durable: what `add` has returned from is there after a power cut, too
     """
 
-    def __init__(self, path: Path, *, durable: bool = False) -> None:
+    def __init__(self, path: Path, *, remedy: str, durable: bool = False) -> None:
         self.path = path
+        self._remedy = remedy
         self._durable = durable
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+b")
@@ -463,11 +465,21 @@ class JsonLines:
         *whole, torn = self._file.read().split(b"\n")
         if torn:
             self._file.truncate(self._file.tell() - len(torn))
-        try:
+        with self.read_as():
             self.lines: list[Any] = [parse_json(line) for line in whole]
-        except ValueError as error:
-            self._file.close()
-            raise ValueError(f"{printable(path)} is damaged: {error}") from None
+
+    @contextmanager
+    def read_as(self, what: str = "") -> Iterator[None]:
+        """Close the file and say in a sentence that it is damaged, if its lines cause any error.
+
+        what: whose lines they are to be, where the errors do not say what is wrong
+        """
+        try:
+            yield
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            self.close()
+            why = f"its lines are not those of {what}" if what else error
+            raise ValueError(f"{printable(self.path)} is damaged: {why}; {self._remedy}") from None
 
     def add(self, *values: Any) -> None:
         """Add lines; a kill after this loses nothing."""

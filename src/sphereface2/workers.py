@@ -6,16 +6,18 @@ import multiprocessing
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, requires
 from multiprocessing.connection import Connection, wait
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -44,7 +46,7 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, there = context.Pipe()
         self._process = context.Process(target=_serve, args=(serve, there, *arguments), daemon=True)
-        with _interrupts_held_back():
+        with _held_back({signal.SIGINT}):  # for ever: the first process ends it
             self._process.start()
         there.close()  # else nobody would notice that the process has ended
 
@@ -142,6 +144,96 @@ def _answer(
         connection.send(answer)
 
 
+class Program:
+    """A Python program with an environment, a log or open files of its own, unlike a `Worker`.
+
+    A session of its own: a Ctrl-C in the terminal is for this process alone, and what the program
+    has started can be killed with it.
+
+    words: what stands after `python`
+    environment: what it gets besides the environment of this process
+    log: where it writes; without one, errors go where those of this process do
+    files: numbers of open files, which it gets under the same numbers
+    held_back: signals that wait until it lets them through
+    """
+
+    def __init__(
+        self,
+        *words: str,
+        environment: Mapping[str, str],
+        log: IO[bytes] | None = None,
+        files: Collection[int] = (),
+        held_back: Collection[int] = (),
+    ) -> None:
+        with _held_back(held_back):
+            self._process = subprocess.Popen(
+                # -P: a copy.py in the user's folder is not Python's.
+                [sys.executable, "-P", *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL if log is None else log,
+                stderr=log,
+                env={**os.environ, **environment},
+                pass_fds=files,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def code(self, *, patience: float = 0.0) -> int | None:
+        """Its exit code, less than 0 for a signal; None if it still runs after so many seconds."""
+        try:
+            return self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def ask_to_stop(self) -> None:
+        """End its input, as the end of this process would: see `stop_with_input`."""
+        # Not a signal from here: it could come before a new process can handle it.
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def end(self, *, patience: float = 0.0) -> None:
+        """Ask it to stop; unless it ends well in so many seconds, kill it and what it started."""
+        self.ask_to_stop()
+        if self.code(patience=patience) != 0:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def stop_with_input() -> None:
+    """In a `Program`: a SIGINT comes when its input ends."""
+
+    def read() -> None:
+        while os.read(0, 1024):
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=read, daemon=True).start()
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL, say, or the number of a signal that has no name."""
+    known = {each.value: each.name for each in signal.Signals}
+    return known.get(number, f"signal {number}")
+
+
+def survives(trial: Callable[[], bool]) -> bool:
+    """Whether a trial gives True, and not False, an error or the end of the process it runs in.
+
+    That is a fork, which runs nothing else, with none of the threads of this process: a spawned
+    one would run a user's script again.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the child touches no other thread
+        child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if trial() else 1)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
 def sendable(error: Exception) -> Exception:
     """The error with its kind, as far as callers ask for it, and its text: not all can be sent."""
     if type(error) is RuntimeError:
@@ -186,9 +278,9 @@ def one_opencv_thread() -> None:
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C waits; a process that is started inside never gets it, for the first one ends it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _held_back(signals: Collection[int]) -> Iterator[None]:
+    """Signals wait; in a process that is started inside, until it lets them through."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
     finally:

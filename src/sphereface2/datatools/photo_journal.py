@@ -43,16 +43,12 @@ class PhotoJournal(ABC):
         with ExitStack() as held:
             lock = self.folder / "lock"
             held.enter_context(file_lock(lock, patience=0, refusal=written_elsewhere(out)))
-            try:
-                self._lines = JsonLines(self.folder / self.JOURNAL, durable=self.DURABLE)
-            except ValueError as error:
-                raise ValueError(f"{error}; {self.remedy}") from None
+            journal = self.folder / self.JOURNAL
+            self._lines = JsonLines(journal, remedy=self.remedy, durable=self.DURABLE)
             held.callback(self._lines.close)
             self.settings = self._begun(settings)
-            try:
+            with self._lines.read_as("photos"):
                 self.take_up(self._lines.lines[1:])
-            except (ValueError, LookupError, TypeError, AttributeError):
-                raise self._damaged() from None
             self._held = held.pop_all()
 
     def __enter__(self) -> Self:
@@ -77,10 +73,10 @@ class PhotoJournal(ABC):
     def _begun(self, wanted: Mapping[str, Any] | None) -> dict[str, Any]:
         if not self._lines.lines and wanted is not None:
             self._lines.add({"version": self.VERSION, **wanted})
-        begun: Any = next(iter(self._lines.lines), None)
-        if not isinstance(begun, dict):
-            raise self._damaged()
-        if begun.get("version") != self.VERSION:
+        with self._lines.read_as("photos"):
+            begun: dict[str, Any] = self._lines.lines[0]
+            version = begun.get("version")
+        if version != self.VERSION:
             raise ValueError(
                 f"{printable(self.out)} was begun by another version of {self.COMMAND}{self.NEWS}; "
                 "give a new folder"
@@ -94,12 +90,6 @@ class PhotoJournal(ABC):
                     "give the same, or a new folder"
                 )
         return begun
-
-    def _damaged(self) -> ValueError:
-        return ValueError(
-            f"{printable(self._lines.path)} is damaged: its lines are not those of photos; "
-            f"{self.remedy}"
-        )
 
 
 def each_photo(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +10,8 @@ from functools import cache
 
 import numpy as np
 import torch
+
+from sphereface2.workers import survives
 
 
 def choose_device(name: str) -> torch.device:
@@ -71,24 +72,14 @@ def _cpu_has_bf16() -> bool:
 
 @cache
 def _bf16_is_refused() -> bool:
-    """Whether a bf16 product ends the process: tried in another, since nothing can catch that.
+    """Whether a bf16 product ends the process: tried in another, since nothing can catch that."""
+    return torch.cpu._is_amx_tile_supported() and not survives(_bf16_product_is_right)
 
-    A fork, which runs nothing but the product: a spawned process would run a user's script again.
-    """
-    if not torch.cpu._is_amx_tile_supported() or not hasattr(os, "fork"):
-        return False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the child touches no other thread
-        child = os.fork()
-    if child == 0:
-        torch.set_num_threads(1)  # OpenMP's other threads stayed behind
-        status = 1
-        try:
-            square = torch.ones(64, 64, dtype=torch.bfloat16)
-            status = 0 if float((square @ square)[0, 0]) == 64 else 1
-        finally:
-            os._exit(status)
-    return os.waitpid(child, 0)[1] != 0
+
+def _bf16_product_is_right() -> bool:
+    torch.set_num_threads(1)  # OpenMP's other threads are not in the fork
+    square = torch.ones(64, 64, dtype=torch.bfloat16)
+    return float((square @ square)[0, 0]) == 64
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h

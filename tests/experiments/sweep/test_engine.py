@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sphereface2.experiments.sweep.board import Board, Position, RunState, Status, SweepEvents
-from sphereface2.experiments.sweep.engine import Crew, SweepStopped, run_sweep
+from sphereface2.experiments.sweep.engine import Crew, SweepStopped, last_words, run_sweep
 from sphereface2.experiments.sweep.plan import plan_sweep
 from sphereface2.experiments.sweep.store import LOG, PositionNote, read_position, write_config
 from sphereface2.files import LockedError
@@ -213,10 +213,17 @@ def test_a_file_in_the_users_folder_is_not_taken_for_a_module(
     folder.mkdir(parents=True)
     crew = Crew(jobs=1, gpus=[], runs=tmp_path / "runs")
     crew.start(RunState(plan, folder))
+    child = crew.children[0]
     wait_for(lambda: bool(crew.ended()))
     log = (folder / LOG).read_text()
     assert "hidden" not in log
     assert f"{folder} is not a run" in log
+
+    # What is known of such an end, and of others.
+    assert last_words(child, 2).startswith(f"{folder} is not a run")
+    assert last_words(child, -signal.SIGTERM) == "it was stopped from outside"
+    assert last_words(child, -signal.SIGSEGV) == "the process ended by signal 11 (SIGSEGV)"
+    assert last_words(child, -40) == "the process ended by signal 40 (signal 40)"
 
 
 def test_jobs_below_one_are_refused(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Batches read ahead of the training, in threads or in processes that share memory with it.
 
-The processes are not those of `workers`: forks of a server without torch, they start in
-milliseconds and put pixels where the training takes them (docs/data.md has what that gains).
+The processes are forks of a program without torch: they start in milliseconds and put pixels where
+the training takes them (docs/data.md has what that gains).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import pickle
 import select
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,7 +17,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -38,6 +36,7 @@ from sphereface2.data.loader.batch_reader import (
     SharedBatches,
 )
 from sphereface2.data.sources.source import exclude
+from sphereface2.workers import Program, signal_name
 
 Read = tuple[torch.Tensor, torch.Tensor]
 """The images and the labels of a batch."""
@@ -48,7 +47,6 @@ CAN_SHARE = sys.platform == "linux"
 _AHEAD = 2  # batches asked of each process: it has the next one when it is done with one
 _HELD = 3  # more places: for one just finished, one in training, and one free to lend again
 _LAST_IMAGE = 1.0  # seconds for an image that is being read to be done with
-_SIGNALS = {each.value: each.name for each in signal.Signals}
 
 _START = """
 import os, pickle, sys
@@ -218,14 +216,7 @@ class ReadingProcesses:
         if os.getpid() != self._process:
             return  # a fork of the training, which still reads
         self._batches.close()
-        try:
-            if self._server.wait(timeout=_LAST_IMAGE) == 0:
-                return
-        except subprocess.TimeoutExpired:
-            pass
-        with suppress(ProcessLookupError):
-            os.killpg(self._server.pid, signal.SIGKILL)  # they have nothing to lose
-        self._server.wait()
+        self._server.end(patience=_LAST_IMAGE)  # then they are killed, and have nothing to lose
 
     def _receive(self, *, timeout: float | None = None) -> None:
         """Take in what is done, waiting until something is, or no longer than the timeout."""
@@ -242,13 +233,10 @@ class ReadingProcesses:
             exclude(self._source, bad)
 
     def _lost(self) -> ChildProcessError:
-        try:
-            code = self._server.wait(timeout=_LAST_IMAGE)
-        except subprocess.TimeoutExpired:
-            code = 0
+        code = self._server.code(patience=_LAST_IMAGE) or 0
         number = -code if code < 0 else code - KILLED
         if number > 0:
-            how = f"was ended by {_SIGNALS.get(number, f'signal {number}')}"
+            how = f"was ended by {signal_name(number)}"
             how += " (out of memory?)" if number == signal.SIGKILL else ""
         elif self._has_reports:
             how = "has ended"
@@ -285,31 +273,24 @@ class _Worker:
 
 def _start(
     reader: BatchReader, batches: SharedBatches, workers: int
-) -> tuple[subprocess.Popen[bytes], list[_Worker]]:
+) -> tuple[Program, list[_Worker]]:
     pairs = [Pipe() for _ in range(workers)]
     theirs = tuple(connection.fileno() for _, connection in pairs)
     try:
         with os.fdopen(os.memfd_create("sphereface2-source"), "wb") as file:
             _write(ReadingServer(reader, batches, theirs), file)
-            # Until the server has its own answer to a stop, stops wait.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
-            try:
-                process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", _START, str(file.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    env={**os.environ, **_ONE_THREAD},
-                    pass_fds=(file.fileno(), batches.number, *theirs),
-                    process_group=0,  # all of them can be killed at once, and Ctrl-C is not theirs
-                )
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            server = Program(
+                *("-c", _START, str(file.fileno())),
+                environment=_ONE_THREAD,
+                files=(file.fileno(), batches.number, *theirs),
+                held_back=STOPS,  # until the server has its own answer to a stop
+            )
     finally:
         # The server has its own now; this process has the memory itself.
         os.close(batches.number)
         for _, connection in pairs:
             connection.close()
-    return process, [_Worker(connection) for connection, _ in pairs]
+    return server, [_Worker(connection) for connection, _ in pairs]
 
 
 def _write(server: ReadingServer, file: IO[bytes]) -> None:

@@ -175,15 +175,9 @@ class Journal:
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self._lines = JsonLines(out / JOURNAL, durable=True)
-        try:
+        self._lines = JsonLines(out / JOURNAL, remedy="restore it from a copy", durable=True)
+        with self._lines.read_as("a journal"):
             self.people = People.replay(self._lines.lines)
-        except (ValueError, LookupError, TypeError, AttributeError):
-            self._lines.close()
-            raise ValueError(
-                f"{printable(out / JOURNAL)} is damaged: its lines are not those of a journal; "
-                "restore it from a copy"
-            ) from None
 
     def close(self) -> None:
         self._lines.close()

@@ -6,8 +6,6 @@ again, one that was interrupted is resumed, and none is trained by two processes
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -34,7 +32,7 @@ from sphereface2.files import LockedError
 from sphereface2.runs.folder import run_lock
 from sphereface2.training.devices import choose_device
 from sphereface2.training.stopping import StoppedError, stop_signals
-from sphereface2.workers import usable_cores
+from sphereface2.workers import Program, signal_name, usable_cores
 
 _PAUSE = 0.1  # seconds between two looks at the workers
 
@@ -97,20 +95,13 @@ class Child:
     """A worker at its run; `log_start` is where its own part of the log begins."""
 
     state: RunState
-    process: subprocess.Popen[bytes]
+    process: Program
     slot: int
     log_start: int
-
-    def close_input(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
 
 
 class Crew:
     """Starts, stops and collects the workers; at most `jobs` at once.
-
-    A run is a program of its own, with a log, threads and a GPU, that leaves a checkpoint when it
-    is stopped; the processes of `workers` have tasks instead.
 
     The cores are shared out among `jobs`, also when fewer runs are left: sums round differently
     with another number of threads, and a run is to come out the same whenever it is run.
@@ -130,16 +121,8 @@ class Crew:
         slot = min(set(range(self.jobs)) - {child.slot for child in self.children})
         with (state.folder / LOG).open("ab") as log:
             begin = log.tell()
-            process = subprocess.Popen(
-                # -P: a copy.py in the user's folder is not Python's.
-                [sys.executable, "-P", "-m", worker.__name__, str(state.folder)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **self.environment(slot)},
-                # A group of its own: a Ctrl-C in the terminal comes from us, and only once.
-                start_new_session=True,
-            )
+            words = ["-m", worker.__name__, str(state.folder)]
+            process = Program(*words, environment=self.environment(slot), log=log)
         self.children.append(Child(state, process, slot, begin))
 
     def environment(self, slot: int) -> Mapping[str, str]:
@@ -155,28 +138,24 @@ class Crew:
             words["CUDA_VISIBLE_DEVICES"] = self.gpus[slot % len(self.gpus)]
         return words
 
-    def ended(self) -> list[Child]:
-        """The workers that have come to their end, each once."""
-        over = [child for child in self.children if child.process.poll() is not None]
-        for child in over:
+    def ended(self) -> list[tuple[Child, int]]:
+        """The workers that have come to their end, each once, and their exit codes."""
+        codes = [(child, child.process.code()) for child in self.children]
+        over = [(child, code) for child, code in codes if code is not None]
+        for child, _ in over:
             self.children.remove(child)
-            child.close_input()
+            child.process.end()
         return over
 
     def interrupt(self) -> None:
         """Ask all workers to stop, with a checkpoint where they are in a training."""
-        # Not by a signal from here: it could come before a new worker can handle it. A worker
-        # whose input closes sends itself a SIGINT as soon as that is of use.
         for child in self.children:
-            child.close_input()
+            child.process.ask_to_stop()
 
     def kill(self) -> None:
         """End what is still there; such a run resumes from its last checkpoint."""
         for child in self.children:
-            if child.process.poll() is None:
-                os.killpg(child.process.pid, signal.SIGKILL)
-            child.process.wait()
-            child.close_input()
+            child.process.end()
         self.children = []
 
 
@@ -209,8 +188,8 @@ class _Shift:
         try:
             with stop_signals(self._stop) as caught:
                 while self.crew.children or (self.queue and not self.stop_requested):
-                    for child in self.crew.ended():
-                        self._settle(child)
+                    for child, code in self.crew.ended():
+                        self._settle(child, code)
                     if self.stop_requested and not was_told:
                         was_told = self.board.is_stopping = True
                         self.crew.interrupt()
@@ -257,8 +236,8 @@ class _Shift:
             self.crew.start(state)
             self._change(state, Status.RUNNING)
 
-    def _settle(self, child: Child) -> None:
-        state, code = child.state, child.process.returncode
+    def _settle(self, child: Child, code: int) -> None:
+        state = child.state
         if code == 0 and _take_result(state):
             state.worked = time.monotonic() - state.began
             self._change(state, Status.DONE)
@@ -272,7 +251,7 @@ class _Shift:
                 state.position = replace(state.position, step=reached.step)
             self._change(state, Status.STOPPED)
         else:
-            state.error = "it was stopped from outside" if was_stopped(code) else last_words(child)
+            state.error = last_words(child, code)
             self._change(state, Status.FAILED)
 
     def _tick(self) -> None:
@@ -301,17 +280,18 @@ def was_stopped(code: int) -> bool:
     return code in (worker.STOPPED, -signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP)
 
 
-def last_words(child: Child) -> str:
+def last_words(child: Child, code: int) -> str:
     """The last line of what a failed worker wrote, or what is known of its end."""
+    if was_stopped(code):
+        return "it was stopped from outside"
     with (child.state.folder / LOG).open("rb") as log:
         log.seek(child.log_start)
         lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines()]
     said = [line for line in lines if line]
-    code = child.process.returncode
     if code == -signal.SIGKILL:
         return "the process was killed (out of memory?)"
     if code < 0:
-        return f"the process ended by signal {-code} ({signal.Signals(-code).name})"
+        return f"the process ended by signal {-code} ({signal_name(-code)})"
     return said[-1] if said else f"the process ended with exit code {code} and without a word"
 
 

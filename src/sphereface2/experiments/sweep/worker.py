@@ -7,10 +7,9 @@ standard input, which closes when the process that started it is gone.
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 
-from sphereface2.workers import catch_unraisable
+from sphereface2.workers import catch_unraisable, stop_with_input
 
 # How a worker ends, besides 0: done.
 FAILED = 2
@@ -24,7 +23,7 @@ def main(folder: Path) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     catch_unraisable()
     try:
-        threading.Thread(target=_stop_when_input_closes, daemon=True).start()
+        stop_with_input()
         return _work(folder)
     except KeyboardInterrupt:
         return STOPPED
@@ -53,12 +52,6 @@ def _work(folder: Path) -> int:
     except LockedError:
         return TAKEN
     return 0
-
-
-def _stop_when_input_closes() -> None:
-    while os.read(0, 1024):
-        pass
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 if __name__ == "__main__":
