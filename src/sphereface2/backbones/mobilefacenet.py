@@ -28,9 +28,14 @@ class MobileFaceNet(Backbone):
         input_size: int = 112,
         embedding_dim: int = 128,
         dropout: float = 0.0,
+        towers: int = 1,
     ) -> None:
         super().__init__(
-            width=width, input_size=input_size, embedding_dim=embedding_dim, dropout=dropout
+            width=width,
+            input_size=input_size,
+            embedding_dim=embedding_dim,
+            dropout=dropout,
+            towers=towers,
         )
         channels = self.scale * width
         layers: list[nn.Module] = [_convolution(3, channels, kernel=3, stride=2)]
@@ -77,9 +82,14 @@ class MBF(MobileFaceNet):
         input_size: int = 112,
         embedding_dim: int = 512,
         dropout: float = 0.0,
+        towers: int = 1,
     ) -> None:
         super().__init__(
-            width=width, input_size=input_size, embedding_dim=embedding_dim, dropout=dropout
+            width=width,
+            input_size=input_size,
+            embedding_dim=embedding_dim,
+            dropout=dropout,
+            towers=towers,
         )
 
 
