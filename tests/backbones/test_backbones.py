@@ -263,6 +263,13 @@ def test_halved(size: int, times: int, expected: int) -> None:
         ),
         ("iresnet50", {"dropout": 1.0}, "backbone.dropout must lie in [0, 1), got 1.0"),
         ("sfnet4", {"batch_norm": "x"}, "backbone.batch_norm: must be true or false, got 'x'"),
+        (
+            "sfnet4",
+            {"towers": 3},
+            "backbone.towers must be a whole number of networks that share backbone.embedding_dim=512 "
+            "evenly, got 3",
+        ),
+        ("iresnet18", {"towers": 0}, "backbone.towers must be a whole number of networks"),
     ],
 )
 def test_wrong_options_are_refused(name: str, options: dict[str, Any], message: str) -> None:
@@ -284,7 +291,37 @@ def test_all_options_with_their_defaults() -> None:
         "batch_norm": False,
         "relu_after_sum": False,
         "dropout": 0.0,
+        "towers": 1,
     }
+
+
+@pytest.mark.parametrize("name", ["sfnet4", "iresnet18", "mobilefacenet"])
+def test_towers_are_networks_of_their_own_side_by_side(name: str) -> None:
+    whole = build_backbone(name, seed=0, towers=3, **SMALL)
+    networks = whole.parts()
+    assert [network.embedding_dim for network in networks] == [2, 2, 2]
+    assert (whole.embedding_dim, whole.input_size) == (6, 32)
+    first, *others = (next(network.parameters()) for network in networks)
+    assert not any(torch.equal(first, other) for other in others)
+    assert build_backbone(name, seed=0, **SMALL).parts()[0].embedding_dim == 6
+    # In training the parts are as they are, for a head that looks at their lengths.
+    assert torch.equal(whole(images()), torch.cat([network(images()) for network in networks], 1))
+    whole.eval()
+    with torch.no_grad():
+        found = whole(images())
+        cosines = [
+            torch.nn.functional.cosine_similarity(*network(images())[:2], dim=0)
+            for network in networks
+        ]
+        wanted = torch.stack(cosines).mean()
+        assert torch.nn.functional.cosine_similarity(*found[:2], dim=0) == pytest.approx(
+            wanted.item(), abs=1e-6
+        )
+
+
+def test_a_class_itself_is_one_tower() -> None:
+    with pytest.raises(ValueError, match=r"backbone\.towers=2: build_backbone makes several"):
+        BACKBONES["sfnet4"](towers=2)
 
 
 @pytest.mark.usefixtures("quick_processes")

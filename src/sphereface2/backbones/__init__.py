@@ -54,9 +54,7 @@ def _build(name: str, options: Mapping[str, Any]) -> Backbone:
     if towers == 1:
         return kind(**given)
     dim = given.pop("embedding_dim")
-    return Towers(
-        lambda each: kind(**given, embedding_dim=each), towers=towers, embedding_dim=dim
-    )
+    return Towers(lambda each: kind(**given, embedding_dim=each), towers=towers, embedding_dim=dim)
 
 
 def outline_backbone(name: str, **options: Any) -> Backbone:

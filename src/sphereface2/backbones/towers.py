@@ -17,7 +17,9 @@ class Towers(Backbone):
     evaluation the parts are of one length: the cosine of two embeddings is the mean of the towers'.
     """
 
-    def __init__(self, build: Callable[[int], Backbone], *, towers: int, embedding_dim: int) -> None:
+    def __init__(
+        self, build: Callable[[int], Backbone], *, towers: int, embedding_dim: int
+    ) -> None:
         """build: makes one tower with an embedding of so many numbers"""
         if towers < 2 or embedding_dim % towers:
             raise ValueError(
