@@ -48,7 +48,7 @@ from sphereface2.data.sources.recordio import RecordIO
 from sphereface2.data.sources.recordio_writer import RecordWriter
 from sphereface2.data.sources.source import Source
 from sphereface2.data.sources.synthetic import SyntheticFaces
-from sphereface2.progress import counted
+from sphereface2.workers import counted
 
 SIZE, BATCH = 112, 125
 TURN = 32  # batches of a contender in a row

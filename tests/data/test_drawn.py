@@ -12,7 +12,7 @@ from sphereface2.data.pairs.drawn import SetAside, drawn_pairs
 from sphereface2.data.pairs.verification_set import VerificationSet
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.sources.source import BadImage
-from sphereface2.progress import unseen
+from sphereface2.workers import unseen
 from tests.data.numbered_images import Numbers
 
 

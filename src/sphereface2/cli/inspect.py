@@ -157,8 +157,7 @@ def _show_augmented(
     data: Path, augment: str, *, root: Path | None, size: int | None, output: Path | None
 ) -> None:
     """Write the page with examples of an augmentation."""
-    from sphereface2.config.loading import named
-    from sphereface2.config.yaml_text import parse_yaml
+    from sphereface2.config.loading import named, parse_yaml
     from sphereface2.data.augmentation import augmentation_options, build_augmentation
     from sphereface2.data.sources import open_images
     from sphereface2.datatools.inspect.augmented import augmented_examples

@@ -26,8 +26,8 @@ from sphereface2.data.sources.source import (
     suits_processes,
 )
 from sphereface2.files import csv_text
-from sphereface2.progress import Progress, unseen
 from sphereface2.registry import build, resolve_options
+from sphereface2.workers import Progress, unseen
 
 # Label noise: training labels made wrong on purpose, to study how a loss bears it.
 

@@ -26,8 +26,8 @@ from sphereface2.files import (
     reach_disk,
     write_atomically,
 )
-from sphereface2.progress import Progress, unseen
 from sphereface2.registry import build, look_up
+from sphereface2.workers import Progress, unseen
 
 LARGEST_CROP = 1024
 

@@ -24,8 +24,8 @@ from sphereface2.evaluation.protocols.measuring import Subject, named_alike, row
 from sphereface2.models.embedder import Embedder, prepare
 from sphereface2.models.extraction import ModelEmbedder
 from sphereface2.models.unit_rows import Mirror, Vectors, fold_mirror
-from sphereface2.progress import Watch, unwatched
 from sphereface2.training.distributed import current_team
+from sphereface2.workers import Watch, unwatched
 
 
 def find_sets(

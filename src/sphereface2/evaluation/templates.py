@@ -19,7 +19,7 @@ from sphereface2.models.unit_rows import (
     sound,
     unit_block,
 )
-from sphereface2.progress import Progress, first_of, unseen
+from sphereface2.workers import Progress, first_of, unseen
 
 Ids = npt.NDArray[np.integer[Any]]
 ImageNorm = Literal["kept", "unit"]

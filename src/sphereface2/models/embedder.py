@@ -19,10 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.pairs.verification_set import Missing
-from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.source import Images, PreparedImages
-from sphereface2.data.transforms import resize
-from sphereface2.progress import Progress, unseen
+from sphereface2.data.transforms import Preprocessing, resize
+from sphereface2.workers import Progress, unseen
 
 if TYPE_CHECKING:
     import torch

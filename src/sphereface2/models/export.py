@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.preprocessing import Preprocessing
-from sphereface2.data.transforms import resize
+from sphereface2.data.transforms import Preprocessing, resize
 from sphereface2.files import remove, replacing
 from sphereface2.models.embedder import Embedder, NetworkEmbedder
 from sphereface2.models.folder import (

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.files import (
     is_locked,
     naming,

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.progress import first_of
+from sphereface2.workers import first_of
 
 Vectors = npt.NDArray[np.floating[Any]]
 Float32 = npt.NDArray[np.float32]

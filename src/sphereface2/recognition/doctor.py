@@ -20,9 +20,9 @@ from sphereface2.evaluation.decision import (
     threshold_for,
 )
 from sphereface2.galleries.gallery import Embeddings, Gallery, KeptPhoto
-from sphereface2.progress import Progress, counted, unseen
 from sphereface2.recognition.gate import Gate, Quality, outliers, sharpness
 from sphereface2.recognition.recognizer import SAME_PHOTO
+from sphereface2.workers import Progress, counted, unseen
 
 _ROWS = 1024  # people compared with all others at once
 

@@ -11,8 +11,8 @@ from sphereface2.evaluation.scoring import prepare_sets, score_sets
 from sphereface2.models.embedder import offering_to_skip
 from sphereface2.models.extraction import open_embedder
 from sphereface2.models.folder import store_calibration
-from sphereface2.progress import Watch, unwatched
 from sphereface2.training.result import ModelStep
+from sphereface2.workers import Watch, unwatched
 
 
 def calibrate_model(

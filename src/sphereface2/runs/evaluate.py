@@ -11,7 +11,7 @@ from sphereface2.backbones import Backbone, build_backbone
 from sphereface2.config.schema import RunConfig, dump_config, load_config
 from sphereface2.data.mixing import build_people
 from sphereface2.data.pairs.verification_set import Missing, VerificationSet
-from sphereface2.data.preprocessing import preprocessing_of
+from sphereface2.data.transforms import preprocessing_of
 from sphereface2.evaluation.pair_scores import SCORES, PairScores, save_scores
 from sphereface2.evaluation.protocols.measuring import Subject
 from sphereface2.evaluation.protocols.protocol import ProtocolResult
@@ -34,7 +34,6 @@ from sphereface2.evaluation.verification import measure_all
 from sphereface2.files import require_writable
 from sphereface2.models.embedder import Embedder, NetworkEmbedder, PixelEmbedder, offering_to_skip
 from sphereface2.models.folder import LoadedModel, TorchModel, load_model
-from sphereface2.progress import Watch, unwatched
 from sphereface2.reporting.pages.protocols import protocol_page
 from sphereface2.reporting.pages.verification import (
     ReportPictures,
@@ -63,6 +62,7 @@ from sphereface2.training.checkpoint import (
 from sphereface2.training.devices import choose_device
 from sphereface2.training.distributed import current_team
 from sphereface2.training.result import ModelStep, Which
+from sphereface2.workers import Watch, unwatched
 
 
 @dataclass(frozen=True)

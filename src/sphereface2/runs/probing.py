@@ -13,7 +13,7 @@ from torch import nn
 from sphereface2.backbones import build_backbone
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.config.schema import RunConfig
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.heads import Head, build_head
 from sphereface2.heads.proxy import ProxyHead
 from sphereface2.training.devices import choose_device, choose_precision

@@ -11,7 +11,7 @@ from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_trained
 from sphereface2.data.pairs.verification_set import Missing, VerificationSet
 from sphereface2.data.sources.source import Source
 from sphereface2.evaluation.scoring import prepare_sets
-from sphereface2.progress import Watch, unwatched
+from sphereface2.workers import Watch, unwatched
 
 
 def build_sets(

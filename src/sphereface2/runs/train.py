@@ -31,9 +31,9 @@ from sphereface2.data.pairs import VERIFICATION_SETS, set_choice
 from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_people
 from sphereface2.data.pairs.drawn import SET_ASIDE
 from sphereface2.data.pairs.verification_set import VerificationSet
-from sphereface2.data.preprocessing import Preprocessing, preprocessing_of
 from sphereface2.data.sources import SOURCES
 from sphereface2.data.sources.source import Faces, bad_images, notes_on
+from sphereface2.data.transforms import Preprocessing, preprocessing_of
 from sphereface2.evaluation.results import (
     installed_versions,
 )
@@ -45,7 +45,6 @@ from sphereface2.heads.sharding import class_shards
 from sphereface2.models.discriminant import apply_axes, discriminant_axes, require_pairs
 from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.folder import save_model
-from sphereface2.progress import Progress, Watch, unwatched
 from sphereface2.registry import look_up, resolve_options
 from sphereface2.reporting.pages.verification import CHANGED
 from sphereface2.runs.folder import (
@@ -86,6 +85,7 @@ from sphereface2.training.distributed import current_team, is_restarted
 from sphereface2.training.events import Events, Notice
 from sphereface2.training.result import ModelStep, TrainingResult
 from sphereface2.training.trainer import Trainer
+from sphereface2.workers import Progress, Watch, unwatched
 
 _AXES_IMAGES = 50_000  # tell the worth of a few hundred axes well, in a minute or so
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sphereface2.data.sources.image_file import decode, is_image_file, read_file
 from sphereface2.data.sources.source import PreparedImages
 from sphereface2.files import printable
-from sphereface2.progress import Progress, counted, unseen
+from sphereface2.workers import Progress, counted, unseen
 
 FOLDS = 10
 Missing = Literal["error", "skip"]

@@ -18,8 +18,7 @@ from sphereface2.data.sources.image_file import Encoded, decode, look, to_array
 from sphereface2.data.sources.source import BadImage
 from sphereface2.data.transforms import resize
 from sphereface2.files import printable
-from sphereface2.progress import Progress, counted, first_of, unseen
-from sphereface2.workers import in_threads
+from sphereface2.workers import Progress, counted, first_of, in_threads, unseen
 
 OnBadImage = Literal["stop", "skip"]
 _Sizes = Counter[tuple[int, int]]

@@ -25,8 +25,8 @@ from sphereface2.data.sources.recordio_writer import (
 )
 from sphereface2.data.sources.source import classes_of_numbers, gaps_note
 from sphereface2.files import printable
-from sphereface2.progress import Progress, unseen
 from sphereface2.registry import DataPath
+from sphereface2.workers import Progress, unseen
 
 _HEADER_WORDS = HEADER.size // 4
 _AT_ONCE = 1 << 18

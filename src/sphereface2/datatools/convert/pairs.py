@@ -19,7 +19,7 @@ from sphereface2.data.sources.source import BadImage
 from sphereface2.datatools.convert.conversion import Conversion, Converted, Written
 from sphereface2.datatools.convert.targets import mark_folder, report
 from sphereface2.files import printable, put_in_place, write_atomically
-from sphereface2.progress import Progress, Watch, counted, first_of
+from sphereface2.workers import Progress, Watch, counted, first_of
 
 
 def looks_like_pairs(source: Path) -> bool:

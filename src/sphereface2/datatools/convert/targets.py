@@ -24,7 +24,7 @@ from sphereface2.datatools.convert.conversion import (
     people_text,
 )
 from sphereface2.files import printable, write_atomically
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 
 IMAGES_PER_PART = 2048
 """Of a Parquet file, which cannot be resumed: an interruption costs at most so many."""

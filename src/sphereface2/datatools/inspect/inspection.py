@@ -22,7 +22,7 @@ from sphereface2.evaluation.results import installed_versions
 from sphereface2.files import WorkFolder, csv_text, printable, remove, replacing
 from sphereface2.models.extraction import ModelEmbedder, read_note
 from sphereface2.models.unit_rows import Vectors, fold_mirror
-from sphereface2.progress import Watch, unwatched
+from sphereface2.workers import Watch, unwatched
 
 REPORT = "inspection.json"
 

@@ -40,7 +40,7 @@ from sphereface2.evaluation.search import (
 )
 from sphereface2.evaluation.thresholds import Measure
 from sphereface2.models.unit_rows import Vectors
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 
 _POOLED = {
     "mean": "mean of their unit vectors, unit norm",

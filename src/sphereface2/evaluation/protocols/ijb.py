@@ -44,8 +44,8 @@ from sphereface2.evaluation.templates import (
 from sphereface2.evaluation.thresholds import Measure, Scores, Trials
 from sphereface2.evaluation.verification import histogram_edges
 from sphereface2.models.unit_rows import Mirror, Vectors
-from sphereface2.progress import Progress, unseen
 from sphereface2.registry import nearest
+from sphereface2.workers import Progress, unseen
 
 FAR_TARGETS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 _HEADLINE = 1e-4  # the FAR that papers quote first

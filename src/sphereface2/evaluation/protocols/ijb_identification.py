@@ -41,7 +41,7 @@ from sphereface2.evaluation.thresholds import (
     widened,
 )
 from sphereface2.evaluation.uncertainty import mean_rate, rate_of
-from sphereface2.progress import Progress, first_of, unseen
+from sphereface2.workers import Progress, first_of, unseen
 
 
 @dataclass(frozen=True, eq=False)

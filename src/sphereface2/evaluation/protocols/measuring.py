@@ -33,8 +33,8 @@ from sphereface2.evaluation.protocols.protocol import (
 from sphereface2.models.extraction import ModelEmbedder, read_names, read_note
 from sphereface2.models.folder import stored_calibration
 from sphereface2.models.unit_rows import Mirror, Vectors, absent_rows
-from sphereface2.progress import Watch, unwatched
 from sphereface2.training.distributed import current_team
+from sphereface2.workers import Watch, unwatched
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,7 +47,7 @@ from sphereface2.models.unit_rows import (
     check_table,
     unit_rows,
 )
-from sphereface2.progress import Progress, first_of, unseen
+from sphereface2.workers import Progress, first_of, unseen
 
 Mask = npt.NDArray[np.bool_]
 NoisyProbes = Literal["removed", "replaced by their identity's centre"]

@@ -24,7 +24,7 @@ from sphereface2.evaluation.thresholds import Measure, rank_name
 from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.files import JsonResult
 from sphereface2.models.unit_rows import Mirror, Vectors, fold_mirror
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 
 MADE = "made.json"
 """Says that a benchmark is made, and how; its numbers stand for no real one."""

@@ -28,10 +28,10 @@ from sphereface2.experiments.paper.published import BESIDE
 from sphereface2.files import JsonResult, file_lock
 from sphereface2.models.extraction import open_embedder
 from sphereface2.models.folder import find_model, weights_digest
-from sphereface2.progress import Watch, unwatched
 from sphereface2.registry import look_up
 from sphereface2.reporting.pages.protocols import value_cell
 from sphereface2.reporting.tables import Cell, PublishedTable, TableContent
+from sphereface2.workers import Watch, unwatched
 
 FOLDER = "protocols"
 """Below a run folder: what the run reached on each protocol."""

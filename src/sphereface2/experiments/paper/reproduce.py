@@ -36,7 +36,6 @@ from sphereface2.experiments.sweep.board import SweepEvents
 from sphereface2.experiments.sweep.engine import run_sweep
 from sphereface2.experiments.sweep.plan import Sweep
 from sphereface2.files import JsonResult
-from sphereface2.progress import Watch, unwatched
 from sphereface2.registry import look_up
 from sphereface2.reporting.figures.features import feature_plane, feature_sphere
 from sphereface2.reporting.figures.formulas import DRAWINGS
@@ -45,6 +44,7 @@ from sphereface2.reporting.figures.verification import roc_over_seeds, score_dis
 from sphereface2.reporting.pages.sweep import RESULT, write_sweep_files
 from sphereface2.reporting.style import NamedFigure, save_figure
 from sphereface2.runs.folder import EVALUATION
+from sphereface2.workers import Watch, unwatched
 
 OUTPUT = Path("reproduced")
 RUNS, BENCHMARKS = "runs", "benchmarks"

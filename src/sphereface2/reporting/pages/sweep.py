@@ -7,7 +7,6 @@ from typing import Any
 from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
 from sphereface2.evaluation.results import installed_versions
 from sphereface2.files import write_atomically
-from sphereface2.progress import in_words
 from sphereface2.reporting.pages.page import Page, Section, Tile, blocks, definitions
 from sphereface2.reporting.style import BLUE, NamedFigure, method_colour, to_svg
 from sphereface2.reporting.sweep_tables import (
@@ -26,6 +25,7 @@ from sphereface2.reporting.sweep_tables import (
     sweep_content,
 )
 from sphereface2.reporting.tables import Cell, TableContent, signed
+from sphereface2.workers import in_words
 
 PAGE, RESULT = "index.html", "result.json"
 DEFINITIONS = (
