@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
-from sphereface2.evaluation.protocols.measuring import (
-    Subject,
-    _present,
-    named_alike,
-    rows_of,
-)
+from sphereface2.evaluation.protocols.measuring import _present
 from sphereface2.evaluation.protocols.protocol import (
     Embedded,
     cmc_view,
@@ -20,6 +15,7 @@ from sphereface2.evaluation.protocols.protocol import (
     require_root,
     strictest,
 )
+from sphereface2.evaluation.scoring import Subject, named_alike, rows_of
 from sphereface2.evaluation.thresholds import Measure, OperatingPoint
 from sphereface2.evaluation.uncertainty import wilson
 

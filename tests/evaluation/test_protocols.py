@@ -28,10 +28,10 @@ from sphereface2.evaluation.protocols.identification import (
 from sphereface2.evaluation.protocols.ijb import IjbC, IjbResult, evaluate_ijb
 from sphereface2.evaluation.protocols.ijb_files import IjbSet, image_folder, read_ijb
 from sphereface2.evaluation.protocols.ijb_identification import TemplateList
-from sphereface2.evaluation.protocols.measuring import Subject, measure_protocol, rows_of
+from sphereface2.evaluation.protocols.measuring import measure_protocol
 from sphereface2.evaluation.protocols.megaface import MegaFace, MegaFaceResult, megaface
 from sphereface2.evaluation.protocols.protocol import is_made
-from sphereface2.evaluation.scoring import find_sets, score_extracted, score_saved
+from sphereface2.evaluation.scoring import Subject, find_sets, rows_of, score_extracted, score_saved
 from sphereface2.experiments.paper.small_roots import write_list
 from sphereface2.models.embedder import MissingImageError
 from sphereface2.models.extraction import ModelEmbedder, open_embedder

@@ -9,7 +9,7 @@ from sphereface2.evaluation.templates import (
     pair_scores,
     pool_templates,
 )
-from sphereface2.models.unit_rows import Mirror
+from sphereface2.models.embedder import Mirror
 
 
 def _case(

@@ -16,14 +16,14 @@ from matplotlib.figure import Figure
 
 from sphereface2.evaluation.experiment_results import MethodRoc, ParallelResult, ParallelRun
 from sphereface2.evaluation.metrics import RocPoints
-from sphereface2.evaluation.results import (
-    COMBINED,
+from sphereface2.evaluation.pair_scores import COMBINED
+from sphereface2.evaluation.uncertainty import wilson
+from sphereface2.evaluation.verification import (
     RAW_PIXELS,
     UNTRAINED,
     ScoreHistogram,
     VerificationResult,
 )
-from sphereface2.evaluation.uncertainty import wilson
 from sphereface2.reporting import style
 from sphereface2.reporting.figures import verification as plots
 from sphereface2.reporting.figures.sweep import images_per_second

@@ -26,8 +26,8 @@ from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
     from sphereface2.data.pairs.verification_set import Missing
-    from sphereface2.evaluation.protocols.measuring import Subject
     from sphereface2.evaluation.protocols.protocol import Protocol, ProtocolResult
+    from sphereface2.evaluation.scoring import Subject
     from sphereface2.runs.evaluate import Evaluated
 
 Checkpoint = Literal["last", "best"]
@@ -364,7 +364,7 @@ def _subject(
     mirrored: bool | None,
     **options: Any,
 ) -> "Subject":
-    from sphereface2.evaluation.protocols.measuring import Subject
+    from sphereface2.evaluation.scoring import Subject
     from sphereface2.models.extraction import open_embedder
 
     watch = Watch(console())

@@ -161,7 +161,7 @@ def _show_augmented(
     from sphereface2.data.augmentation import augmentation_options, build_augmentation
     from sphereface2.data.sources import open_images
     from sphereface2.datatools.inspect.augmented import augmented_examples
-    from sphereface2.evaluation.results import installed_versions
+    from sphereface2.evaluation.verification import installed_versions
     from sphereface2.reporting.pages.inspection import augmentation_page
 
     given = named(parse_yaml(augment, origin="--augment"))

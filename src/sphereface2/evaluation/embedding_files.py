@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.pairs.verification_set import Missing
-from sphereface2.evaluation.array_archive import read_arrays
 from sphereface2.files import WorkFolder, on_full_disk, take_room
-from sphereface2.models.unit_rows import Float32, Mirror, Vectors, check_rows, check_table
+from sphereface2.models.embedder import Float32, Mirror, Vectors, check_rows, check_table
+from sphereface2.safe_pickle import read_arrays
 from sphereface2.workers import Progress, first_of, unseen
 
 SUFFIXES = (".npy", ".npz", ".pt", ".pth", ".bin")

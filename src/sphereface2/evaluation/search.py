@@ -19,7 +19,7 @@ from sphereface2.evaluation.thresholds import (
     rank_name,
 )
 from sphereface2.evaluation.uncertainty import rate_of
-from sphereface2.models.unit_rows import (
+from sphereface2.models.embedder import (
     Float32,
     Vectors,
     check_rows,

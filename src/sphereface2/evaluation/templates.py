@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from sphereface2.evaluation.search import dot_products
 from sphereface2.evaluation.thresholds import Scores
-from sphereface2.models.unit_rows import (
+from sphereface2.models.embedder import (
     Float32,
     Mirror,
     Vectors,

@@ -29,7 +29,7 @@ from sphereface2.files import (
     replacing,
     write_atomically,
 )
-from sphereface2.models.embedder import BatchEmbedder, MissingImageError, NetworkEmbedder
+from sphereface2.models.embedder import BatchEmbedder, MissingImageError, NetworkEmbedder, unit_rows
 from sphereface2.models.runtimes import (
     GRAPHS,
     ONNX,
@@ -39,7 +39,6 @@ from sphereface2.models.runtimes import (
     GraphEmbedder,
     embedding_width,
 )
-from sphereface2.models.unit_rows import unit_rows
 
 if TYPE_CHECKING:
     import torch

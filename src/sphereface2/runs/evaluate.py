@@ -13,16 +13,9 @@ from sphereface2.data.mixing import build_people
 from sphereface2.data.pairs.verification_set import Missing, VerificationSet
 from sphereface2.data.transforms import preprocessing_of
 from sphereface2.evaluation.pair_scores import SCORES, PairScores, save_scores
-from sphereface2.evaluation.protocols.measuring import Subject
 from sphereface2.evaluation.protocols.protocol import ProtocolResult
-from sphereface2.evaluation.results import (
-    RAW_PIXELS,
-    UNTRAINED,
-    EvaluationResult,
-    installed_versions,
-    note_on_flip,
-)
 from sphereface2.evaluation.scoring import (
+    Subject,
     find_sets,
     notes_on_saved,
     score_extracted,
@@ -30,7 +23,14 @@ from sphereface2.evaluation.scoring import (
     score_sets,
 )
 from sphereface2.evaluation.uncertainty import REPLICATES
-from sphereface2.evaluation.verification import measure_all
+from sphereface2.evaluation.verification import (
+    RAW_PIXELS,
+    UNTRAINED,
+    EvaluationResult,
+    installed_versions,
+    measure_all,
+    note_on_flip,
+)
 from sphereface2.files import require_writable
 from sphereface2.models.embedder import Embedder, NetworkEmbedder, PixelEmbedder, offering_to_skip
 from sphereface2.models.folder import LoadedModel, TorchModel, load_model

@@ -7,8 +7,12 @@ from typing import Literal
 from sphereface2.config.schema import Choice, RunConfig
 from sphereface2.data.mixing import set_aside_of
 from sphereface2.data.pairs import sets_of_choice
-from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_trained
-from sphereface2.data.pairs.verification_set import Missing, VerificationSet
+from sphereface2.data.pairs.verification_set import (
+    Missing,
+    VerificationSet,
+    notes_on_pairs,
+    notes_on_trained,
+)
 from sphereface2.data.sources.source import Source
 from sphereface2.evaluation.scoring import prepare_sets
 from sphereface2.workers import Watch, unwatched

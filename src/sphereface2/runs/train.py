@@ -28,17 +28,16 @@ from sphereface2.data.mixing import (
     noise_of,
 )
 from sphereface2.data.pairs import VERIFICATION_SETS, set_choice
-from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_people
 from sphereface2.data.pairs.drawn import SET_ASIDE
-from sphereface2.data.pairs.verification_set import VerificationSet
+from sphereface2.data.pairs.verification_set import VerificationSet, notes_on_pairs, notes_on_people
 from sphereface2.data.sources import SOURCES
 from sphereface2.data.sources.source import Faces, bad_images, notes_on
 from sphereface2.data.transforms import Preprocessing, preprocessing_of
-from sphereface2.evaluation.results import (
-    installed_versions,
-)
 from sphereface2.evaluation.scoring import score_sets
-from sphereface2.evaluation.verification import measure_all
+from sphereface2.evaluation.verification import (
+    installed_versions,
+    measure_all,
+)
 from sphereface2.files import Lock, require_writable, write_atomically
 from sphereface2.heads import Head, build_head, head_options
 from sphereface2.heads.sharding import class_shards

@@ -89,6 +89,10 @@ class EncodedImages(ABC):
         """A checked image as an array; None if that fails, of whatever cause."""
         return to_array(self.encoded(index))
 
+    def names_of_people(self) -> list[str]:
+        """The name of each class, which may stand beside a file that holds numbers only."""
+        return self.people
+
     @property
     def num_classes(self) -> int:
         return len(self.people)

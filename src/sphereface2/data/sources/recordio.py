@@ -105,6 +105,16 @@ class RecordIO(EncodedImages):
         ending = ending_of(self.encoded(index))
         return f"{self.person(index)}/{self._keys[index]:08d}{ending}"
 
+    def names_of_people(self) -> list[str]:
+        side = people_file(self.path)
+        if self.path.suffix != ".rec" or not side.is_file():
+            return self.people
+        lines = side.read_bytes().decode("utf-8", "surrogateescape").split("\n")[:-1]
+        numbers = [int(person) for person in self.people]
+        if max(numbers, default=0) >= len(lines):
+            return self.people  # names of another set
+        return [lines[number] for number in numbers]
+
     def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None:
         """Check the structure of every image, in the order of the file; then expect any order."""
         super().prepare(workers=workers, progress=progress)
@@ -239,18 +249,6 @@ class RecordIO(EncodedImages):
 def people_file(rec: Path) -> Path:
     """Beside a .rec, which holds numbers only: the name of each person, a line each."""
     return rec.with_name(f"{rec.stem}.people.txt")
-
-
-def names_of_people(images: EncodedImages) -> list[str]:
-    """The people of a source, by the names beside it where it holds numbers only."""
-    side = people_file(images.path)
-    if images.path.suffix != ".rec" or not side.is_file():
-        return images.people
-    lines = side.read_bytes().decode("utf-8", "surrogateescape").split("\n")[:-1]
-    numbers = [int(person) for person in images.people]
-    if max(numbers, default=0) >= len(lines):
-        return images.people  # names of another set
-    return [lines[number] for number in numbers]
 
 
 class _Heads:

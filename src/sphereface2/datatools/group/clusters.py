@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.models.unit_rows import Float32
+from sphereface2.models.embedder import Float32
 from sphereface2.workers import Progress, unseen
 
 SCALE = 4000

@@ -39,7 +39,7 @@ from sphereface2.evaluation.search import (
     tpir_at_fpirs,
 )
 from sphereface2.evaluation.thresholds import Measure
-from sphereface2.models.unit_rows import Vectors
+from sphereface2.models.embedder import Vectors
 from sphereface2.workers import Progress, unseen
 
 _POOLED = {

@@ -32,7 +32,6 @@ from sphereface2.evaluation.protocols.protocol import (
     View,
     strictest,
 )
-from sphereface2.evaluation.results import ScoreHistogram
 from sphereface2.evaluation.templates import (
     Ids,
     ImageNorm,
@@ -42,8 +41,8 @@ from sphereface2.evaluation.templates import (
     positions,
 )
 from sphereface2.evaluation.thresholds import Measure, Scores, Trials
-from sphereface2.evaluation.verification import histogram_edges
-from sphereface2.models.unit_rows import Mirror, Vectors
+from sphereface2.evaluation.verification import ScoreHistogram, histogram_edges
+from sphereface2.models.embedder import Mirror, Vectors
 from sphereface2.registry import nearest
 from sphereface2.workers import Progress, unseen
 

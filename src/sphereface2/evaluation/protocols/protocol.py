@@ -19,11 +19,11 @@ from sphereface2.data.sources.image_list import require_images
 from sphereface2.data.sources.source import PreparedImages
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.metrics import RocPoints
-from sphereface2.evaluation.results import ScoreHistogram
 from sphereface2.evaluation.thresholds import Measure, rank_name
 from sphereface2.evaluation.uncertainty import Rate
+from sphereface2.evaluation.verification import ScoreHistogram
 from sphereface2.files import JsonResult
-from sphereface2.models.unit_rows import Mirror, Vectors, fold_mirror
+from sphereface2.models.embedder import Mirror, Vectors, fold_mirror
 from sphereface2.workers import Progress, unseen
 
 MADE = "made.json"

@@ -33,7 +33,7 @@ from sphereface2.evaluation.protocols.protocol import (
 )
 from sphereface2.evaluation.thresholds import Measure, rank_name
 from sphereface2.evaluation.uncertainty import mean_rate, rate_of
-from sphereface2.models.unit_rows import check_same_width, unit_rows
+from sphereface2.models.embedder import check_same_width, unit_rows
 from sphereface2.workers import first_of
 
 LISTS = ("Gallery_Match", "Gallery_Distractor", "Probe")

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from sphereface2.evaluation.experiment_results import ParallelResult, ParallelRun
-from sphereface2.evaluation.results import installed_versions
+from sphereface2.evaluation.verification import installed_versions
 from sphereface2.heads import HEADS, build_head
 from sphereface2.heads.proxy import ProxyHead
 from sphereface2.heads.sharding import class_shards

@@ -14,7 +14,7 @@ from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.protocols import PROTOCOLS
 from sphereface2.evaluation.protocols.ijb import IjbResult, IjbVerification
 from sphereface2.evaluation.protocols.ijb_identification import IjbIdentification
-from sphereface2.evaluation.protocols.measuring import Subject, measure_protocol
+from sphereface2.evaluation.protocols.measuring import measure_protocol
 from sphereface2.evaluation.protocols.megaface import MegaFaceResult
 from sphereface2.evaluation.protocols.protocol import (
     MADE,
@@ -23,6 +23,7 @@ from sphereface2.evaluation.protocols.protocol import (
     is_made,
     require_root,
 )
+from sphereface2.evaluation.scoring import Subject
 from sphereface2.evaluation.thresholds import Measure
 from sphereface2.experiments.paper.published import BESIDE
 from sphereface2.files import JsonResult, file_lock

@@ -14,7 +14,8 @@ from typing import Any
 
 from sphereface2.data.public_sets import PAIR_SET_TITLES, PaperData, find_datasets
 from sphereface2.evaluation.experiment_results import SweepResult
-from sphereface2.evaluation.results import COMBINED, EvaluationResult
+from sphereface2.evaluation.pair_scores import COMBINED
+from sphereface2.evaluation.verification import EvaluationResult
 from sphereface2.experiments.paper.catalogue import EXPERIMENTS, Experiment, Scale
 from sphereface2.experiments.paper.features import learn_features
 from sphereface2.experiments.paper.parallel import measure_parallel

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from sphereface2.evaluation.results import EvaluationResult
+from sphereface2.evaluation.verification import EvaluationResult
 from sphereface2.experiments.sweep.plan import PlannedRun
 from sphereface2.workers import in_words
 

@@ -19,14 +19,14 @@ from sphereface2.evaluation.experiment_results import (
     tar_at,
 )
 from sphereface2.evaluation.metrics import RocPoints
-from sphereface2.evaluation.results import (
+from sphereface2.evaluation.uncertainty import Rate
+from sphereface2.evaluation.verification import (
     RAW_PIXELS,
     UNTRAINED,
     RocBand,
     ScoreHistogram,
     VerificationResult,
 )
-from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.reporting.style import (
     DASHED,
     GENUINE_COLOUR,

@@ -16,9 +16,9 @@ from sphereface2.evaluation.protocols.protocol import (
     Table,
     Value,
 )
-from sphereface2.evaluation.results import installed_versions
 from sphereface2.evaluation.thresholds import Measure
 from sphereface2.evaluation.uncertainty import Rate
+from sphereface2.evaluation.verification import installed_versions
 from sphereface2.reporting.figures.verification import (
     AcceptCurve,
     det_figure,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
-from sphereface2.evaluation.results import installed_versions
+from sphereface2.evaluation.verification import installed_versions
 from sphereface2.files import write_atomically
 from sphereface2.reporting.pages.page import Page, Section, Tile, blocks, definitions
 from sphereface2.reporting.style import BLUE, NamedFigure, method_colour, to_svg
