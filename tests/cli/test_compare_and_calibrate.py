@@ -19,7 +19,7 @@ from sphereface2.data.transforms import Preprocessing
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.pair_scores import save_scores
 from sphereface2.models.folder import load_model, save_model, stored_calibration
-from sphereface2.runs.calibrate import calibrate_model
+from sphereface2.runs.evaluate import calibrate_model
 from tests.evaluation.test_comparison import scored
 from tests.models.test_embed import Meeting
 

@@ -20,7 +20,7 @@ from sphereface2.evaluation.calibration import (
 )
 from sphereface2.evaluation.thresholds import tar_at_fars
 from sphereface2.evaluation.uncertainty import WITH_THRESHOLD, Interval, wilson, wilson_ends
-from sphereface2.runs.calibrate import learned_bias
+from sphereface2.runs.evaluate import learned_bias
 from tests.evaluation.test_comparison import scored
 
 

@@ -9,11 +9,7 @@ import pytest
 from benchmarks.generate.megaface import write_feature
 from benchmarks.generate.truth import SphereCosine
 from sphereface2.evaluation import metrics
-from sphereface2.evaluation.embedding_files import (
-    in_order,
-    read_embeddings,
-    read_feature,
-)
+from sphereface2.evaluation.embedding_files import in_order, read_embeddings, read_feature
 from sphereface2.evaluation.experiment_results import LearnedFeatures
 from sphereface2.evaluation.protocols.ijb import verify_templates
 from sphereface2.evaluation.protocols.ijb_files import read_ijb, read_pairs

@@ -14,12 +14,7 @@ from typing import Any, Self
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from sphereface2.evaluation.metrics import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    roc_curve,
-)
+from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray, roc_curve
 from sphereface2.evaluation.pair_scores import PairScores
 from sphereface2.evaluation.thresholds import RateAtTarget, SavedRate, allowed
 from sphereface2.evaluation.uncertainty import (

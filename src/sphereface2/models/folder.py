@@ -21,14 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.transforms import Preprocessing
-from sphereface2.files import (
-    is_locked,
-    naming,
-    parse_json,
-    read_note,
-    replacing,
-    write_atomically,
-)
+from sphereface2.files import is_locked, naming, parse_json, read_note, replacing, write_atomically
 from sphereface2.models.embedder import BatchEmbedder, MissingImageError, NetworkEmbedder, unit_rows
 from sphereface2.models.runtimes import (
     GRAPHS,

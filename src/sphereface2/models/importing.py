@@ -18,12 +18,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sphereface2.backbones import (
-    BACKBONES,
-    Backbone,
-    backbone_options,
-    outline_backbone,
-)
+from sphereface2.backbones import BACKBONES, Backbone, backbone_options, outline_backbone
 from sphereface2.backbones.backbone import halved
 from sphereface2.backbones.iresnet import IResNet
 from sphereface2.backbones.mobilefacenet import MobileFaceNet

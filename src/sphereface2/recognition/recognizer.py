@@ -33,13 +33,7 @@ from sphereface2.recognition.answers import (
     faces_of,
     share_out,
 )
-from sphereface2.recognition.enrolment import (
-    Enrolment,
-    Looked,
-    PhotoOutcome,
-    add_once,
-    look_at,
-)
+from sphereface2.recognition.enrolment import Enrolment, Looked, PhotoOutcome, add_once, look_at
 from sphereface2.recognition.gate import Gate
 from sphereface2.recognition.photos import FaceFinder, FoundFace, Kind, Photo, require_list
 from sphereface2.recognition.rejection import object_to

@@ -33,11 +33,13 @@ from sphereface2.data.pairs.verification_set import VerificationSet, notes_on_pa
 from sphereface2.data.sources import SOURCES
 from sphereface2.data.sources.source import Faces, bad_images, notes_on
 from sphereface2.data.transforms import Preprocessing, preprocessing_of
-from sphereface2.evaluation.scoring import score_sets
-from sphereface2.evaluation.verification import (
-    installed_versions,
-    measure_all,
+from sphereface2.evaluation.scoring import (
+    build_choice_sets,
+    build_sets,
+    refuse_shared_people,
+    score_sets,
 )
+from sphereface2.evaluation.verification import installed_versions, measure_all
 from sphereface2.files import Lock, require_writable, write_atomically
 from sphereface2.heads import Head, build_head, head_options
 from sphereface2.heads.sharding import class_shards
@@ -67,7 +69,6 @@ from sphereface2.runs.folder import (
     run_config,
     run_lock,
 )
-from sphereface2.runs.sets import build_choice_sets, build_sets, refuse_shared_people
 from sphereface2.runs.start import start_weights, with_start
 from sphereface2.training.averaging import AVERAGED
 from sphereface2.training.checkpoint import (

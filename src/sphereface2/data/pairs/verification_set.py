@@ -13,9 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.sources.encoded import EncodedImages
+from sphereface2.data.sources.encoded import EncodedImages, people_file
 from sphereface2.data.sources.image_file import decode, is_image_file, read_file
-from sphereface2.data.sources.recordio import people_file
 from sphereface2.data.sources.source import PreparedImages, Source, layer_of
 from sphereface2.files import printable
 from sphereface2.workers import Progress, unseen

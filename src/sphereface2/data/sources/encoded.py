@@ -268,3 +268,8 @@ def file_name(person: str, relative: str) -> str:
     if len(parts) > 1 and parts[0] == folder:
         parts = parts[1:]
     return "/".join([folder, *parts])
+
+
+def people_file(rec: Path) -> Path:
+    """Beside a .rec, which holds numbers only: the name of each person, a line each."""
+    return rec.with_name(f"{rec.stem}.people.txt")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.sources.encoded import EncodedImages, OnBadImage
+from sphereface2.data.sources.encoded import EncodedImages, OnBadImage, people_file
 from sphereface2.data.sources.image_file import Encoded, ending_of, to_array
 from sphereface2.data.sources.recordio_writer import (
     FIRST,
@@ -244,11 +244,6 @@ class RecordIO(EncodedImages):
                 "from -1 to 2^63 - 1; labels are the numbers of people"
             )
         return numbers
-
-
-def people_file(rec: Path) -> Path:
-    """Beside a .rec, which holds numbers only: the name of each person, a line each."""
-    return rec.with_name(f"{rec.stem}.people.txt")
 
 
 class _Heads:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sphereface2.data.sources.encoded import EncodedImages
+from sphereface2.data.sources.encoded import EncodedImages, people_file
 from sphereface2.data.sources.folder import NamedFiles
 from sphereface2.data.sources.parquet import ROWS_PER_GROUP, ParquetWriter, require_pyarrow
-from sphereface2.data.sources.recordio import people_file
 from sphereface2.data.sources.recordio_writer import RecordWriter
 from sphereface2.data.sources.source import classes_of_texts
 from sphereface2.datatools.convert.conversion import (

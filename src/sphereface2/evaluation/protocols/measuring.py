@@ -11,10 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sphereface2.evaluation.embedding_files import (
-    SavedEmbeddings,
-    feature_table,
-)
+from sphereface2.evaluation.embedding_files import SavedEmbeddings, feature_table
 from sphereface2.evaluation.protocols.protocol import (
     Embedded,
     Embeddings,

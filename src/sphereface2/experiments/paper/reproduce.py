@@ -20,11 +20,7 @@ from sphereface2.experiments.paper.catalogue import EXPERIMENTS, Experiment, Sca
 from sphereface2.experiments.paper.features import learn_features
 from sphereface2.experiments.paper.parallel import measure_parallel
 from sphereface2.experiments.paper.protocols import protocol_result, protocol_roc
-from sphereface2.experiments.paper.settings import (
-    SMALL,
-    as_strong_as_the_authors,
-    paper_ground,
-)
+from sphereface2.experiments.paper.settings import SMALL, as_strong_as_the_authors, paper_ground
 from sphereface2.experiments.paper.small_roots import small_root
 from sphereface2.experiments.real_losses import (
     RealFaces,
@@ -40,8 +36,12 @@ from sphereface2.files import JsonResult
 from sphereface2.registry import look_up
 from sphereface2.reporting.figures.features import feature_plane, feature_sphere
 from sphereface2.reporting.figures.formulas import DRAWINGS
-from sphereface2.reporting.figures.sweep import images_per_second, sweep_figures
-from sphereface2.reporting.figures.verification import roc_over_seeds, score_distributions
+from sphereface2.reporting.figures.sweep import (
+    images_per_second,
+    roc_over_seeds,
+    score_distributions,
+    sweep_figures,
+)
 from sphereface2.reporting.pages.sweep import RESULT, write_sweep_files
 from sphereface2.reporting.style import NamedFigure, save_figure
 from sphereface2.runs.folder import EVALUATION
