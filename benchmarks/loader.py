@@ -40,9 +40,8 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from sphereface2.data.augmentation import AUGMENTATIONS, build_augmentation
-from sphereface2.data.loader.batch_plan import BatchPlan
 from sphereface2.data.loader.batch_reader import BatchReader
-from sphereface2.data.loader.loader import Loader, WorkerKind
+from sphereface2.data.loader.loader import BatchPlan, Loader, WorkerKind
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.sources.recordio import RecordIO
 from sphereface2.data.sources.recordio_writer import RecordWriter

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sphereface2.data.loader.batch_plan import BatchPlan, MixedPlan
-from sphereface2.data.loader.loader import Loader
+from sphereface2.data.loader.loader import BatchPlan, Loader, MixedPlan
 from sphereface2.data.mixing import NoisyLabels, WithStrangers, plan_batches
 from sphereface2.data.sources.folder import ImageFolder, LooseImages
 from sphereface2.data.sources.source import bad_images

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from sphereface2 import build_backbone, load_model
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.cli import app
-from sphereface2.data.loader.batch_plan import BatchPlan
-from sphereface2.data.loader.loader import Loader
+from sphereface2.data.loader.loader import BatchPlan, Loader
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.transforms import Preprocessing
 from sphereface2.models.folder import save_model

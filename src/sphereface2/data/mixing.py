@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sphereface2.config.schema import Choice, RunConfig
 from sphereface2.data.augmentation import build_augmentation
-from sphereface2.data.loader.batch_plan import BatchPlan, MixedPlan, Plan, require_whole_groups
+from sphereface2.data.loader.loader import BatchPlan, MixedPlan, Plan, require_whole_groups
 from sphereface2.data.pairs.drawn import SetAside
 from sphereface2.data.sources import SOURCES
 from sphereface2.data.sources.folder import LooseImages
