@@ -16,7 +16,7 @@ from sphereface2.data.sources.synthetic import SyntheticFaces
 from sphereface2.evaluation.pair_scores import COMBINED
 from sphereface2.evaluation.verification import EvaluationResult
 from sphereface2.experiments.paper.published import LOSSES
-from sphereface2.reporting.pages.page import png_data_uri
+from sphereface2.reporting.pages import png_data_uri
 from sphereface2.reporting.pages.verification import (
     DEFINITIONS,
     PairPicture,

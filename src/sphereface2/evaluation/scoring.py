@@ -5,10 +5,10 @@ The sets are those that words after --on mean, or that the config of a run names
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -356,10 +356,12 @@ def _prepared(
     return sets
 
 
-def notes_on_sets(config: RunConfig | None, sets: Sequence[VerificationSet]) -> list[str]:
-    """What is odd about sets, also in view of what a config trained on."""
+def notes_on_sets(
+    sets: Sequence[VerificationSet], *, data: Mapping[str, Any] | None = None
+) -> list[str]:
+    """What is odd about sets, also in view of the `data` of a config that was trained on."""
     notes = [note for each in sets for note in notes_on_pairs(each)]
-    path = None if config is None else config.data.options.get("path")
+    path = None if data is None else data.get("path")
     return notes if path is None else [*notes_on_trained(Path(str(path)), sets), *notes]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from sphereface2.backbones import Backbone, build_backbone
-from sphereface2.config.schema import RunConfig, dump_config, load_config
+from sphereface2.config.loading import read_run
+from sphereface2.config.schema import RunConfig, dump_config
 from sphereface2.data.mixing import build_people
 from sphereface2.data.pairs.verification_set import Missing, VerificationSet
 from sphereface2.data.transforms import preprocessing_of
@@ -233,7 +234,10 @@ def _measure(
         flip=config.evaluation.flip,
         config=config.model_dump(mode="json"),
         step=judged.step,
-        notes=[*note_on_flip(config.evaluation.flip, model.flip), *notes_on_sets(config, sets)],
+        notes=[
+            *note_on_flip(config.evaluation.flip, model.flip),
+            *notes_on_sets(sets, data=config.data.options),
+        ],
         replicates=REPLICATES if in_full else 0,
     )
 
@@ -265,7 +269,7 @@ def evaluate_on(
         with current_team().together():
             sets = find_sets(words, root=root, missing=subject.missing)
         scored = score_extracted(embedder, sets, folder=subject.output / "embeddings")
-        notes = notes_on_sets(_config_of(embedder.folder.parent), sets)
+        notes = notes_on_sets(sets, data=_trained_on(embedder.folder.parent))
     if scored is None:
         return None
     history = [] if embedder is None else read_history(embedder.folder.parent)
@@ -305,12 +309,16 @@ def evaluate_on(
     return Evaluated(result, report)
 
 
-def _config_of(run: Path) -> RunConfig | None:
-    """The config of the run that a model belongs to, if it has one that can be read."""
+def _trained_on(run: Path) -> dict[str, Any] | None:
+    """The `data` of the run that a model belongs to, if it has a config that can be read.
+
+    As it stands there: a config of another version is not checked for the sake of a note.
+    """
     try:
-        return load_config(str(run / CONFIG)) if (run / CONFIG).is_file() else None
+        data = read_run(run / CONFIG).get("data") if (run / CONFIG).is_file() else None
     except ValueError:
-        return None  # of another version: only a note depends on it
+        return None
+    return data if isinstance(data, dict) else None
 
 
 def _measured(

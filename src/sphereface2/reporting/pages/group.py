@@ -15,7 +15,7 @@ from sphereface2.datatools.group.people import label
 from sphereface2.datatools.group.store import StoredFace
 from sphereface2.evaluation.thresholds import in_figures
 from sphereface2.files import printable
-from sphereface2.reporting.pages.page import Page, Section, Tile, blocks
+from sphereface2.reporting.pages import Page, Section, Tile, blocks
 from sphereface2.reporting.style import BLUE
 from sphereface2.workers import counted
 

@@ -24,7 +24,7 @@ from sphereface2.reporting.figures.inspection import (
     sizes_figure,
     with_template,
 )
-from sphereface2.reporting.pages.page import (
+from sphereface2.reporting.pages import (
     Definitions,
     Page,
     Section,

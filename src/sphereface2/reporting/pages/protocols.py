@@ -26,7 +26,7 @@ from sphereface2.reporting.figures.verification import (
     mark_rates,
     roc_figure,
 )
-from sphereface2.reporting.pages.page import LegendEntry, Page, Section, Tile, blocks
+from sphereface2.reporting.pages import LegendEntry, Page, Section, Tile, blocks
 from sphereface2.reporting.pages.verification import SCORE_LEGEND
 from sphereface2.reporting.style import DASHED, GREY, axes_of, method_colour, to_svgs
 from sphereface2.reporting.tables import (

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
 from sphereface2.evaluation.verification import installed_versions
 from sphereface2.files import csv_text, write_atomically
-from sphereface2.reporting.pages.page import Page, Section, Tile, blocks, definitions
+from sphereface2.reporting.pages import Page, Section, Tile, blocks, definitions
 from sphereface2.reporting.style import BLUE, NamedFigure, method_colour, to_svg
 from sphereface2.reporting.tables import ABSENT, Cell, TableContent, TerminalTable, decimals, signed
 from sphereface2.workers import in_words

@@ -21,7 +21,7 @@ from sphereface2.reporting.figures.verification import (
     roc_figure,
     training_curves,
 )
-from sphereface2.reporting.pages.page import (
+from sphereface2.reporting.pages import (
     LegendEntry,
     Page,
     Section,
