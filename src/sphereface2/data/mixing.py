@@ -21,7 +21,6 @@ from sphereface2.data.sources.source import (
     Source,
     bad_images,
     exclude,
-    layer_of,
     notes_on,
     suits_processes,
 )
@@ -260,16 +259,6 @@ def learned_people(config: RunConfig, people: int) -> int:
     """How many people the head learns: those of the images, and whom augmentation makes of them."""
     choice = config.augmentation
     return build_augmentation(choice.name, **choice.options).people(people)
-
-
-def set_aside_of(source: Source) -> SetAside | None:
-    """The people whom a training source leaves out, if there are any."""
-    return layer_of(source, SetAside)
-
-
-def noise_of(source: Source) -> NoisyLabels | None:
-    """The noise in the labels of a training source, if there is any."""
-    return layer_of(source, NoisyLabels)
 
 
 def _require_two_people(source: Source, data: Choice) -> None:

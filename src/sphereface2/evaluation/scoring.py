@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.config.schema import Choice, RunConfig
-from sphereface2.data.mixing import set_aside_of
 from sphereface2.data.pairs import (
     is_pair_list,
     is_without_file,
@@ -23,6 +22,7 @@ from sphereface2.data.pairs import (
     sets_of_choice,
     sets_of_word,
 )
+from sphereface2.data.pairs.drawn import SetAside
 from sphereface2.data.pairs.verification_set import (
     Missing,
     NamedPairs,
@@ -32,7 +32,7 @@ from sphereface2.data.pairs.verification_set import (
     without_ending,
 )
 from sphereface2.data.sources.image_file import is_image_file
-from sphereface2.data.sources.source import Source, images_digest
+from sphereface2.data.sources.source import Source, images_digest, layer_of
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.embedding_files import SavedEmbeddings, in_order, read_embeddings
 from sphereface2.evaluation.metrics import IntArray
@@ -333,7 +333,7 @@ def build_sets(
 def build_choice_sets(config: RunConfig, source: Source, *, watch: Watch) -> list[VerificationSet]:
     """The sets on which the step to export is chosen; `source` is what is trained on, prepared."""
     sets = _prepared("choose_on", config, watch=watch)
-    aside = set_aside_of(source)
+    aside = layer_of(source, SetAside)
     return sets if aside is None else [*sets, aside.verification_set()]
 
 

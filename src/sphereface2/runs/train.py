@@ -25,13 +25,12 @@ from sphereface2.data.mixing import (
     NoisyLabels,
     build_training_source,
     learned_people,
-    noise_of,
 )
 from sphereface2.data.pairs import VERIFICATION_SETS, set_choice
 from sphereface2.data.pairs.drawn import SET_ASIDE
 from sphereface2.data.pairs.verification_set import VerificationSet, notes_on_pairs, notes_on_people
 from sphereface2.data.sources import SOURCES
-from sphereface2.data.sources.source import Faces, bad_images, notes_on
+from sphereface2.data.sources.source import Faces, bad_images, layer_of, notes_on
 from sphereface2.data.transforms import Preprocessing, preprocessing_of
 from sphereface2.evaluation.scoring import (
     build_choice_sets,
@@ -303,14 +302,13 @@ def resolve(config: RunConfig) -> RunConfig:
         strangers = config.open_set.data
         options = _options("open_set.data", STRANGERS, strangers)
         values["open_set"]["data"] = _resolved(strangers, options)
-    augmentation = config.augmentation
-    values["augmentation"] = _resolved(
-        augmentation, augmentation_options(augmentation.name, augmentation.options)
-    )
-    values["backbone"] = _resolved(
-        config.backbone, backbone_options(config.backbone.name, config.backbone.options)
-    )
-    values["head"] = _resolved(config.head, head_options(config.head.name, config.head.options))
+    for key, options_of in (
+        ("augmentation", augmentation_options),
+        ("backbone", backbone_options),
+        ("head", head_options),
+    ):
+        choice: Choice = getattr(config, key)
+        values[key] = _resolved(choice, options_of(choice.name, choice.options))
     for key in ("sets", "choose_on"):
         values["evaluation"][key] = [
             _resolved(choice, _options("evaluation set", VERIFICATION_SETS, choice))
@@ -461,7 +459,7 @@ def _run(
 ) -> TrainingResult:
     """Train, and keep beside the run what was done to its images."""
     source, team = trainer.source, trainer.team
-    noisy = noise_of(source)
+    noisy = layer_of(source, NoisyLabels)
     with team.together():
         if team.is_first:
             if noisy is not None:

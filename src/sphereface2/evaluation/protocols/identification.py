@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.sources.folder import ImageFolder
-from sphereface2.data.sources.source import Faces, PreparedImages
+from sphereface2.data.sources.source import Faces
 from sphereface2.evaluation.protocols.protocol import (
     Embedded,
     Embeddings,
@@ -130,14 +131,10 @@ def _people_folder(root: Path, *names: str) -> ImageList:
         )
     source = ImageFolder(path=str(found[0]))
     numbers = range(len(source))
-
-    def faces() -> PreparedImages:
-        return Faces(source)
-
     return ImageList(
         names[0],
         [source.name(number) for number in numbers],
-        faces,
+        partial(Faces, source),
         people=[source.person(number) for number in numbers],
     )
 

@@ -181,28 +181,24 @@ def evaluate_ijb(
         source=f"{ijb.name} embeddings",
         progress=progress,
     )
-    verification = standard = legacy = None
+    verification = None
     if "1:1" in parts:
         verification = verify_templates(
             templates, ijb.pairs, ijb.same, name=f"{ijb.name} 1:1", far_targets=far_targets,
             people=_people_of(ijb), progress=progress,
         )  # fmt: skip
-    if "1:N standard" in parts or "1:N legacy" in parts:
+    searched: dict[str, IjbIdentification] = {}
+    for part, identify in (("1:N standard", identify_standard), ("1:N legacy", identify_legacy)):
+        if part not in parts:
+            continue
         if not ijb.galleries or ijb.probes is None:
             raise ValueError(
                 f"{ijb.name} has no gallery or probe list (*_1N_gallery_*.csv, "
                 "*_1N_probe_mixed.csv); evaluate 1:1 only"
             )
-        if "1:N standard" in parts:
-            standard = identify_standard(
-                templates, ijb.galleries, ijb.probes, name=f"{ijb.name} 1:N standard",
-                progress=progress,
-            )  # fmt: skip
-        if "1:N legacy" in parts:
-            legacy = identify_legacy(
-                templates, ijb.galleries, ijb.probes, name=f"{ijb.name} 1:N legacy",
-                progress=progress,
-            )  # fmt: skip
+        searched[part] = identify(
+            templates, ijb.galleries, ijb.probes, name=f"{ijb.name} {part}", progress=progress
+        )
     return IjbResult(
         protocol=ijb.name,
         conventions=(
@@ -213,8 +209,8 @@ def evaluate_ijb(
         ),
         images=len(ijb),
         verification=verification,
-        standard=standard,
-        legacy=legacy,
+        standard=searched.get("1:N standard"),
+        legacy=searched.get("1:N legacy"),
     )
 
 
