@@ -269,7 +269,6 @@ def _with_arrays(value: Any, *, depth: int) -> Any:
 
 # -- the arrays of an .npz file --------------------------------------------------------------------
 
-
 _RATIO = 200
 """Embeddings get hardly smaller, texts some dozen times; zeros, as bombs hold, a thousand times."""
 _ALWAYS = 1 << 24  # bytes that are unpacked whatever the ratio

@@ -251,7 +251,6 @@ def install_command(extra: str) -> str:
 
 # -- the progress of long work ---------------------------------------------------------------------
 
-
 Progress = Callable[[int, int], None]
 """Called with how much is done and how much there is in all."""
 

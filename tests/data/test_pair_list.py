@@ -156,7 +156,6 @@ def test_names_that_are_not_utf8_are_read(tmp_path: Path) -> None:
 
 # -- LFW's pairs.txt -------------------------------------------------------------------------------
 
-
 NAMES = ["Abel_Pacheco", "Ana_Paula", "Zoë"]
 IMAGES = 4
 

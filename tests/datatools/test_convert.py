@@ -192,7 +192,6 @@ def test_parquet_in_parts_or_joined(
 
 # -- interruptions -------------------------------------------------------------------------------
 
-
 KILLED = [
     ("folder", "out.rec", 37),
     ("recordio", "out", 43),

@@ -190,7 +190,6 @@ def _recipe_text(name: str) -> str:
 
 # -- YAML 1.2's numbers and words, no key twice, mistakes with their place -------------------------
 
-
 # No config comes near these; beyond them a file is a mistake or an attack, which must not take
 # minutes, or all the memory, to be refused.
 _MOST_BYTES = 1_000_000

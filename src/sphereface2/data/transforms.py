@@ -90,7 +90,6 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 # -- what a network expects of an image ------------------------------------------------------------
 
-
 PerChannel = float | tuple[float, float, float]
 """A number for all channels, or one for each, in the order in which the network sees them."""
 

@@ -259,7 +259,6 @@ def _image_or_none(images: Images, index: int, missing: Missing) -> ImageArray |
 
 # -- embeddings made comparable: unit rows, with the faulty ones named -----------------------------
 
-
 Vectors = npt.NDArray[np.floating[Any]]
 Float32 = npt.NDArray[np.float32]
 Mirror = Literal["given", "sum", "first"]

@@ -245,7 +245,6 @@ def _opened(value: Any) -> Any:
 
 # -- how fast this machine trains, from a few seconds of it on random images -----------------------
 
-
 _FEW, _MANY = 2048, 8192  # people for whom the head is timed; more are extrapolated
 _LARGEST = {"cpu": 32}  # images at a time; elsewhere small batches do not fill the device
 _LARGEST_ELSEWHERE = 256

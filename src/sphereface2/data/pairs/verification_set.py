@@ -186,7 +186,6 @@ def without_ending(name: str) -> str:
 
 # -- what is odd about a set -----------------------------------------------------------------------
 
-
 _SHOWN = 3
 
 

@@ -1,4 +1,4 @@
-"""Figures of many runs: rows of a sweep, curves over a setting, and heads over ranks.
+"""Figures of many runs: rows of a sweep, curves over a setting, heads over ranks, ROC over seeds.
 
 A mean over seeds stands with its sample deviation; the paper's numbers are hollow diamonds.
 """
@@ -379,6 +379,8 @@ def images_per_second(
     show_legend(axes, loc="upper left")
     return figure
 
+
+# -- ROC and scores of several methods -------------------------------------------------------------
 
 _COLUMNS = 4  # panels beside each other
 

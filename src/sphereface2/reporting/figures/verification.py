@@ -243,7 +243,6 @@ def histogram_figure(
 
 # -- training curves, from the lines of metrics.jsonl; what is missing there leaves a gap ----------
 
-
 MAX_POINTS = 300
 
 

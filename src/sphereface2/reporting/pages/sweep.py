@@ -205,7 +205,6 @@ def _places(result: SweepResult, column: str) -> tuple[dict[int, str], dict[int,
 
 # -- its table: for the terminal, as Markdown and as CSV -------------------------------------------
 
-
 Standing = Literal["best", "level", "below", "unknown"]
 
 LEVEL_MARK = "†"
