@@ -27,7 +27,7 @@ from sphereface2.evaluation.protocols.identification import (
 )
 from sphereface2.evaluation.protocols.ijb import IjbC, IjbResult, evaluate_ijb
 from sphereface2.evaluation.protocols.ijb_files import IjbSet, image_folder, read_ijb
-from sphereface2.evaluation.protocols.ijb_identification import TemplateList
+from sphereface2.evaluation.protocols.ijb_templates import TemplateList
 from sphereface2.evaluation.protocols.measuring import measure_protocol
 from sphereface2.evaluation.protocols.megaface import MegaFace, MegaFaceResult, megaface
 from sphereface2.evaluation.protocols.protocol import is_made

@@ -13,8 +13,8 @@ from sphereface2.evaluation.embedding_files import in_order, read_embeddings, re
 from sphereface2.evaluation.experiment_results import LearnedFeatures
 from sphereface2.evaluation.protocols.ijb import verify_templates
 from sphereface2.evaluation.protocols.ijb_files import read_ijb, read_pairs
+from sphereface2.evaluation.protocols.ijb_templates import pool_templates
 from sphereface2.evaluation.protocols.megaface import read_megaface
-from sphereface2.evaluation.templates import pool_templates
 from sphereface2.models.embedder import (
     absent_rows,
     check_rows,

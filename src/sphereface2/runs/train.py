@@ -20,12 +20,7 @@ from torch import nn
 from sphereface2.backbones import Backbone, backbone_options, build_backbone
 from sphereface2.config.schema import Choice, RunConfig, config_from_mapping, dump_config
 from sphereface2.data.augmentation import augmentation_options
-from sphereface2.data.mixing import (
-    STRANGERS,
-    NoisyLabels,
-    build_training_source,
-    learned_people,
-)
+from sphereface2.data.mixing import STRANGERS, NoisyLabels, build_training_source, learned_people
 from sphereface2.data.pairs import VERIFICATION_SETS, set_choice
 from sphereface2.data.pairs.drawn import SET_ASIDE
 from sphereface2.data.pairs.verification_set import VerificationSet, notes_on_pairs, notes_on_people

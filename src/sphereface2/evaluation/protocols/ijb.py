@@ -16,10 +16,16 @@ import numpy.typing as npt
 from sphereface2.data.sources.image_list import AlignedFiles
 from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.protocols.ijb_files import IjbSet, image_folder, read_ijb
-from sphereface2.evaluation.protocols.ijb_identification import (
+from sphereface2.evaluation.protocols.ijb_templates import (
+    Ids,
     IjbIdentification,
+    ImageNorm,
+    Templates,
     identify_legacy,
     identify_standard,
+    pair_scores,
+    pool_templates,
+    positions,
 )
 from sphereface2.evaluation.protocols.protocol import (
     Embeddings,
@@ -31,14 +37,6 @@ from sphereface2.evaluation.protocols.protocol import (
     Roc,
     View,
     strictest,
-)
-from sphereface2.evaluation.templates import (
-    Ids,
-    ImageNorm,
-    Templates,
-    pair_scores,
-    pool_templates,
-    positions,
 )
 from sphereface2.evaluation.thresholds import Measure, Scores, Trials
 from sphereface2.evaluation.verification import ScoreHistogram, histogram_edges
