@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from sphereface2.data.sources.synthetic import SyntheticFaces
-from sphereface2.evaluation.protocols.measuring import measure_protocol
+from sphereface2.evaluation.protocols.protocol import measure_protocol
 from sphereface2.evaluation.protocols.tinyface import LISTS, TinyFace, TinyFaceResult
 from sphereface2.evaluation.scoring import Subject
 from sphereface2.evaluation.uncertainty import mean_rate, rate_of

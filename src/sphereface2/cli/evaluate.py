@@ -388,8 +388,7 @@ def _joined(sets: Sequence[str]) -> str:
 
 
 def _evaluate_protocol(subject: "Subject", protocol: "Protocol[Any]", *, root: Path | None) -> None:
-    from sphereface2.evaluation.protocols.measuring import measure_protocol
-    from sphereface2.evaluation.protocols.protocol import is_made
+    from sphereface2.evaluation.protocols.protocol import is_made, measure_protocol
     from sphereface2.experiments.paper.protocols import published_beside
     from sphereface2.runs.evaluate import write_protocol
 

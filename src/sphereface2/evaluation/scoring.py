@@ -29,12 +29,15 @@ from sphereface2.data.pairs.verification_set import (
     VerificationSet,
     notes_on_pairs,
     notes_on_trained,
-    without_ending,
 )
-from sphereface2.data.sources.image_file import is_image_file
 from sphereface2.data.sources.source import Source, images_digest, layer_of
 from sphereface2.evaluation.calibration import Calibration
-from sphereface2.evaluation.embedding_files import SavedEmbeddings, in_order, read_embeddings
+from sphereface2.evaluation.embedding_files import (
+    SavedEmbeddings,
+    named_alike,
+    read_embeddings,
+    rows_of,
+)
 from sphereface2.evaluation.metrics import IntArray
 from sphereface2.evaluation.pair_scores import PairScores, score_pairs
 from sphereface2.models.embedder import Embedder, Mirror, Vectors, absent_rows, fold_mirror, prepare
@@ -120,37 +123,6 @@ class Subject:
         """What the model's folder keeps, if anything; it holds for embeddings of its own `flip`."""
         stored = None if self.embedder is None else stored_calibration(self.embedder.folder)
         return None if stored is None else Calibration.from_mapping(stored)
-
-
-def named_alike(saved: SavedEmbeddings, names: Sequence[str]) -> SavedEmbeddings:
-    """With names like those of a list: LFW's lists name images without their ending."""
-    if saved.names is None or any(is_image_file(name) for name in names):
-        return saved
-    return replace(saved, names=[without_ending(name) for name in saved.names])
-
-
-def rows_of(
-    saved: SavedEmbeddings, names: Sequence[str], *, missing: Missing = "error"
-) -> tuple[Vectors, Mirror]:
-    """The vectors in the order of `names`; embeddings without names must be in it already.
-
-    With `missing` "skip", names without an embedding get NaN.
-    """
-    if saved.names is None:
-        if len(saved.vectors) != len(names):
-            raise ValueError(
-                f"{saved.source} has {len(saved.vectors):,} embeddings for the {len(names):,} "
-                "images of the list and no names; put one name per line into a .txt beside it"
-            )
-        return saved.vectors, saved.mirror
-    saved = named_alike(saved, names)
-    if list(saved.names or ()) == list(names):
-        return saved.vectors, saved.mirror
-    rows = in_order(saved, names, missing=missing)
-    vectors = saved.vectors[rows]
-    if (rows < 0).any():
-        vectors[rows < 0] = np.nan
-    return vectors, saved.mirror
 
 
 def find_sets(

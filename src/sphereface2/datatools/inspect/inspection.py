@@ -16,8 +16,9 @@ from sphereface2.data.sources.source import Faces
 from sphereface2.datatools.inspect import Inspected, inspect_images
 from sphereface2.datatools.inspect.duplicates import DuplicateGroup
 from sphereface2.datatools.inspect.image_facts import ImageFacts, examine
+from sphereface2.evaluation.embedding_files import rows_of
 from sphereface2.evaluation.mislabelled import MislabelledResult, find_mislabelled
-from sphereface2.evaluation.scoring import Subject, rows_of
+from sphereface2.evaluation.scoring import Subject
 from sphereface2.evaluation.verification import installed_versions
 from sphereface2.files import WorkFolder, csv_text, printable, remove, replacing
 from sphereface2.models.embedder import Vectors, fold_mirror

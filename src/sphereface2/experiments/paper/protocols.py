@@ -14,13 +14,13 @@ from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.protocols import PROTOCOLS
 from sphereface2.evaluation.protocols.ijb import IjbResult, IjbVerification
 from sphereface2.evaluation.protocols.ijb_templates import IjbIdentification
-from sphereface2.evaluation.protocols.measuring import measure_protocol
 from sphereface2.evaluation.protocols.megaface import MegaFaceResult
 from sphereface2.evaluation.protocols.protocol import (
     MADE,
     TRUTH,
     ProtocolResult,
     is_made,
+    measure_protocol,
     require_root,
 )
 from sphereface2.evaluation.scoring import Subject
