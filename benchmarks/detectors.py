@@ -30,7 +30,7 @@ from sphereface2.data.sources.image_file import read_image
 from sphereface2.faces.face import Face, largest
 from sphereface2.faces.mtcnn import MTCNN
 from sphereface2.faces.yunet import YuNet
-from sphereface2.progress import counted
+from sphereface2.workers import counted
 
 Image = NDArray[np.uint8]
 Points = NDArray[np.float64]

@@ -25,9 +25,9 @@ from sphereface2.datatools.group import default_false_accepts
 from sphereface2.datatools.group.clusters import Apart, cluster
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.decision import one_in, threshold_for
-from sphereface2.evaluation.protocols.measuring import Subject
+from sphereface2.evaluation.scoring import Subject
+from sphereface2.models.embedder import Float32, unit_rows
 from sphereface2.models.folder import find_model, stored_calibration
-from sphereface2.models.unit_rows import Float32, unit_rows
 
 RATES = (1e-2, 1e-3, 1e-4)
 _ROUNDS = 20

@@ -40,15 +40,14 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from sphereface2.data.augmentation import AUGMENTATIONS, build_augmentation
-from sphereface2.data.loader.batch_plan import BatchPlan
 from sphereface2.data.loader.batch_reader import BatchReader
-from sphereface2.data.loader.loader import Loader, WorkerKind
+from sphereface2.data.loader.loader import BatchPlan, Loader, WorkerKind
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.sources.recordio import RecordIO
 from sphereface2.data.sources.recordio_writer import RecordWriter
 from sphereface2.data.sources.source import Source
 from sphereface2.data.sources.synthetic import SyntheticFaces
-from sphereface2.progress import counted
+from sphereface2.workers import counted
 
 SIZE, BATCH = 112, 125
 TURN = 32  # batches of a contender in a row

@@ -69,7 +69,7 @@ STAGES = {
     "training": ["tests/training", "tests/runs"],
     "data/mixing.py": ["tests/data/test_mixing.py"],
     "data/transforms.py": ["tests/data/test_transforms.py"],
-    "data/loader/batch_plan.py": ["tests/data/test_loader.py", "tests/data/test_mixing.py"],
+    "data/loader/loader.py": ["tests/data/test_loader.py", "tests/data/test_mixing.py"],
 }
 # Tested by ranks, in processes of their own: nothing is recorded there, and a mutant takes half a
 # minute. They are mutated only if they are named themselves.

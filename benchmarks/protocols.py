@@ -32,7 +32,7 @@ from sphereface2.evaluation.protocols.ijb import evaluate_ijb
 from sphereface2.evaluation.protocols.ijb_files import read_ijb
 from sphereface2.evaluation.protocols.megaface import megaface, read_megaface
 from sphereface2.evaluation.thresholds import Measure
-from sphereface2.models.unit_rows import unit_rows
+from sphereface2.models.embedder import unit_rows
 
 Numbers = dict[str, Any]
 LIMITS = {

@@ -16,7 +16,7 @@ from pathlib import Path
 from sphereface2.evaluation.experiment_results import SweepResult
 from sphereface2.files import write_atomically
 from sphereface2.registry import nearest
-from sphereface2.reporting.sweep_tables import markdown_table, run_seconds
+from sphereface2.reporting.pages.sweep import markdown_table, run_seconds
 
 PAGE, RESULTS = Path("docs/results.md"), Path("docs/results")
 _MARKER = re.compile(r"<!-- (table|end) (\S+) -->")

@@ -71,7 +71,7 @@ def _model(word: str, place: Path) -> Path:
     if word not in BACKBONES:
         return find_model(word)
     from sphereface2.backbones import build_backbone
-    from sphereface2.data.preprocessing import Preprocessing
+    from sphereface2.data.transforms import Preprocessing
     from sphereface2.models.export import export_graph
     from sphereface2.models.folder import save_model
 

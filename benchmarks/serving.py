@@ -25,8 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.backbones import BACKBONES, build_backbone
-from sphereface2.data.preprocessing import Preprocessing
-from sphereface2.data.transforms import resize
+from sphereface2.data.transforms import Preprocessing, resize
 from sphereface2.models.embedder import BatchEmbedder
 from sphereface2.models.export import agreement, export_graph
 from sphereface2.models.folder import find_model, load_model, save_model

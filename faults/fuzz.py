@@ -22,8 +22,8 @@ from typing import Any
 
 from faults.fuzzing.child import CRASHES, CURRENT, INSTALL, STATE
 from faults.fuzzing.table import TABLE
-from sphereface2.progress import in_words
 from sphereface2.registry import look_up
+from sphereface2.workers import in_words
 
 _HANGS = 60.0  # seconds of its processor time, or ten times as long by the clock, for one input
 _ENDED = 25  # processes of one parser that may end by themselves before it is given up

@@ -140,7 +140,7 @@ def _write_faces(folder: Path) -> None:
 def _write_model(folder: Path) -> None:
     """A network with random weights, and a calibration that fits it about."""
     from sphereface2.backbones import build_backbone
-    from sphereface2.data.preprocessing import Preprocessing
+    from sphereface2.data.transforms import Preprocessing
     from sphereface2.evaluation.calibration import calibrate
     from sphereface2.evaluation.pair_scores import PairScores
     from sphereface2.models.folder import save_model, store_calibration, weights_digest

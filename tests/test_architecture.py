@@ -17,7 +17,6 @@ PACKAGE = Path(__file__).parent.parent / "src" / "sphereface2"
 # stand at the end, where everything meets.
 LINE = [
     "registry",
-    "progress",
     "safe_pickle",
     "files",
     "workers",

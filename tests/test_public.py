@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import sphereface2
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.models.folder import save_model
 
 README = Path(__file__).parent.parent / "README.md"

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import results as results_page
 from benchmarks.results import read_results, refreshed, without_block
-from sphereface2.reporting.sweep_tables import markdown_table
+from sphereface2.reporting.pages.sweep import markdown_table
 from tests.reporting.sweep_example import example_sweep
 
 DOCS = Path(__file__).parent.parent / "docs"

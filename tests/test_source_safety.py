@@ -13,7 +13,7 @@ PLACES = ("src", "benchmarks", "faults", "tests")
 
 # Where a call is right that is forbidden elsewhere, by file and by what is called: the reasons.
 EXCEPTIONS = {
-    ("src/sphereface2/config/yaml_text.py", "yaml.load"): "with a loader derived from SafeLoader",
+    ("src/sphereface2/config/loading.py", "yaml.load"): "with a loader derived from SafeLoader",
     ("src/sphereface2/data/loader/readers.py", "pickle.load in a text"): (
         "a reading process takes over its source from the process that started it, through a pipe"
     ),

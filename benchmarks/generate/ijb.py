@@ -25,7 +25,7 @@ from benchmarks.generate.truth import (
     write_truth,
     write_vectors,
 )
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 
 EMBEDDINGS = "embeddings.npy"
 

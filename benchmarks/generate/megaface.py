@@ -24,7 +24,7 @@ from benchmarks.generate.truth import (
 from sphereface2.evaluation.embedding_files import HEADER
 from sphereface2.evaluation.protocols.megaface import same_person_pairs
 from sphereface2.experiments.paper.small_roots import write_list
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 
 FEATURE_ENDING = "_generated.bin"
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from sphereface2.evaluation.protocols.protocol import TRUTH
 from sphereface2.files import replacing
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -23,7 +23,7 @@ from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.image_file import decode_photo, ending_of, look
 from sphereface2.data.sources.image_list import ImageList
 from sphereface2.data.sources.parquet import ParquetImages, ParquetWriter
-from sphereface2.data.sources.recordio import RecordIO, names_of_people
+from sphereface2.data.sources.recordio import RecordIO
 from sphereface2.data.sources.recordio_writer import (
     FIRST,
     LAST,
@@ -91,7 +91,7 @@ def _read_records(folder: Path, parts: Sequence[bytes]) -> None:
         for number in range(min(len(images), _MEASURED)):
             assert bytes(images.encoded(number)) in whole, "an image that its frame does not hold"
         _use(images)
-        names_of_people(images)
+        images.names_of_people()
     finally:
         _resume_writing(folder / "b.rec", part(parts, 0))
 

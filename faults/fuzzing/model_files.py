@@ -20,7 +20,7 @@ from safetensors.torch import save as save_safetensors
 from faults.fuzzing.parser import Parser, part, write_parts
 from faults.fuzzing.run_files import scored
 from sphereface2.backbones import build_backbone
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.evaluation.calibration import Calibration, calibrate
 from sphereface2.evaluation.embedding_files import read_embeddings
 from sphereface2.models.folder import (

@@ -11,8 +11,7 @@ import numpy as np
 from faults.fuzzing.parser import Parser, part, write_parts
 from sphereface2.config.schema import dump_config, load_config
 from sphereface2.evaluation.pair_scores import PairScores, load_scores, save_scores
-from sphereface2.evaluation.results import EvaluationResult
-from sphereface2.evaluation.verification import measure_all
+from sphereface2.evaluation.verification import EvaluationResult, measure_all
 from sphereface2.experiments.sweep.plan import seeds_of_text, settings_of_grid
 from sphereface2.models.extraction import read_names
 from sphereface2.runs.folder import read_changes, read_history

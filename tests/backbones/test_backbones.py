@@ -266,8 +266,8 @@ def test_halved(size: int, times: int, expected: int) -> None:
         (
             "sfnet4",
             {"towers": 3},
-            "backbone.towers must be a whole number of networks that share backbone.embedding_dim=512 "
-            "evenly, got 3",
+            "backbone.towers must be a whole number of networks that share "
+            "backbone.embedding_dim=512 evenly, got 3",
         ),
         ("iresnet18", {"towers": 0}, "backbone.towers must be a whole number of networks"),
     ],

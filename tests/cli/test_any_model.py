@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sphereface2 import build_backbone, load_model
 from sphereface2.cli import app
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.models.export import export_graph
 from sphereface2.models.folder import save_model
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from sphereface2 import __version__
 from sphereface2.backbones import build_backbone
 from sphereface2.cli import app, main
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.models.folder import save_model
 from tests.runs.test_runs import SETS, SMALL, write_crops
 

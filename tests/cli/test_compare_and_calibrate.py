@@ -15,11 +15,11 @@ from sphereface2 import cli
 from sphereface2.backbones import build_backbone
 from sphereface2.data.pairs.pair_list import pair_list
 from sphereface2.data.pairs.verification_set import VerificationSet
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.pair_scores import save_scores
 from sphereface2.models.folder import load_model, save_model, stored_calibration
-from sphereface2.runs.calibrate import calibrate_model
+from sphereface2.runs.evaluate import calibrate_model
 from tests.evaluation.test_comparison import scored
 from tests.models.test_embed import Meeting
 

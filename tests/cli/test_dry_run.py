@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 from sphereface2.cli.dry_run import estimate_table
 from sphereface2.cli.train import resume, train
 from sphereface2.config.schema import RunConfig, load_config
-from sphereface2.runs import probing
-from sphereface2.runs.estimate import estimate
-from sphereface2.runs.probing import Speed
+from sphereface2.runs import estimate as estimating
+from sphereface2.runs.estimate import Speed, estimate
 from tests.runs.test_runs import NO_SETS, SETS, SMALL
 
 TINY = ["backbone.name=sfnet4", "backbone.width=4", "training.batch_size=8", "device=cpu"]
@@ -24,7 +23,7 @@ def _steps_of_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     def timed(config: RunConfig, *, people: int, threads: int | None) -> Speed:
         return Speed(1.5, 0.4, 0.1, batch_size=config.training.batch_size, how="timed by nobody")
 
-    monkeypatch.setattr(probing, "probe", timed)
+    monkeypatch.setattr(estimating, "probe", timed)
 
 
 def run(*words: str) -> Any:

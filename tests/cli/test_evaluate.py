@@ -29,9 +29,9 @@ from sphereface2.evaluation.protocols.protocol import (
     Table,
     View,
 )
-from sphereface2.evaluation.results import EvaluationResult
 from sphereface2.evaluation.thresholds import Measure
 from sphereface2.evaluation.uncertainty import rate_of
+from sphereface2.evaluation.verification import EvaluationResult
 from sphereface2.registry import option_names
 from tests.evaluation.test_protocols import faces, pair_list, save
 

@@ -13,10 +13,10 @@ from typer.testing import CliRunner, Result
 
 from sphereface2.backbones import build_backbone
 from sphereface2.cli import inspect as inspecting
-from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.image_file import read_image
 from sphereface2.data.sources.image_list import ImageList
 from sphereface2.data.sources.source import Faces
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.datatools.inspect import Inspected, inspection
 from sphereface2.models.extraction import Extraction
 from sphereface2.models.folder import load_model, save_model

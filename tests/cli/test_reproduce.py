@@ -14,8 +14,8 @@ from sphereface2.experiments.paper import reproduce
 from sphereface2.experiments.paper.catalogue import EXPERIMENTS
 from sphereface2.experiments.paper.settings import SMALL, gradients
 from sphereface2.experiments.sweep.plan import plan_sweep
-from sphereface2.runs import probing
-from sphereface2.runs.probing import Speed
+from sphereface2.runs import estimate as estimating
+from sphereface2.runs.estimate import Speed
 from tests.experiments.sweep.tiny import write_recipe
 
 
@@ -101,7 +101,7 @@ def test_a_dry_run_reports_what_the_papers_scale_needs(
     made_up = Speed(
         backbone_seconds=0.1, head_seconds=0.02, update_seconds=0.01, batch_size=512, how="made up"
     )
-    monkeypatch.setattr(probing, "probe", lambda *_, **__: made_up)
+    monkeypatch.setattr(estimating, "probe", lambda *_, **__: made_up)
     reported = run("principles", "--scale", "paper", "--seeds", "1", "--dry-run")
     assert reported.exit_code == 0, reported.output
     assert "6 settings of vggface2-sfnet20 with 1 seed each" in reported.stdout

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from sphereface2.config import loading as recipes_module
-from sphereface2.config.loading import recipes
+from sphereface2.config.loading import dump_yaml, parse_yaml, recipes
 from sphereface2.config.schema import (
     AverageConfig,
     Choice,
@@ -16,7 +16,6 @@ from sphereface2.config.schema import (
     dump_config,
     load_config,
 )
-from sphereface2.config.yaml_text import dump_yaml, parse_yaml
 
 MINIMAL = """\
 data: synthetic

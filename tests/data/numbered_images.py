@@ -8,7 +8,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 
 
 class Numbers:

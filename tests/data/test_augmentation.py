@@ -18,8 +18,7 @@ from sphereface2.data.augmentation import (
     augmentation_options,
     build_augmentation,
 )
-from sphereface2.data.loader.batch_plan import BatchPlan
-from sphereface2.data.loader.loader import Loader, WorkerKind
+from sphereface2.data.loader.loader import BatchPlan, Loader, WorkerKind
 from sphereface2.data.transforms import resize, uniform
 from tests.data.numbered_images import Pictures, picture
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from sphereface2.config.schema import load_config
-from sphereface2.data.mixing import NoisyLabels, WithStrangers, build_training_source, set_aside_of
+from sphereface2.data.mixing import NoisyLabels, WithStrangers, build_training_source
 from sphereface2.data.pairs.drawn import SetAside, drawn_pairs
 from sphereface2.data.pairs.verification_set import VerificationSet
 from sphereface2.data.sources.folder import ImageFolder
-from sphereface2.data.sources.source import BadImage
-from sphereface2.progress import unseen
+from sphereface2.data.sources.source import BadImage, layer_of
+from sphereface2.workers import unseen
 from tests.data.numbered_images import Numbers
 
 
@@ -199,8 +199,8 @@ class TestFiles:
         source = build_training_source(config)
         assert isinstance(source, WithStrangers)
         assert isinstance(source.source, NoisyLabels)
-        aside = set_aside_of(source)
+        aside = layer_of(source, SetAside)
         assert aside is not None
         assert source.num_classes == aside.num_classes == 6
         assert source.source.manifest().count(".png") == 6
-        assert set_aside_of(aside.source) is None
+        assert layer_of(aside.source, SetAside) is None

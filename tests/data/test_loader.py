@@ -11,8 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from sphereface2.data.loader.batch_plan import BatchPlan
-from sphereface2.data.loader.loader import Loader, WorkerKind
+from sphereface2.data.loader.loader import BatchPlan, Loader, WorkerKind
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.transforms import mirrored
 from tests.data.numbered_images import Busy, Numbers, Slow

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sphereface2.data.loader.batch_plan import BatchPlan, MixedPlan
-from sphereface2.data.loader.loader import Loader
+from sphereface2.data.loader.loader import BatchPlan, Loader, MixedPlan
 from sphereface2.data.mixing import NoisyLabels, WithStrangers, plan_batches
 from sphereface2.data.sources.folder import ImageFolder, LooseImages
 from sphereface2.data.sources.source import bad_images
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 from tests.data.test_folder import write_image
 
 

@@ -15,22 +15,18 @@ from sphereface2.data.pairs import (
     sets_of_choice,
     sets_of_word,
 )
-from sphereface2.data.pairs.lfw import lfw_pairs
-from sphereface2.data.pairs.pair_list import pair_list
+from sphereface2.data.pairs.pair_list import first_lines, lfw_pairs, pair_list, set_of_list
 from sphereface2.data.pairs.verification_set import (
     ImageFiles,
     NamedPairs,
     PairFormat,
     VerificationSet,
-    first_lines,
-    set_of_list,
     ten_folds,
     without_ending,
 )
 from sphereface2.datatools.convert import convert
 from sphereface2.datatools.convert.pairs import looks_like_pairs
-from sphereface2.evaluation.protocols.measuring import Subject
-from sphereface2.evaluation.scoring import find_sets, notes_on_saved, score_saved
+from sphereface2.evaluation.scoring import Subject, find_sets, notes_on_saved, score_saved
 from sphereface2.registry import DataPath
 
 

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from sphereface2.data.loader.batch_plan import BatchPlan
-from sphereface2.data.loader.loader import Batch, Loader, WorkerKind
+from sphereface2.data.loader.loader import Batch, BatchPlan, Loader, WorkerKind
 from sphereface2.data.mixing import NoisyLabels, WithStrangers, plan_batches
 from sphereface2.data.sources.folder import ImageFolder, LooseImages
 from sphereface2.data.sources.parquet import ParquetImages, ParquetWriter
@@ -186,7 +185,7 @@ def run_script(script: str, *arguments: object, cwd: Path) -> None:
 
 
 OWN_SOURCE = """
-from sphereface2.data.loader.batch_plan import BatchPlan
+from sphereface2.data.loader.loader import BatchPlan
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.loader.loader import Loader
 class Mine(ImageFolder): pass

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.clustering import judge_groups
 from sphereface2.datatools.group.clusters import SCALE, Apart, Side, cluster, whole_rows
-from sphereface2.models.unit_rows import Float32, unit_rows
+from sphereface2.models.embedder import Float32, unit_rows
 
 
 def faces(seed: int, people: int = 6, each: int = 5, spread: float = 0.5) -> Float32:

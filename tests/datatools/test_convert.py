@@ -23,9 +23,8 @@ import pytest
 from sphereface2.data.pairs.bin_set import bin_set
 from sphereface2.data.pairs.pair_list import pair_list
 from sphereface2.data.sources import open_images
-from sphereface2.data.sources.encoded import EncodedImages
+from sphereface2.data.sources.encoded import EncodedImages, people_file
 from sphereface2.data.sources.image_file import Encoded
-from sphereface2.data.sources.recordio import people_file
 from sphereface2.datatools.convert import convert
 from sphereface2.datatools.convert import targets as convert_targets
 from sphereface2.datatools.convert.conversion import (
@@ -192,7 +191,6 @@ def test_parquet_in_parts_or_joined(
 
 
 # -- interruptions -------------------------------------------------------------------------------
-
 
 KILLED = [
     ("folder", "out.rec", 37),

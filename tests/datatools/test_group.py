@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from sphereface2 import build_backbone
 from sphereface2.cli import app
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.datatools.group import group_photos, regroup
 from sphereface2.datatools.group.groups import Groups
 from sphereface2.evaluation.calibration import calibrate

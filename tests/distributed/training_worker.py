@@ -17,15 +17,15 @@ from typing import Any
 
 import torch
 
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.heads import ProxyHead, build_head
 from sphereface2.heads.sharding import class_shards
 from sphereface2.models.embedder import NetworkEmbedder
-from sphereface2.progress import unseen
 from sphereface2.runs.start import _class_means
 from sphereface2.training.distributed import Team, joined
 from sphereface2.training.events import Events
 from sphereface2.training.trainer import Trainer
+from sphereface2.workers import unseen
 from tests.training.conftest import SIZE, Crowd, TinyNet, make_config
 
 WORLDS = (1, 2, 3)

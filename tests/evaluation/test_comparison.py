@@ -14,8 +14,7 @@ from sphereface2.evaluation.comparison import (
     holm,
     mcnemar,
 )
-from sphereface2.evaluation.pair_scores import PairScores, load_scores, save_scores
-from sphereface2.evaluation.results import COMBINED
+from sphereface2.evaluation.pair_scores import COMBINED, PairScores, load_scores, save_scores
 from sphereface2.evaluation.verification import decided_right, measure
 
 

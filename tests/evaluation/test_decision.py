@@ -19,8 +19,8 @@ from sphereface2.evaluation.decision import (
     threshold_for,
 )
 from sphereface2.evaluation.pair_scores import PairScores
-from sphereface2.evaluation.results import ScoreHistogram
 from sphereface2.evaluation.uncertainty import wilson
+from sphereface2.evaluation.verification import ScoreHistogram
 
 
 def scored_pairs(impostors: int = 4000) -> PairScores:

@@ -21,7 +21,7 @@ from sphereface2.evaluation.experiment_results import (
     tar_at,
 )
 from sphereface2.evaluation.metrics import RocPoints
-from sphereface2.evaluation.results import ScoreHistogram
+from sphereface2.evaluation.verification import ScoreHistogram
 from sphereface2.files import write_atomically
 
 

@@ -15,8 +15,8 @@ from sphereface2.evaluation.protocols.groups import (
     _groups_of_csv,
     measure_groups,
 )
-from sphereface2.evaluation.protocols.measuring import Subject, measure_protocol
-from sphereface2.evaluation.scoring import score_saved
+from sphereface2.evaluation.protocols.protocol import measure_protocol
+from sphereface2.evaluation.scoring import Subject, score_saved
 from sphereface2.models.embedder import MissingImageError
 from sphereface2.models.extraction import open_embedder
 from sphereface2.reporting.pages.protocols import protocol_page

@@ -9,13 +9,14 @@ from sklearn.metrics import roc_curve as sklearn_roc
 
 from sphereface2.evaluation.protocols.ijb import IjbC, IjbResult, evaluate_ijb, verify_templates
 from sphereface2.evaluation.protocols.ijb_files import IjbSet
-from sphereface2.evaluation.protocols.ijb_identification import (
+from sphereface2.evaluation.protocols.ijb_templates import (
     TemplateList,
+    Templates,
     identify_legacy,
     identify_standard,
+    pair_scores,
 )
 from sphereface2.evaluation.protocols.protocol import Embedded, Embeddings
-from sphereface2.evaluation.templates import Templates, pair_scores
 from tests.evaluation.grid import grid_vectors
 
 FPIRS = (0.02, 0.06, 0.14, 0.3)  # of 40 probes: 0.8, 2.4, 5.6, 12
@@ -150,9 +151,11 @@ def _pairs(seed: int, count: int = 400) -> tuple[npt.NDArray[np.int64], npt.NDAr
 def test_rates_of_template_pairs_equal_scikit_learns(
     seed: int, ties: bool, sparse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sphereface2.evaluation.templates._SCORES", 100)
+    monkeypatch.setattr("sphereface2.evaluation.protocols.ijb_templates._SCORES", 100)
     monkeypatch.setattr("sphereface2.evaluation.search._CHUNK", 64)
-    monkeypatch.setattr("sphereface2.evaluation.templates._SPARSE", 0 if sparse else 1e9)
+    monkeypatch.setattr(
+        "sphereface2.evaluation.protocols.ijb_templates._SPARSE", 0 if sparse else 1e9
+    )
     templates, *_ = _lists(seed, ties=ties)
     pairs, same = _pairs(seed)
     left, right = (np.searchsorted(templates.ids, pairs[:, side]) for side in (0, 1))
@@ -262,7 +265,7 @@ def test_bad_input_names_the_first_offenders_and_their_count() -> None:
 
 def test_progress_of_pairs_and_galleries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sphereface2.evaluation.search._CHUNK", 150)
-    monkeypatch.setattr("sphereface2.evaluation.templates._BLOCK", 60)
+    monkeypatch.setattr("sphereface2.evaluation.protocols.ijb_templates._BLOCK", 60)
     ijb, images = _set()
     seen: list[tuple[int, int]] = []
 
@@ -273,7 +276,7 @@ def test_progress_of_pairs_and_galleries(monkeypatch: pytest.MonkeyPatch) -> Non
     # Templates, pairs, both galleries of 1:N standard, the probes of 1:N legacy.
     assert seen[:3] == [(20, 49), (40, 49), (49, 49)]
     assert seen[-4:] == [(400, 400), (1, 2), (2, 2), (40, 40)]
-    monkeypatch.setattr("sphereface2.evaluation.templates._SPARSE", 0)
+    monkeypatch.setattr("sphereface2.evaluation.protocols.ijb_templates._SPARSE", 0)
     evaluate_ijb(ijb, images, parts=("1:1",), progress=note)
     assert seen[-3:] == [(150, 400), (300, 400), (400, 400)]
 

@@ -15,11 +15,12 @@ import pytest
 from benchmarks.generate.megaface import generate_megaface
 from sphereface2.backbones import build_backbone
 from sphereface2.data.pairs.verification_set import VerificationSet
-from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.image_list import AlignedFiles
 from sphereface2.data.sources.source import Images
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.datatools.rendered_ijb import render_ijb
 from sphereface2.evaluation.calibration import calibrate
+from sphereface2.evaluation.embedding_files import rows_of
 from sphereface2.evaluation.protocols.identification import (
     Identification,
     IdentificationResult,
@@ -27,17 +28,16 @@ from sphereface2.evaluation.protocols.identification import (
 )
 from sphereface2.evaluation.protocols.ijb import IjbC, IjbResult, evaluate_ijb
 from sphereface2.evaluation.protocols.ijb_files import IjbSet, image_folder, read_ijb
-from sphereface2.evaluation.protocols.ijb_identification import TemplateList
-from sphereface2.evaluation.protocols.measuring import Subject, measure_protocol, rows_of
+from sphereface2.evaluation.protocols.ijb_templates import TemplateList
 from sphereface2.evaluation.protocols.megaface import MegaFace, MegaFaceResult, megaface
-from sphereface2.evaluation.protocols.protocol import is_made
-from sphereface2.evaluation.scoring import find_sets, score_extracted, score_saved
+from sphereface2.evaluation.protocols.protocol import is_made, measure_protocol
+from sphereface2.evaluation.scoring import Subject, find_sets, score_extracted, score_saved
 from sphereface2.experiments.paper.small_roots import write_list
 from sphereface2.models.embedder import MissingImageError
 from sphereface2.models.extraction import ModelEmbedder, open_embedder
 from sphereface2.models.folder import save_model, store_calibration
-from sphereface2.progress import Progress
 from sphereface2.runs.evaluate import evaluate_on, write_protocol
+from sphereface2.workers import Progress
 from tests.data.bin_files import write_bin
 
 OPTIONS = {"width": 4, "input_size": 16, "embedding_dim": 6}

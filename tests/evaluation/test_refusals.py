@@ -9,17 +9,13 @@ import pytest
 from benchmarks.generate.megaface import write_feature
 from benchmarks.generate.truth import SphereCosine
 from sphereface2.evaluation import metrics
-from sphereface2.evaluation.embedding_files import (
-    in_order,
-    read_embeddings,
-    read_feature,
-)
+from sphereface2.evaluation.embedding_files import in_order, read_embeddings, read_feature
 from sphereface2.evaluation.experiment_results import LearnedFeatures
 from sphereface2.evaluation.protocols.ijb import verify_templates
 from sphereface2.evaluation.protocols.ijb_files import read_ijb, read_pairs
+from sphereface2.evaluation.protocols.ijb_templates import pool_templates
 from sphereface2.evaluation.protocols.megaface import read_megaface
-from sphereface2.evaluation.templates import pool_templates
-from sphereface2.models.unit_rows import (
+from sphereface2.models.embedder import (
     absent_rows,
     check_rows,
     check_same_width,
@@ -152,7 +148,7 @@ def test_laws_and_features_without_sense() -> None:
 
 
 def test_faulty_rows_are_numbered_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sphereface2.models.unit_rows._BLOCK", 2)
+    monkeypatch.setattr("sphereface2.models.embedder._BLOCK", 2)
     table = np.ones((7, 3), np.float32)
     table[[1, 4]] = 0
     with pytest.raises(ValueError, match=r"^a: 2 of 7 embeddings are zero: .* \(number 1, 4\)$"):

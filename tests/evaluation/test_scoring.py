@@ -8,8 +8,7 @@ import pytest
 
 from sphereface2.data.pairs.verification_set import NamedPairs
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
-from sphereface2.evaluation.protocols.measuring import Subject
-from sphereface2.evaluation.scoring import _people, _rows_of_bin, find_sets, score_saved
+from sphereface2.evaluation.scoring import Subject, _people, _rows_of_bin, find_sets, score_saved
 
 TABLE = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 NAMES = ["a1.jpg", "a2.jpg", "b1.jpg", "b2.jpg"]

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sphereface2.evaluation.results import EvaluationResult
 from sphereface2.evaluation.uncertainty import wilson
-from sphereface2.evaluation.verification import decided_right, measure
+from sphereface2.evaluation.verification import EvaluationResult, decided_right, measure
 from sphereface2.reporting.tables import slices_content
 from tests.evaluation.test_comparison import scored
 

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pytest
 
 from sphereface2.data.sources.synthetic import SyntheticFaces
-from sphereface2.evaluation.protocols.measuring import Subject, measure_protocol
+from sphereface2.evaluation.protocols.protocol import measure_protocol
 from sphereface2.evaluation.protocols.tinyface import LISTS, TinyFace, TinyFaceResult
+from sphereface2.evaluation.scoring import Subject
 from sphereface2.evaluation.uncertainty import mean_rate, rate_of
 from sphereface2.models.extraction import open_embedder
 from sphereface2.reporting.pages.protocols import protocol_page

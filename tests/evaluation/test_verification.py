@@ -1,7 +1,9 @@
 """From embeddings and pair lists to results, to JSON and back."""
 
 import json
+import platform
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,22 @@ import pytest
 
 from sphereface2.data.sources.source import images_digest
 from sphereface2.evaluation import metrics, pair_scores
-from sphereface2.evaluation.pair_scores import PairScores, _merged_folds, combine, score_pairs
-from sphereface2.evaluation.results import COMBINED, EvaluationResult, installed_versions
+from sphereface2.evaluation.pair_scores import (
+    COMBINED,
+    PairScores,
+    _merged_folds,
+    combine,
+    score_pairs,
+)
 from sphereface2.evaluation.thresholds import tar_at_fars
 from sphereface2.evaluation.uncertainty import replicate, wilson
-from sphereface2.evaluation.verification import measure, measure_all
+from sphereface2.evaluation.verification import (
+    EvaluationResult,
+    installed_versions,
+    measure,
+    measure_all,
+    note_on_flip,
+)
 from sphereface2.files import write_atomically
 
 Embeddings = npt.NDArray[np.float32]
@@ -529,3 +542,33 @@ def test_an_image_beyond_those_there_is_named() -> None:
         beyond[number, 1] = wrong
         with pytest.raises(ValueError, match=rf"1 of 120 pairs name an image .*\(number {number}"):
             score_pairs("plain", people(0), beyond, same, folds)
+
+
+@pytest.mark.parametrize(
+    ("flip", "of_model", "said"),
+    [
+        (True, True, []),
+        (False, False, []),
+        (True, False, ["scored with mirror images, though this model embeds without them by itse"]),
+        (False, True, ["scored without mirror images, though this model embeds with them by itse"]),
+    ],
+)
+def test_mirror_images_are_mentioned_where_a_model_does_otherwise(
+    flip: bool, of_model: bool, said: list[str]
+) -> None:
+    assert [note.removesuffix("lf") for note in note_on_flip(flip, of_model)] == said
+
+
+def test_versions_are_those_installed() -> None:
+    found = installed_versions()
+    assert found["python"] == platform.python_version()
+    assert found["numpy"] == metadata.version("numpy")
+    assert list(found) == ["python", "sphereface2", "torch", "numpy", "opencv-python-headless"]
+
+
+def test_a_package_that_is_not_installed_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("sphereface2.evaluation.verification.metadata.version", absent)
+    assert set(installed_versions().values()) == {platform.python_version(), "unknown"}

@@ -244,7 +244,7 @@ def label_noise(place: Path) -> Numbers:
 
 
 def batch_order(place: Path) -> Numbers:
-    from sphereface2.data.loader.batch_plan import BatchPlan
+    from sphereface2.data.loader.loader import BatchPlan
 
     labels = np.repeat(np.arange(7), [1, 2, 3, 4, 5, 6, 7])
     found = {}

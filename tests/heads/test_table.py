@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sphereface2.config.yaml_text import parse_yaml
+from sphereface2.config.loading import parse_yaml
 from sphereface2.heads import HEADS, build_head, head_options
 
 PAGE = Path(__file__).parents[2] / "docs" / "heads.md"

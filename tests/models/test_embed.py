@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.models.embedder import NetworkEmbedder, PixelEmbedder
 
 Pixels = partial(Preprocessing, input_size=12)

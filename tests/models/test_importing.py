@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from sphereface2.backbones import BACKBONES, build_backbone, outline_backbone
 from sphereface2.cli import app
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.models.folder import TorchModel, load_model
 from sphereface2.models.foreign_names import LAYOUTS
 from sphereface2.models.importing import import_weights, save_import

@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sphereface2.backbones import BACKBONES, build_backbone
-from sphereface2.data.preprocessing import Preprocessing
-from sphereface2.data.transforms import resize
+from sphereface2.data.transforms import Preprocessing, resize
 from sphereface2.files import file_lock
 from sphereface2.models.folder import (
     TorchModel,

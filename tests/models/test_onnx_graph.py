@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.models import onnx_graph, runtimes
 from sphereface2.models.onnx_graph import look_at_onnx
 from sphereface2.models.runtimes import embedding_width

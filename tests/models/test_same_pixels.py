@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 from sphereface2 import build_backbone, load_model
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.cli import app
-from sphereface2.data.loader.batch_plan import BatchPlan
-from sphereface2.data.loader.loader import Loader
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.loader.loader import BatchPlan, Loader
 from sphereface2.data.sources.folder import ImageFolder
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.models.folder import save_model
 
 SIDES = [(16, 16), (32, 32), (112, 112), (40, 40), (23, 31), (9, 9), (33, 17), (250, 250)]

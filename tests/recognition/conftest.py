@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sphereface2 import Recognizer, build_backbone
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.evaluation.calibration import calibrate
 from sphereface2.evaluation.pair_scores import PairScores
 from sphereface2.models.folder import save_model, store_calibration, weights_digest

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from sphereface2 import Recognizer, build_backbone, load_model
 from sphereface2.cli import app
-from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.image_file import read_image
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.evaluation.calibration import calibrate
 from sphereface2.models.export import export_graph
 from sphereface2.models.folder import save_model, store_calibration, weights_digest

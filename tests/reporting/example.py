@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from sphereface2.evaluation.pair_scores import PairScores
-from sphereface2.evaluation.results import (
+from sphereface2.evaluation.verification import (
     RAW_PIXELS,
     UNTRAINED,
     EvaluationResult,
     VerificationResult,
+    measure_all,
 )
-from sphereface2.evaluation.verification import measure_all
 
 
 def scored_set(name: str, *, seed: int, gap: float, count: int = 200) -> PairScores:

@@ -16,22 +16,26 @@ from matplotlib.figure import Figure
 
 from sphereface2.evaluation.experiment_results import MethodRoc, ParallelResult, ParallelRun
 from sphereface2.evaluation.metrics import RocPoints
-from sphereface2.evaluation.results import (
-    COMBINED,
+from sphereface2.evaluation.pair_scores import COMBINED
+from sphereface2.evaluation.uncertainty import wilson
+from sphereface2.evaluation.verification import (
     RAW_PIXELS,
     UNTRAINED,
     ScoreHistogram,
     VerificationResult,
 )
-from sphereface2.evaluation.uncertainty import wilson
 from sphereface2.reporting import style
 from sphereface2.reporting.figures import verification as plots
-from sphereface2.reporting.figures.sweep import images_per_second
-from sphereface2.reporting.figures.training import MAX_POINTS, curve_figure, training_curves
-from sphereface2.reporting.figures.verification import (
-    AcceptCurve,
+from sphereface2.reporting.figures.sweep import (
+    images_per_second,
     roc_over_seeds,
     score_distributions,
+)
+from sphereface2.reporting.figures.verification import (
+    MAX_POINTS,
+    AcceptCurve,
+    curve_figure,
+    training_curves,
 )
 from sphereface2.reporting.style import METHOD_COLOURS
 from tests.reporting.example import example_evaluation, example_history
@@ -224,7 +228,7 @@ def test_drawing_leaves_no_global_state() -> None:
         "from sphereface2.reporting.figures import verification\n"
         "import matplotlib\n"
         "before = matplotlib.rcParams.copy()\n"
-        "from sphereface2.reporting.figures.training import Curve, Series, curve_figure\n"
+        "from sphereface2.reporting.figures.verification import Curve, Series, curve_figure\n"
         "curve = Curve('t', 'a', (Series('s', (1.0, 2.0), (1.0, 2.0)),))\n"
         "style.to_svg(curve_figure(curve), name='n', description='d')\n"
         "assert matplotlib.rcParams.copy() == before\n"

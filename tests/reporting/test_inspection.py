@@ -33,12 +33,8 @@ from sphereface2.reporting.figures.inspection import (
     collect_pictures,
     with_template,
 )
-from sphereface2.reporting.pages.inspection import (
-    all_findings,
-    inspection_page,
-    inspection_table,
-)
-from sphereface2.reporting.pages.page import jpeg_data_uri
+from sphereface2.reporting.pages import jpeg_data_uri
+from sphereface2.reporting.pages.inspection import all_findings, inspection_page, inspection_table
 from sphereface2.reporting.style import ImageArray
 
 EVIL = "<script>[red]$x$"

@@ -13,21 +13,19 @@ from rich.console import Console
 
 from sphereface2.evaluation.experiment_results import SweepResult
 from sphereface2.reporting.pages.sweep import (
-    differences_content,
-    sweep_page,
-    write_sweep_files,
-)
-from sphereface2.reporting.style import NamedFigure, axes_of
-from sphereface2.reporting.sweep_tables import (
     console_table,
     csv_table,
+    differences_content,
     failures,
     markdown_table,
     rules,
     run_seconds,
     standings,
     sweep_content,
+    sweep_page,
+    write_sweep_files,
 )
+from sphereface2.reporting.style import NamedFigure, axes_of
 from sphereface2.training.result import ModelStep
 from tests.reporting.sweep_example import (
     ARCFACE,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from sphereface2.evaluation.results import EvaluationResult
+from sphereface2.evaluation.verification import EvaluationResult
 from sphereface2.experiments.paper.published import LOSSES
 from sphereface2.reporting.pages.verification import ReportPictures, verification_page
 from sphereface2.reporting.tables import (

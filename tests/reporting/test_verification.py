@@ -13,9 +13,10 @@ import pytest
 from jinja2 import UndefinedError
 
 from sphereface2.data.sources.synthetic import SyntheticFaces
-from sphereface2.evaluation.results import COMBINED, EvaluationResult
+from sphereface2.evaluation.pair_scores import COMBINED
+from sphereface2.evaluation.verification import EvaluationResult
 from sphereface2.experiments.paper.published import LOSSES
-from sphereface2.reporting.pages.page import png_data_uri
+from sphereface2.reporting.pages import png_data_uri
 from sphereface2.reporting.pages.verification import (
     DEFINITIONS,
     PairPicture,

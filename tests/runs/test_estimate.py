@@ -14,10 +14,9 @@ from sphereface2.config.schema import RunConfig, load_config
 from sphereface2.data.loader.loader import Batch
 from sphereface2.heads import HEADS, build_head
 from sphereface2.heads.proxy import ProxyHead
-from sphereface2.runs import probing
+from sphereface2.runs import estimate as estimating
 from sphereface2.runs.counting import _PeakBytes, backbone_cost, head_cost
-from sphereface2.runs.estimate import ASSUMED_PEOPLE, estimate, plan_run
-from sphereface2.runs.probing import Speed, probe
+from sphereface2.runs.estimate import ASSUMED_PEOPLE, Speed, estimate, plan_run, probe
 from sphereface2.training.distributed import current_team
 from sphereface2.training.step import Update
 from tests.runs.test_runs import NO_SETS, SMALL
@@ -263,7 +262,7 @@ def test_the_time_is_that_of_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append((people, threads))
         return Speed(1.0, 0.5, 0.25, batch_size=config.training.batch_size, how="made up")
 
-    monkeypatch.setattr(probing, "probe", timed)
+    monkeypatch.setattr(estimating, "probe", timed)
     said = estimate(small(), threads=3)
     assert said.speed is not None
     assert said.seconds == 6 * 1.75

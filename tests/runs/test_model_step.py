@@ -14,14 +14,13 @@ from sphereface2.cli import app
 from sphereface2.config.schema import RunConfig, load_config
 from sphereface2.data.pairs.drawn import SET_ASIDE
 from sphereface2.data.sources.folder import ImageFolder
-from sphereface2.evaluation.results import EvaluationResult
+from sphereface2.evaluation.verification import EvaluationResult
 from sphereface2.models.discriminant import discriminant_axes
+from sphereface2.models.embedder import unit_rows
 from sphereface2.models.folder import find_model, load_model, weights_digest
-from sphereface2.models.unit_rows import unit_rows
 from sphereface2.runs import folder as run_folder
 from sphereface2.runs import train as runs
-from sphereface2.runs.calibrate import learned_bias
-from sphereface2.runs.evaluate import evaluate
+from sphereface2.runs.evaluate import evaluate, learned_bias
 from sphereface2.runs.folder import read_history
 from sphereface2.training.result import ModelStep, Which
 from tests.evaluation.test_protocols import faces

@@ -29,15 +29,14 @@ from sphereface2.cli import app
 from sphereface2.config.schema import RunConfig, dump_config, load_config
 from sphereface2.data.loader.loader import Batch
 from sphereface2.data.mixing import build_training_source
-from sphereface2.evaluation.results import RAW_PIXELS, UNTRAINED, EvaluationResult
-from sphereface2.evaluation.scoring import score_sets
+from sphereface2.evaluation.scoring import build_sets, score_sets
+from sphereface2.evaluation.verification import RAW_PIXELS, UNTRAINED, EvaluationResult
 from sphereface2.files import LockedError, read_note
 from sphereface2.models.folder import load_model
 from sphereface2.runs import folder as run_folder
 from sphereface2.runs import train as runs
 from sphereface2.runs.estimate import estimate
 from sphereface2.runs.evaluate import evaluate
-from sphereface2.runs.sets import build_sets
 from sphereface2.runs.train import embedder_of
 from sphereface2.training.checkpoint import has_checkpoint, load_checkpoint
 from sphereface2.training.stopping import DivergedError

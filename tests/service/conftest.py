@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from numpy.typing import NDArray
 
-from sphereface2.data.preprocessing import Preprocessing
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.evaluation.calibration import calibrate
 from sphereface2.models.folder import import_onnx, store_calibration, weights_digest
 from sphereface2.service.app import build_app

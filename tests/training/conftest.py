@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.config.schema import RunConfig, config_from_mapping
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 
 SIZE = 24
 

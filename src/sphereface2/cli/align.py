@@ -7,8 +7,7 @@ import typer
 
 from sphereface2.cli.console import Watch, console, stoppable
 from sphereface2.files import require_writable
-from sphereface2.progress import counted
-from sphereface2.workers import usable_cores
+from sphereface2.workers import counted, usable_cores
 
 if TYPE_CHECKING:
     from sphereface2.datatools.align import Aligned

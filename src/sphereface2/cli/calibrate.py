@@ -59,7 +59,7 @@ def calibrate(
         thresholds_content,
         write_calibration_picture,
     )
-    from sphereface2.runs.calibrate import calibrate_model
+    from sphereface2.runs.evaluate import calibrate_model
     from sphereface2.runs.folder import read_history
 
     if not on:

@@ -83,7 +83,7 @@ def _note_on_flips(scored: "Mapping[str, Sequence[PairScores]]") -> list[str]:
 
 def _step(run: Path) -> str:
     """Which step of its training a run's scores are of; nothing where that is not known."""
-    from sphereface2.evaluation.results import EvaluationResult
+    from sphereface2.evaluation.verification import EvaluationResult
     from sphereface2.runs.folder import EVALUATION
 
     path = run / EVALUATION

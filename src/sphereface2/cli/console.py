@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sphereface2.progress import Pace, in_words
+from sphereface2.workers import Pace, in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sphereface2.progress import Progress
+    from sphereface2.workers import Progress
 
 RESUMES = "the same command resumes where it was"
 

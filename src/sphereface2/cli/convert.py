@@ -8,7 +8,7 @@ import typer
 from sphereface2.cli.console import Watch, console, say, stoppable
 from sphereface2.cli.options import ListRoot
 from sphereface2.files import require_writable
-from sphereface2.progress import counted
+from sphereface2.workers import counted
 
 if TYPE_CHECKING:
     from sphereface2.datatools.convert.conversion import Converted

@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from sphereface2.progress import in_words
+from sphereface2.workers import in_words
 
 if TYPE_CHECKING:
     from rich.table import Table

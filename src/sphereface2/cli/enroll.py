@@ -66,7 +66,7 @@ def enroll(
     face are left out, each with its reason. A photo that is there already is not added again, so
     the same command can be repeated; with --folder it resumes. Exit code 2 if nothing was enrolled.
     """
-    from sphereface2.config.yaml_text import parse_mapping
+    from sphereface2.config.loading import parse_mapping
     from sphereface2.recognition.enrolment import people_of
     from sphereface2.recognition.gate import Gate
     from sphereface2.recognition.recognizer import Recognizer
@@ -115,7 +115,7 @@ def enroll(
 
 
 def _sentences(done: "list[Enrolment]") -> list[str]:
-    from sphereface2.progress import counted
+    from sphereface2.workers import counted
 
     if len(done) == 1:
         return done[0].sentences()

@@ -26,8 +26,8 @@ from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
     from sphereface2.data.pairs.verification_set import Missing
-    from sphereface2.evaluation.protocols.measuring import Subject
     from sphereface2.evaluation.protocols.protocol import Protocol, ProtocolResult
+    from sphereface2.evaluation.scoring import Subject
     from sphereface2.runs.evaluate import Evaluated
 
 Checkpoint = Literal["last", "best"]
@@ -364,7 +364,7 @@ def _subject(
     mirrored: bool | None,
     **options: Any,
 ) -> "Subject":
-    from sphereface2.evaluation.protocols.measuring import Subject
+    from sphereface2.evaluation.scoring import Subject
     from sphereface2.models.extraction import open_embedder
 
     watch = Watch(console())
@@ -388,8 +388,7 @@ def _joined(sets: Sequence[str]) -> str:
 
 
 def _evaluate_protocol(subject: "Subject", protocol: "Protocol[Any]", *, root: Path | None) -> None:
-    from sphereface2.evaluation.protocols.measuring import measure_protocol
-    from sphereface2.evaluation.protocols.protocol import is_made
+    from sphereface2.evaluation.protocols.protocol import is_made, measure_protocol
     from sphereface2.experiments.paper.protocols import published_beside
     from sphereface2.runs.evaluate import write_protocol
 

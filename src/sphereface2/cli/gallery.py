@@ -20,7 +20,7 @@ from sphereface2.cli.options import (
     print_answer,
     refuse_idle,
 )
-from sphereface2.progress import counted
+from sphereface2.workers import counted
 
 if TYPE_CHECKING:
     from sphereface2.galleries.gallery import Gallery

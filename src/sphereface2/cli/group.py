@@ -172,7 +172,7 @@ def _change(out: Path, what: str, *words: Any, as_json: bool) -> None:
 
 
 def _show(groups: "Groups", *, as_json: bool) -> None:
-    from sphereface2.evaluation.results import installed_versions
+    from sphereface2.evaluation.verification import installed_versions
     from sphereface2.files import printable
     from sphereface2.reporting.pages.group import group_pages, group_table
 

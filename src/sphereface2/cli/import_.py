@@ -10,7 +10,7 @@ from sphereface2.cli.options import named_options, refuse_idle
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
-    from sphereface2.data.preprocessing import Preprocessing
+    from sphereface2.data.transforms import Preprocessing
 
 
 def import_(

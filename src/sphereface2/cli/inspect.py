@@ -157,12 +157,11 @@ def _show_augmented(
     data: Path, augment: str, *, root: Path | None, size: int | None, output: Path | None
 ) -> None:
     """Write the page with examples of an augmentation."""
-    from sphereface2.config.loading import named
-    from sphereface2.config.yaml_text import parse_yaml
+    from sphereface2.config.loading import named, parse_yaml
     from sphereface2.data.augmentation import augmentation_options, build_augmentation
     from sphereface2.data.sources import open_images
     from sphereface2.datatools.inspect.augmented import augmented_examples
-    from sphereface2.evaluation.results import installed_versions
+    from sphereface2.evaluation.verification import installed_versions
     from sphereface2.reporting.pages.inspection import augmentation_page
 
     given = named(parse_yaml(augment, origin="--augment"))

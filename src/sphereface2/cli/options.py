@@ -165,7 +165,7 @@ def refuse_idle(context: typer.Context, *names: str, because: str) -> None:
 
 def named_options(section: str, texts: Sequence[str] | None, *, like: str) -> dict[str, Any]:
     """What KEY=VALUE arguments say of a section of a config; `like` is an example."""
-    from sphereface2.config.yaml_text import parse_yaml
+    from sphereface2.config.loading import parse_yaml
 
     given = {}
     for text in texts or []:

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from sphereface2.progress import Pace
 from sphereface2.training.events import EvaluationRecord, Events, Notice, headline
+from sphereface2.workers import Pace
 
 _WORDS = 80  # columns that whole words need
 _WIDE = 100  # columns that leave room for the learning rate

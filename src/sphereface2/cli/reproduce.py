@@ -132,7 +132,7 @@ def _show(made: "Reproduced") -> None:
     """Print the table, what the paper says of it, and the files."""
     from rich.console import Console
 
-    from sphereface2.reporting.sweep_tables import console_table
+    from sphereface2.reporting.pages.sweep import console_table
 
     screen = Console()
     if made.table is not None:

@@ -134,8 +134,7 @@ def _keep(folder: Path, result: "SweepResult") -> None:
     """Print the table and write the same as JSON, Markdown, CSV and a page."""
     from rich.console import Console
 
-    from sphereface2.reporting.pages.sweep import write_sweep_files
-    from sphereface2.reporting.sweep_tables import console_table
+    from sphereface2.reporting.pages.sweep import console_table, write_sweep_files
 
     page, data, *_ = write_sweep_files(folder, result)
     Console().print(console_table(result))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sphereface2.cli.console import Watch, all_ranks, console, rank, say
-from sphereface2.progress import in_words
+from sphereface2.workers import in_words
 
 if TYPE_CHECKING:
     from rich.console import Console

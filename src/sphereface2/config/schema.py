@@ -21,8 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from sphereface2.config.loading import named, read_run
-from sphereface2.config.yaml_text import dump_yaml
+from sphereface2.config.loading import dump_yaml, named, read_run
 from sphereface2.registry import SYNONYMS, DataPath, did_you_mean, mistake, near, nearest, shown
 
 # What checks the options of a choice. These rooms come later in the line and load torch, so they

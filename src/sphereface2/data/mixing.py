@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sphereface2.config.schema import Choice, RunConfig
 from sphereface2.data.augmentation import build_augmentation
-from sphereface2.data.loader.batch_plan import BatchPlan, MixedPlan, Plan, require_whole_groups
+from sphereface2.data.loader.loader import BatchPlan, MixedPlan, Plan, require_whole_groups
 from sphereface2.data.pairs.drawn import SetAside
 from sphereface2.data.sources import SOURCES
 from sphereface2.data.sources.folder import LooseImages
@@ -21,13 +21,12 @@ from sphereface2.data.sources.source import (
     Source,
     bad_images,
     exclude,
-    layer_of,
     notes_on,
     suits_processes,
 )
 from sphereface2.files import csv_text
-from sphereface2.progress import Progress, unseen
 from sphereface2.registry import build, resolve_options
+from sphereface2.workers import Progress, unseen
 
 # Label noise: training labels made wrong on purpose, to study how a loss bears it.
 
@@ -260,16 +259,6 @@ def learned_people(config: RunConfig, people: int) -> int:
     """How many people the head learns: those of the images, and whom augmentation makes of them."""
     choice = config.augmentation
     return build_augmentation(choice.name, **choice.options).people(people)
-
-
-def set_aside_of(source: Source) -> SetAside | None:
-    """The people whom a training source leaves out, if there are any."""
-    return layer_of(source, SetAside)
-
-
-def noise_of(source: Source) -> NoisyLabels | None:
-    """The noise in the labels of a training source, if there is any."""
-    return layer_of(source, NoisyLabels)
 
 
 def _require_two_people(source: Source, data: Choice) -> None:

@@ -19,15 +19,9 @@ from sphereface2.data.sources.image_file import IMAGE_SUFFIXES, encode, read_fil
 from sphereface2.datatools.photo_journal import PhotoJournal, each_photo
 from sphereface2.faces import DETECTORS
 from sphereface2.faces.face import CHOICES, FIRST_LOOK, Detector, Face, align_face, find_faces
-from sphereface2.files import (
-    csv_text,
-    on_full_disk,
-    printable,
-    reach_disk,
-    write_atomically,
-)
-from sphereface2.progress import Progress, unseen
+from sphereface2.files import csv_text, on_full_disk, printable, reach_disk, write_atomically
 from sphereface2.registry import build, look_up
+from sphereface2.workers import Progress, unseen
 
 LARGEST_CROP = 1024
 

@@ -19,10 +19,10 @@ from sphereface2.data.sources.image_file import encode
 from sphereface2.data.sources.synthetic import FIRST_UNSEEN, sample_conditions
 from sphereface2.evaluation.protocols.protocol import MADE
 from sphereface2.faces.face import TEMPLATE
-from sphereface2.progress import Progress, unseen
 from sphereface2.rendering.person import Conditions, Person, draw_person
 from sphereface2.rendering.renderer import render
 from sphereface2.rendering.surface import SIZE
+from sphereface2.workers import Progress, unseen
 
 _FIRST_PERSON = FIRST_UNSEEN + 500_000  # far from the people of the verification sets
 _STREAM = 7

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]

@@ -12,7 +12,6 @@ import numpy as np
 
 from sphereface2.evaluation.metrics import FloatArray
 from sphereface2.evaluation.pair_scores import PairScores, combine
-from sphereface2.evaluation.results import VerificationResult
 from sphereface2.evaluation.uncertainty import (
     REPLICATES,
     Interval,
@@ -20,7 +19,12 @@ from sphereface2.evaluation.uncertainty import (
     people_count,
     replicate,
 )
-from sphereface2.evaluation.verification import FAR_TARGETS, decided_right, measure
+from sphereface2.evaluation.verification import (
+    FAR_TARGETS,
+    VerificationResult,
+    decided_right,
+    measure,
+)
 
 SIGNIFICANCE = 0.05
 ACCURACY = "accuracy"

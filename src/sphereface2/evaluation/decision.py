@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sphereface2.evaluation.calibration import Calibration, check_request
-from sphereface2.evaluation.ranked_scores import RankedScores
-from sphereface2.evaluation.thresholds import minimum_trials, resolves
+from sphereface2.evaluation.calibration import Calibration, RankedScores, check_request
+from sphereface2.evaluation.thresholds import in_figures, minimum_trials, resolves
 from sphereface2.evaluation.uncertainty import Interval, Rate
 
 DEFAULT_FALSE_ACCEPTS = 1e-3
@@ -229,11 +228,6 @@ def one_in(share: float) -> str:
 def _least(impostors: int) -> float:
     """The smallest power of ten that so many pairs resolve."""
     return min(0.1, 10.0 ** -math.floor(math.log10(max(impostors, 10)) + 1e-9))
-
-
-def in_figures(score: float) -> str:
-    """A score with three decimals."""
-    return f"{score:.3f}".replace("-", "−")
 
 
 def as_probability(share: float) -> str:

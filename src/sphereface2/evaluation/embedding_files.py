@@ -3,18 +3,19 @@
 import hashlib
 import struct
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.pairs.verification_set import Missing
-from sphereface2.evaluation.array_archive import read_arrays
+from sphereface2.data.pairs.verification_set import Missing, without_ending
+from sphereface2.data.sources.image_file import is_image_file
 from sphereface2.files import WorkFolder, on_full_disk, take_room
-from sphereface2.models.unit_rows import Float32, Mirror, Vectors, check_rows, check_table
-from sphereface2.progress import Progress, first_of, unseen
+from sphereface2.models.embedder import Float32, Mirror, Vectors, check_rows, check_table
+from sphereface2.safe_pickle import read_arrays
+from sphereface2.workers import Progress, first_of, unseen
 
 SUFFIXES = (".npy", ".npz", ".pt", ".pth", ".bin")
 # The names under which others keep embeddings in an .npz; the mirror images' beside them.
@@ -125,6 +126,37 @@ def in_order(
             f"embedding ({first_of(lacking)}); --missing skip leaves them out"
         )
     return np.array([rows.get(name, -1) for name in names], dtype=np.intp)
+
+
+def named_alike(saved: SavedEmbeddings, names: Sequence[str]) -> SavedEmbeddings:
+    """With names like those of a list: LFW's lists name images without their ending."""
+    if saved.names is None or any(is_image_file(name) for name in names):
+        return saved
+    return replace(saved, names=[without_ending(name) for name in saved.names])
+
+
+def rows_of(
+    saved: SavedEmbeddings, names: Sequence[str], *, missing: Missing = "error"
+) -> tuple[Vectors, Mirror]:
+    """The vectors in the order of `names`; embeddings without names must be in it already.
+
+    With `missing` "skip", names without an embedding get NaN.
+    """
+    if saved.names is None:
+        if len(saved.vectors) != len(names):
+            raise ValueError(
+                f"{saved.source} has {len(saved.vectors):,} embeddings for the {len(names):,} "
+                "images of the list and no names; put one name per line into a .txt beside it"
+            )
+        return saved.vectors, saved.mirror
+    saved = named_alike(saved, names)
+    if list(saved.names or ()) == list(names):
+        return saved.vectors, saved.mirror
+    rows = in_order(saved, names, missing=missing)
+    vectors = saved.vectors[rows]
+    if (rows < 0).any():
+        vectors[rows < 0] = np.nan
+    return vectors, saved.mirror
 
 
 _Read = tuple[npt.NDArray[Any], Sequence[str] | None, npt.NDArray[Any] | None]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pydantic import JsonValue
 
 from sphereface2.evaluation.metrics import RocPoints
-from sphereface2.evaluation.results import RocBand, ScoreHistogram
+from sphereface2.evaluation.verification import RocBand, ScoreHistogram
 from sphereface2.files import JsonResult
 from sphereface2.training.result import ModelStep
 

@@ -32,7 +32,7 @@ from sphereface2.evaluation.class_centres import (
     unit_rows,
     within_false_alarms,
 )
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]

@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.pairs.verification_set import Missing
-from sphereface2.evaluation.array_archive import read_arrays
 from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray
-from sphereface2.evaluation.results import COMBINED
 from sphereface2.files import write_atomically
-from sphereface2.models.unit_rows import absent_rows, check_table
-from sphereface2.progress import first_of
+from sphereface2.models.embedder import absent_rows, check_table
+from sphereface2.safe_pickle import read_arrays
+from sphereface2.workers import first_of
 
+COMBINED = "combined"
+"""The name of the pooled set."""
 Attributes = Mapping[str, npt.NDArray[np.str_]]
 """Of each attribute its value for every pair, as words; an empty word where it is not known."""
 

@@ -19,7 +19,7 @@ from sphereface2.evaluation.thresholds import (
     rank_name,
 )
 from sphereface2.evaluation.uncertainty import rate_of
-from sphereface2.models.unit_rows import (
+from sphereface2.models.embedder import (
     Float32,
     Vectors,
     check_rows,
@@ -28,8 +28,7 @@ from sphereface2.models.unit_rows import (
     unit_block,
     unit_rows,
 )
-from sphereface2.progress import Progress, unseen
-from sphereface2.workers import usable_cores
+from sphereface2.workers import Progress, unseen, usable_cores
 
 People = npt.NDArray[Any]
 GalleryPooling = Literal["mean", "max"]

@@ -117,6 +117,11 @@ def rank_name(rank: int) -> str:
     return f"rank {rank}"
 
 
+def in_figures(score: float) -> str:
+    """A score with three decimals."""
+    return f"{score:.3f}".replace("-", "−")
+
+
 def resolves(target: float, impostors: int) -> bool:
     """Whether so many impostor trials tell a false rate from 0: it allows one of them."""
     return target * impostors >= _ONE

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.preprocessing import Preprocessing
-from sphereface2.data.transforms import resize
+from sphereface2.data.transforms import Preprocessing, resize
 from sphereface2.files import remove, replacing
-from sphereface2.models.embedder import Embedder, NetworkEmbedder
+from sphereface2.models.embedder import Embedder, NetworkEmbedder, unit_rows
 from sphereface2.models.folder import (
     LoadedModel,
     find_model,
@@ -30,7 +29,6 @@ from sphereface2.models.folder import (
     weights_digest,
 )
 from sphereface2.models.runtimes import METADATA, ONNX, OPENVINO, import_runtime
-from sphereface2.models.unit_rows import unit_rows
 from sphereface2.workers import install_command
 
 FORMS = ("onnx", "openvino", "torchscript")

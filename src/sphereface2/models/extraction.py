@@ -35,6 +35,7 @@ from sphereface2.models.embedder import (
     BatchEmbedder,
     Embedder,
     Embeddings,
+    absent_rows,
     offering_to_skip,
     prepare,
 )
@@ -46,10 +47,9 @@ from sphereface2.models.folder import (
     load_model,
     weights_digest,
 )
-from sphereface2.models.unit_rows import absent_rows
-from sphereface2.progress import Progress, Watch, unseen, unwatched
 from sphereface2.training.devices import choose_device
 from sphereface2.training.distributed import current_team
+from sphereface2.workers import Progress, Watch, unseen, unwatched
 
 FORMAT = "sphereface2-embeddings-1"
 _OF_THE_WORK = ("block_size",)  # says how the work was cut, not what came of it

@@ -20,16 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.data.preprocessing import Preprocessing
-from sphereface2.files import (
-    is_locked,
-    naming,
-    parse_json,
-    read_note,
-    replacing,
-    write_atomically,
-)
-from sphereface2.models.embedder import BatchEmbedder, MissingImageError, NetworkEmbedder
+from sphereface2.data.transforms import Preprocessing
+from sphereface2.files import is_locked, naming, parse_json, read_note, replacing, write_atomically
+from sphereface2.models.embedder import BatchEmbedder, MissingImageError, NetworkEmbedder, unit_rows
 from sphereface2.models.runtimes import (
     GRAPHS,
     ONNX,
@@ -39,7 +32,6 @@ from sphereface2.models.runtimes import (
     GraphEmbedder,
     embedding_width,
 )
-from sphereface2.models.unit_rows import unit_rows
 
 if TYPE_CHECKING:
     import torch

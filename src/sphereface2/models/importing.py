@@ -18,16 +18,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sphereface2.backbones import (
-    BACKBONES,
-    Backbone,
-    backbone_options,
-    outline_backbone,
-)
+from sphereface2.backbones import BACKBONES, Backbone, backbone_options, outline_backbone
 from sphereface2.backbones.backbone import halved
 from sphereface2.backbones.iresnet import IResNet
 from sphereface2.backbones.mobilefacenet import MobileFaceNet
-from sphereface2.data.preprocessing import PerChannel, Preprocessing
+from sphereface2.data.transforms import PerChannel, Preprocessing
 from sphereface2.models.folder import differences, faults_of_tensors, file_digest, save_model
 from sphereface2.models.foreign_names import LAYOUTS, Layout, neutral
 from sphereface2.registry import look_up

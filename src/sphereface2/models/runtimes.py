@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.preprocessing import PerChannel, Preprocessing
+from sphereface2.data.transforms import PerChannel, Preprocessing
 from sphereface2.files import parse_json
 from sphereface2.models.embedder import BatchEmbedder, Embeddings, ImageArray, RunNetwork
 from sphereface2.models.onnx_graph import Shape, look_at_onnx

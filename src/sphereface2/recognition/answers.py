@@ -19,16 +19,16 @@ from sphereface2.evaluation.decision import (
     decide,
     false_accepts_for,
     false_alarms,
-    in_figures,
     in_percent,
     one_in,
     resolvable,
 )
+from sphereface2.evaluation.thresholds import in_figures
 from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.galleries.gallery import Gallery
-from sphereface2.progress import counted
 from sphereface2.recognition.photos import FoundFace
 from sphereface2.recognition.rejection import Objection
+from sphereface2.workers import counted
 
 _MOST_SCORES = 10  # in a sentence
 DEFAULT_FALSE_ALARMS = 0.01

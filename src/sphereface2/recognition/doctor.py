@@ -13,16 +13,16 @@ from sphereface2.data.sources.image_file import decode
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.decision import (
     false_accepts_for,
-    in_figures,
     low_genuine,
     ranked_impostors,
     resolvable,
     threshold_for,
 )
+from sphereface2.evaluation.thresholds import in_figures
 from sphereface2.galleries.gallery import Embeddings, Gallery, KeptPhoto
-from sphereface2.progress import Progress, counted, unseen
 from sphereface2.recognition.gate import Gate, Quality, outliers, sharpness
 from sphereface2.recognition.recognizer import SAME_PHOTO
+from sphereface2.workers import Progress, counted, unseen
 
 _ROWS = 1024  # people compared with all others at once
 

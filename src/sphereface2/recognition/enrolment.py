@@ -12,7 +12,6 @@ from sphereface2.data.sources.folder import find_images
 from sphereface2.data.sources.image_file import read_file
 from sphereface2.files import printable
 from sphereface2.galleries.gallery import Gallery, NewPhoto, check_name, knows
-from sphereface2.progress import counted
 from sphereface2.recognition.gate import NO_FACE, UNREADABLE, Gate, Quality, Reason
 from sphereface2.recognition.photos import (
     FaceFinder,
@@ -22,6 +21,7 @@ from sphereface2.recognition.photos import (
     as_array,
     photo_name,
 )
+from sphereface2.workers import counted
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.decision import (
     NOT_CALIBRATED,
     false_accepts_for,
-    in_figures,
     in_percent,
     low_genuine,
     resolvable,
     threshold_for,
 )
+from sphereface2.evaluation.thresholds import in_figures
 from sphereface2.faces.face import TEMPLATE, TEMPLATE_SIZE, similarity_transform
 from sphereface2.galleries.gallery import Embeddings, Gallery, embeddings_of, knows
 from sphereface2.recognition.photos import FoundFace

@@ -14,9 +14,9 @@ import numpy as np
 from sphereface2.data.sources.image_file import decode
 from sphereface2.files import csv_text, replacing, require_writable
 from sphereface2.galleries.gallery import Gallery, KeptPhoto, NewPhoto, knows
-from sphereface2.progress import Progress, counted, unseen
 from sphereface2.recognition.photos import FoundFace
 from sphereface2.recognition.recognizer import Recognizer
+from sphereface2.workers import Progress, counted, unseen
 
 _MIGRATED = "migrated_from"  # the fact that names the photo in the gallery before
 

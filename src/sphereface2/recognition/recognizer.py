@@ -25,7 +25,6 @@ from sphereface2.galleries.gallery import (
 )
 from sphereface2.galleries.opening import open_gallery
 from sphereface2.models.folder import find_model, load_model, stored_calibration, weights_digest
-from sphereface2.progress import Progress, unseen
 from sphereface2.recognition.answers import (
     Identification,
     Rule,
@@ -34,16 +33,11 @@ from sphereface2.recognition.answers import (
     faces_of,
     share_out,
 )
-from sphereface2.recognition.enrolment import (
-    Enrolment,
-    Looked,
-    PhotoOutcome,
-    add_once,
-    look_at,
-)
+from sphereface2.recognition.enrolment import Enrolment, Looked, PhotoOutcome, add_once, look_at
 from sphereface2.recognition.gate import Gate
 from sphereface2.recognition.photos import FaceFinder, FoundFace, Kind, Photo, require_list
 from sphereface2.recognition.rejection import object_to
+from sphereface2.workers import Progress, unseen
 
 _SCORED = 10  # candidates of a search, at least, that share the probability
 _SHOWN = 5  # of a person's faces, in a picture

@@ -23,7 +23,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from sphereface2.evaluation.results import COMBINED, RAW_PIXELS, UNTRAINED
+from sphereface2.evaluation.pair_scores import COMBINED
+from sphereface2.evaluation.verification import RAW_PIXELS, UNTRAINED
 from sphereface2.files import write_atomically
 
 # One colour per method, in every figure of the project; all are legible on white and near-black.

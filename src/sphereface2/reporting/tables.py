@@ -11,10 +11,11 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from sphereface2.evaluation.results import COMBINED, EvaluationResult, VerificationResult
+from sphereface2.evaluation.pair_scores import COMBINED
 from sphereface2.evaluation.thresholds import RateAtTarget
 from sphereface2.evaluation.uncertainty import Interval
-from sphereface2.progress import counted
+from sphereface2.evaluation.verification import EvaluationResult, VerificationResult
+from sphereface2.workers import counted
 
 UNRESOLVED = "not resolved"
 _WHOLE = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"

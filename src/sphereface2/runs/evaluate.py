@@ -1,4 +1,4 @@
-"""A run or a model, evaluated: sets scored and measured, and what that leaves in its folder."""
+"""A run or a model, evaluated or calibrated on sets, and what that leaves in its folder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,33 +8,38 @@ from typing import Any
 import yaml
 
 from sphereface2.backbones import Backbone, build_backbone
-from sphereface2.config.schema import RunConfig, dump_config, load_config
+from sphereface2.config.loading import read_run
+from sphereface2.config.schema import RunConfig, dump_config
 from sphereface2.data.mixing import build_people
 from sphereface2.data.pairs.verification_set import Missing, VerificationSet
-from sphereface2.data.preprocessing import preprocessing_of
-from sphereface2.evaluation.pair_scores import SCORES, PairScores, save_scores
-from sphereface2.evaluation.protocols.measuring import Subject
+from sphereface2.data.transforms import preprocessing_of
+from sphereface2.evaluation.calibration import FAR_TARGETS, Calibration, calibrate, check_request
+from sphereface2.evaluation.pair_scores import SCORES, PairScores, combine, save_scores
 from sphereface2.evaluation.protocols.protocol import ProtocolResult
-from sphereface2.evaluation.results import (
-    RAW_PIXELS,
-    UNTRAINED,
-    EvaluationResult,
-    installed_versions,
-    note_on_flip,
-)
 from sphereface2.evaluation.scoring import (
+    Subject,
+    build_sets,
     find_sets,
     notes_on_saved,
+    notes_on_sets,
+    prepare_sets,
     score_extracted,
     score_saved,
     score_sets,
 )
 from sphereface2.evaluation.uncertainty import REPLICATES
-from sphereface2.evaluation.verification import measure_all
+from sphereface2.evaluation.verification import (
+    RAW_PIXELS,
+    UNTRAINED,
+    EvaluationResult,
+    installed_versions,
+    measure_all,
+    note_on_flip,
+)
 from sphereface2.files import require_writable
 from sphereface2.models.embedder import Embedder, NetworkEmbedder, PixelEmbedder, offering_to_skip
-from sphereface2.models.folder import LoadedModel, TorchModel, load_model
-from sphereface2.progress import Watch, unwatched
+from sphereface2.models.extraction import open_embedder
+from sphereface2.models.folder import LoadedModel, TorchModel, load_model, store_calibration
 from sphereface2.reporting.pages.protocols import protocol_page
 from sphereface2.reporting.pages.verification import (
     ReportPictures,
@@ -52,7 +57,6 @@ from sphereface2.runs.folder import (
     read_history,
     run_config,
 )
-from sphereface2.runs.sets import build_sets, notes_on_sets
 from sphereface2.runs.train import embedder_of, load_network
 from sphereface2.training.checkpoint import (
     config_settings,
@@ -63,6 +67,7 @@ from sphereface2.training.checkpoint import (
 from sphereface2.training.devices import choose_device
 from sphereface2.training.distributed import current_team
 from sphereface2.training.result import ModelStep, Which
+from sphereface2.workers import Watch, unwatched
 
 
 @dataclass(frozen=True)
@@ -229,7 +234,10 @@ def _measure(
         flip=config.evaluation.flip,
         config=config.model_dump(mode="json"),
         step=judged.step,
-        notes=[*note_on_flip(config.evaluation.flip, model.flip), *notes_on_sets(config, sets)],
+        notes=[
+            *note_on_flip(config.evaluation.flip, model.flip),
+            *notes_on_sets(sets, data=config.data.options),
+        ],
         replicates=REPLICATES if in_full else 0,
     )
 
@@ -261,7 +269,7 @@ def evaluate_on(
         with current_team().together():
             sets = find_sets(words, root=root, missing=subject.missing)
         scored = score_extracted(embedder, sets, folder=subject.output / "embeddings")
-        notes = notes_on_sets(_config_of(embedder.folder.parent), sets)
+        notes = notes_on_sets(sets, data=_trained_on(embedder.folder.parent))
     if scored is None:
         return None
     history = [] if embedder is None else read_history(embedder.folder.parent)
@@ -301,12 +309,16 @@ def evaluate_on(
     return Evaluated(result, report)
 
 
-def _config_of(run: Path) -> RunConfig | None:
-    """The config of the run that a model belongs to, if it has one that can be read."""
+def _trained_on(run: Path) -> dict[str, Any] | None:
+    """The `data` of the run that a model belongs to, if it has a config that can be read.
+
+    As it stands there: a config of another version is not checked for the sake of a note.
+    """
     try:
-        return load_config(str(run / CONFIG)) if (run / CONFIG).is_file() else None
+        data = read_run(run / CONFIG).get("data") if (run / CONFIG).is_file() else None
     except ValueError:
-        return None  # of another version: only a note depends on it
+        return None
+    return data if isinstance(data, dict) else None
 
 
 def _measured(
@@ -353,3 +365,71 @@ def write_protocol(
     title, label = subject.output.name, subject.label
     protocol_page(result, title=title, label=label, published=published).write(report)
     return report
+
+
+# -- calibration -----------------------------------------------------------------------------------
+
+
+def calibrate_model(
+    folder: Path,
+    sets: Sequence[VerificationSet],
+    *,
+    far_targets: Sequence[float] = FAR_TARGETS,
+    prior: float = 0.5,
+    flip: bool | None = None,
+    workers: int = 1,
+    device: str = "cpu",
+    history: Sequence[Mapping[str, Any]] = (),
+    watch: Watch = unwatched,
+) -> Calibration:
+    """Calibrate the model in `folder` on the sets, pooled if there are several, and store it there.
+
+    `flip` is by default what the folder says. `workers` threads read the images, or processes
+    render them. `history` are the lines of the run's metrics.jsonl, where the bias of a model is
+    looked up whose folder does not have it.
+    """
+    check_request(far_targets, prior)
+    embedder = open_embedder(folder, flip=flip, workers=workers, device=device)
+    with offering_to_skip():
+        prepare_sets(sets, workers=workers, watch=watch)
+        scored = score_sets(embedder, sets, watch=watch)
+    with watch("calibrating"):
+        calibration = calibrate(
+            scored[0] if len(scored) == 1 else combine(scored),
+            model=embedder.digest,
+            flip=embedder.flip,
+            far_targets=far_targets,
+            prior=prior,
+            bias=learned_bias(embedder.model.config.get("extra", {}), history),
+        )
+    store_calibration(folder, calibration.to_mapping())
+    return calibration
+
+
+def learned_bias(
+    extra: Mapping[str, Any], history: Sequence[Mapping[str, Any]] = ()
+) -> tuple[float, float, float] | None:
+    """(b, r, t) of the SphereFace2 head that a model was trained with, or None.
+
+    b is `head_bias` of the model folder, or else the last one logged up to the step of the model.
+    A model whose axes were weighed (`training.discriminant`) has other cosines than the head saw.
+    """
+    head = None if extra.get("discriminant") else extra.get("head")
+    if not isinstance(head, Mapping) or not str(head.get("name", "")).startswith("sphereface2"):
+        return None
+    bias = extra.get("head_bias")
+    if bias is None:
+        step = ModelStep.of_model(extra, history)
+        last = None if step is None else step.step
+        logged = [
+            line["head"]["bias"]
+            for line in history
+            if line.get("kind") == "train"
+            and (last is None or line.get("step", 0) <= last)
+            and "bias" in (line.get("head") or {})
+        ]
+        bias = logged[-1] if logged else None
+    radius, sharpness = head.get("radius"), head.get("sharpness")
+    if bias is None or radius is None or sharpness is None:
+        return None
+    return float(bias), float(radius), float(sharpness)

@@ -11,8 +11,8 @@ from sphereface2.evaluation.comparison import Difference, compare
 from sphereface2.evaluation.scoring import find_sets, prepare_sets, score_sets
 from sphereface2.models.export import FORMS, Agreement, ImageArray, export_graph, export_torchscript
 from sphereface2.models.folder import LoadedModel
-from sphereface2.progress import Watch, unwatched
 from sphereface2.registry import look_up
+from sphereface2.workers import Watch, unwatched
 
 TORCHSCRIPT = "model.pt"
 _RANGE_IMAGES = 200  # more do not change the ranges of a layer's values

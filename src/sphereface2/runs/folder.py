@@ -19,6 +19,7 @@ from sphereface2.files import (
     file_lock,
     parse_json,
     read_note,
+    remove,
     remove_replaced,
     write_atomically,
 )
@@ -204,11 +205,8 @@ def require_run(folder: Path) -> Path:
 
 def remove_products(folder: Path) -> None:
     """Remove what a run has written, and nothing else."""
-    for path in (folder / product for product in PRODUCTS):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+    for product in PRODUCTS:
+        remove(folder / product)
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:

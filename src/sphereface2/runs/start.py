@@ -15,19 +15,19 @@ from torch.nn.functional import normalize
 
 from sphereface2.backbones import Backbone, backbone_options
 from sphereface2.config.schema import START, Choice, PreprocessingConfig, RunConfig
-from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.source import Faces, Source
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.heads.head import Head
 from sphereface2.heads.proxy import ProxyHead
 from sphereface2.heads.sharding import class_range, class_shards
 from sphereface2.models.embedder import Embeddings, NetworkEmbedder
 from sphereface2.models.folder import TorchModel, find_model, load_model, weights_digest
 from sphereface2.models.importing import import_weights, require_output
-from sphereface2.progress import Progress, Watch
 from sphereface2.registry import shown
 from sphereface2.runs.folder import CHECKPOINTS, require_run, run_config
 from sphereface2.training.checkpoint import load_checkpoint, load_tensors, require_same_people
 from sphereface2.training.distributed import Team
+from sphereface2.workers import Progress, Watch
 
 MODEL = "model"  # the source of weights that are a run's or in a model folder
 _TRAINING_ONLY = ("dropout",)  # options that may differ: the network is the same

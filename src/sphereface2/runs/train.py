@@ -20,32 +20,26 @@ from torch import nn
 from sphereface2.backbones import Backbone, backbone_options, build_backbone
 from sphereface2.config.schema import Choice, RunConfig, config_from_mapping, dump_config
 from sphereface2.data.augmentation import augmentation_options
-from sphereface2.data.mixing import (
-    STRANGERS,
-    NoisyLabels,
-    build_training_source,
-    learned_people,
-    noise_of,
-)
+from sphereface2.data.mixing import STRANGERS, NoisyLabels, build_training_source, learned_people
 from sphereface2.data.pairs import VERIFICATION_SETS, set_choice
-from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_people
 from sphereface2.data.pairs.drawn import SET_ASIDE
-from sphereface2.data.pairs.verification_set import VerificationSet
-from sphereface2.data.preprocessing import Preprocessing, preprocessing_of
+from sphereface2.data.pairs.verification_set import VerificationSet, notes_on_pairs, notes_on_people
 from sphereface2.data.sources import SOURCES
-from sphereface2.data.sources.source import Faces, bad_images, notes_on
-from sphereface2.evaluation.results import (
-    installed_versions,
+from sphereface2.data.sources.source import Faces, bad_images, layer_of, notes_on
+from sphereface2.data.transforms import Preprocessing, preprocessing_of
+from sphereface2.evaluation.scoring import (
+    build_choice_sets,
+    build_sets,
+    refuse_shared_people,
+    score_sets,
 )
-from sphereface2.evaluation.scoring import score_sets
-from sphereface2.evaluation.verification import measure_all
+from sphereface2.evaluation.verification import installed_versions, measure_all
 from sphereface2.files import Lock, require_writable, write_atomically
 from sphereface2.heads import Head, build_head, head_options
 from sphereface2.heads.sharding import class_shards
 from sphereface2.models.discriminant import require_pairs, weigh_axes
 from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.folder import save_model
-from sphereface2.progress import Progress, Watch, unwatched
 from sphereface2.registry import look_up, resolve_options
 from sphereface2.reporting.pages.verification import CHANGED
 from sphereface2.runs.folder import (
@@ -69,7 +63,6 @@ from sphereface2.runs.folder import (
     run_config,
     run_lock,
 )
-from sphereface2.runs.sets import build_choice_sets, build_sets, refuse_shared_people
 from sphereface2.runs.start import start_weights, with_start
 from sphereface2.training.averaging import AVERAGED
 from sphereface2.training.checkpoint import (
@@ -86,6 +79,7 @@ from sphereface2.training.distributed import current_team, is_restarted
 from sphereface2.training.events import Events, Notice
 from sphereface2.training.result import ModelStep, TrainingResult
 from sphereface2.training.trainer import Trainer
+from sphereface2.workers import Progress, Watch, unwatched
 
 _AXES_IMAGES = 50_000  # tell the worth of a few hundred axes well, in a minute or so
 
@@ -303,14 +297,13 @@ def resolve(config: RunConfig) -> RunConfig:
         strangers = config.open_set.data
         options = _options("open_set.data", STRANGERS, strangers)
         values["open_set"]["data"] = _resolved(strangers, options)
-    augmentation = config.augmentation
-    values["augmentation"] = _resolved(
-        augmentation, augmentation_options(augmentation.name, augmentation.options)
-    )
-    values["backbone"] = _resolved(
-        config.backbone, backbone_options(config.backbone.name, config.backbone.options)
-    )
-    values["head"] = _resolved(config.head, head_options(config.head.name, config.head.options))
+    for key, options_of in (
+        ("augmentation", augmentation_options),
+        ("backbone", backbone_options),
+        ("head", head_options),
+    ):
+        choice: Choice = getattr(config, key)
+        values[key] = _resolved(choice, options_of(choice.name, choice.options))
     for key in ("sets", "choose_on"):
         values["evaluation"][key] = [
             _resolved(choice, _options("evaluation set", VERIFICATION_SETS, choice))
@@ -461,7 +454,7 @@ def _run(
 ) -> TrainingResult:
     """Train, and keep beside the run what was done to its images."""
     source, team = trainer.source, trainer.team
-    noisy = noise_of(source)
+    noisy = layer_of(source, NoisyLabels)
     with team.together():
         if team.is_first:
             if noisy is not None:

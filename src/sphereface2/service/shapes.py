@@ -10,8 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from sphereface2.data.sources.image_file import encode
 from sphereface2.evaluation.decision import share_in_words
-from sphereface2.evaluation.results import ScoreHistogram
 from sphereface2.evaluation.uncertainty import Rate
+from sphereface2.evaluation.verification import ScoreHistogram
 from sphereface2.galleries.gallery import KeptPhoto, Person
 from sphereface2.recognition.answers import Rule
 from sphereface2.recognition.gate import Reason

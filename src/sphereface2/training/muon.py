@@ -26,9 +26,9 @@ class Muon(torch.optim.SGD):
         T = W - lr · ‖W‖ · O / ‖O‖,    O = polar(u),
         W ← (1 - lr · decay) · (1 - lr · cos(u, W)) · ‖W‖ · T / ‖T‖,
 
-    so that one `lr` suits matrices of any size, started from any weights. The matrix turns with O, but
-    its length follows the gradient itself: O has a part along W also where the loss does not care
-    for the length of W, and a network without batch norm grew by it until no gradient was left.
+    so that one `lr` suits matrices of any size, started from any weights. The matrix turns with O,
+    but its length follows the gradient itself: O has a part along W also where the loss does not
+    care for the length of W, by which networks without batch norm grew until no gradient was left.
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, momentum: float, fused: bool) -> None:

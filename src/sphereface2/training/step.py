@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.config.schema import RunConfig
 from sphereface2.data.loader.loader import Batch
-from sphereface2.data.preprocessing import preprocessing_of
+from sphereface2.data.transforms import preprocessing_of
 from sphereface2.heads.head import Head
 from sphereface2.heads.proxy import ProxyHead
 from sphereface2.training.averaging import build_average

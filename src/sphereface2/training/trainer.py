@@ -15,8 +15,7 @@ from torch import nn
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.config.schema import RunConfig
 from sphereface2.data.augmentation import build_augmentation
-from sphereface2.data.loader.batch_plan import multiples_near
-from sphereface2.data.loader.loader import Batch, Loader
+from sphereface2.data.loader.loader import Batch, Loader, multiples_near
 from sphereface2.data.mixing import plan_batches
 from sphereface2.data.sources.source import Source, bad_images
 from sphereface2.heads.head import Head

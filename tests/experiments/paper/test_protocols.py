@@ -15,9 +15,9 @@ import pytest
 
 from sphereface2.backbones import build_backbone
 from sphereface2.data.pairs.verification_set import ImageFiles
-from sphereface2.data.preprocessing import Preprocessing
 from sphereface2.data.sources.image_list import AlignedFiles
 from sphereface2.data.sources.source import Images
+from sphereface2.data.transforms import Preprocessing
 from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
 from sphereface2.evaluation.protocols import PROTOCOLS
 from sphereface2.evaluation.protocols.ijb_files import image_folder, read_ijb
@@ -28,7 +28,7 @@ from sphereface2.experiments.paper.published import IJB_B_ADJUSTED
 from sphereface2.experiments.paper.small_roots import SmallIjb, SmallMegaFace, small_root
 from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.folder import load_model, save_model
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 
 OPTIONS = {"width": 4, "input_size": 16, "embedding_dim": 6}
 Vectors = npt.NDArray[np.float64]

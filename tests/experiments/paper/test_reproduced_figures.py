@@ -18,8 +18,7 @@ from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.experiments.paper import reproduce
 from sphereface2.experiments.paper.reproduce import Reproduced, Reproduction
 from sphereface2.experiments.paper.settings import SMALL
-from sphereface2.reporting.figures.sweep import images_per_second
-from sphereface2.reporting.figures.verification import roc_over_seeds
+from sphereface2.reporting.figures.sweep import images_per_second, roc_over_seeds
 from sphereface2.reporting.style import NamedFigure, save_figure
 from tests.experiments.sweep.tiny import pretend_done, write_recipe
 

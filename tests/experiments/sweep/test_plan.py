@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sphereface2.config.schema import dump_config, load_config
-from sphereface2.evaluation.results import EvaluationResult
+from sphereface2.evaluation.verification import EvaluationResult
 from sphereface2.experiments.sweep.board import Status
 from sphereface2.experiments.sweep.engine import look_up_runs, run_sweep
 from sphereface2.experiments.sweep.plan import (

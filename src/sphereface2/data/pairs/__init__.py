@@ -9,16 +9,9 @@ from typing import Any
 
 from sphereface2.data.pairs.bin_set import BIN
 from sphereface2.data.pairs.drawn import DRAWN
-from sphereface2.data.pairs.lfw import LFW
-from sphereface2.data.pairs.pair_list import PAIR_LIST
+from sphereface2.data.pairs.pair_list import LFW, PAIR_LIST, MissingFilesError
 from sphereface2.data.pairs.synthetic import SYNTHETIC
-from sphereface2.data.pairs.verification_set import (
-    Missing,
-    MissingFilesError,
-    NamedPairs,
-    PairFormat,
-    VerificationSet,
-)
+from sphereface2.data.pairs.verification_set import Missing, NamedPairs, PairFormat, VerificationSet
 from sphereface2.registry import build, look_up, nearest, option_names
 
 VERIFICATION_SETS: dict[str, PairFormat] = {

@@ -14,6 +14,7 @@ from sphereface2.data.pairs.verification_set import (
     PairFormat,
     StoredImages,
     VerificationSet,
+    by_ending,
     ten_folds,
 )
 from sphereface2.registry import DataPath
@@ -146,4 +147,4 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else f"of type {type(value).__name__}"
 
 
-BIN = PairFormat(bin_set, sniff=lambda path: path.is_file() and path.suffix.lower() == ".bin")
+BIN = PairFormat(bin_set, sniff=by_ending(".bin"))

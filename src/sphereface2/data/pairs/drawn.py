@@ -11,10 +11,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.pairs.verification_set import FOLDS, PairFormat, VerificationSet
+from sphereface2.data.pairs.verification_set import FOLDS, PairFormat, VerificationSet, by_ending
 from sphereface2.data.sources import open_images
 from sphereface2.data.sources.encoded import EncodedImages
-from sphereface2.data.sources.recordio import names_of_people
 from sphereface2.data.sources.source import (
     BadImage,
     DerivedSource,
@@ -27,7 +26,6 @@ from sphereface2.data.sources.source import (
 )
 from sphereface2.registry import DataPath
 
-_SUFFIXES = (".rec", ".idx", ".parquet")
 _IMAGES = 40  # of one person that genuine pairs are drawn from: 780 pairs are plenty
 
 
@@ -81,7 +79,7 @@ def drawn_pairs(
         impostors=impostors,
         seed=seed,
     )
-    return [replace(drawn, names=names_of_people(source))]
+    return [replace(drawn, names=source.names_of_people())]
 
 
 def draw_pairs(
@@ -181,12 +179,9 @@ def _many_impostors(
     return couples
 
 
-def _sniff(path: Path) -> bool:
-    """Whether labelled images are there, of which pairs can be drawn."""
-    return path.is_dir() or (path.is_file() and path.suffix.lower() in _SUFFIXES)
-
-
-DRAWN = PairFormat(drawn_pairs, sniff=_sniff, draws=True)
+DRAWN = PairFormat(
+    drawn_pairs, sniff=by_ending(".rec", ".idx", ".parquet", folders=True), draws=True
+)
 
 # People set aside: a share of the training people whom the training never sees. Their pairs serve
 # to choose the step to export, without a look at the sets that are reported.

@@ -1,7 +1,8 @@
-"""What verification is measured on: images and the pairs of them, same person or not."""
+"""What verification is measured on: images, the pairs of them, and what is odd about a set."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +13,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from sphereface2.data.sources.encoded import EncodedImages, people_file
 from sphereface2.data.sources.image_file import decode, is_image_file, read_file
-from sphereface2.data.sources.source import PreparedImages
+from sphereface2.data.sources.source import PreparedImages, Source, layer_of
 from sphereface2.files import printable
-from sphereface2.progress import Progress, counted, unseen
+from sphereface2.workers import Progress, unseen
 
 FOLDS = 10
 Missing = Literal["error", "skip"]
@@ -108,6 +110,13 @@ class PairFormat:
         return self._build(**options)
 
 
+def by_ending(*endings: str, folders: bool = False) -> Callable[[Path], bool]:
+    """A `sniff` for formats that are recognised by the ending of a file, or are any folder."""
+    return lambda path: (
+        (folders and path.is_dir()) or (path.is_file() and path.suffix.lower() in endings)
+    )
+
+
 def ten_folds(same: NDArray[np.bool_], where: object) -> NDArray[np.int64]:
     """The fold of each pair of a set that names no folds: ten blocks in order, as LFW's are.
 
@@ -131,9 +140,6 @@ def ten_folds(same: NDArray[np.bool_], where: object) -> NDArray[np.int64]:
 def _blocks(count: int) -> NDArray[np.int64]:
     """0 0 … 1 1 … 9 9: ten blocks whose sizes differ by one at most."""
     return np.arange(count, dtype=np.int64) * FOLDS // count
-
-
-_SNIFFED = 1 << 16  # bytes of a file that are looked at
 
 
 class StoredImages(ABC):
@@ -173,93 +179,115 @@ class ImageFiles(StoredImages):
         return printable(self.paths[index])
 
 
-def read_lines(list_file: Path) -> list[tuple[int, list[str]]]:
-    """The number and the fields of each line, without empty lines and those that begin with #."""
-    if not list_file.is_file():
-        raise FileNotFoundError(f"there is no list of pairs {printable(list_file)}")
-    content = list_file.read_bytes()
-    if b"\0" in content:
-        raise ValueError(f"the list of pairs {printable(list_file)} is not a text file")
-    return _fields(content)
-
-
-def first_lines(path: Path, count: int) -> list[list[str]]:
-    """The fields of the first lines of a file, to recognise its format; none of a binary file."""
-    if not path.is_file():
-        return []
-    with path.open("rb") as file:
-        content = file.read(_SNIFFED)
-    return [] if b"\0" in content else [fields for _, fields in _fields(content)[:count]]
-
-
-def _fields(content: bytes) -> list[tuple[int, list[str]]]:
-    # Names that are not UTF-8 keep their bytes, as Python's paths do. Not splitlines(): it also
-    # cuts at characters that a file name may have.
-    text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
-    found = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        # Separated by tabs, or by blanks where there is no tab.
-        parts = line.rstrip("\r").split("\t") if "\t" in line else line.split()
-        fields = [part.strip() for part in parts]
-        if any(fields) and not fields[0].startswith("#"):
-            found.append((number, fields))
-    return found
-
-
-def set_of_list(
-    read: Callable[[Path], NamedPairs],
-    path: str,
-    *,
-    root: str | None,
-    title: str | None,
-    missing: Missing,
-    files_of: Callable[[Sequence[str], Path], list[Path]],
-) -> list[VerificationSet]:
-    """The pairs of a list as one verification set.
-
-    root: the folder that the images lie below; by default that of the list
-    files_of: the files of named images below that folder
-    """
-    list_file = Path(path)
-    listed = read(list_file)
-    folder = list_file.parent if root is None else Path(root)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"root: there is no folder {folder} with the images of {list_file}")
-    files = files_of(listed.images, folder)
-    if missing == "error":
-        _require_files(files, list_file, folder)
-    named = listed.name if title is None else title
-    found = {**vars(listed), "name": named, "images": ImageFiles(files)}
-    return [VerificationSet(**found, missing=missing)]
-
-
-class MissingFilesError(FileNotFoundError):
-    """Images of a list that are not there."""
-
-    def __init__(self, what: str, folder: Path) -> None:
-        self.what, self.folder = what, folder
-        super().__init__(self.advising(root="root", skip="missing=skip"))
-
-    def advising(self, *, root: str, skip: str = "") -> str:
-        """The message with the settings that help, by the names that the reader can give."""
-        return (
-            f"{self.what}; give the folder that the paths start from (now {self.folder}) with "
-            f"{root}"
-        ) + (f", or leave out what is missing with {skip}" if skip else "")
-
-
-def _require_files(images: list[Path], list_file: Path, folder: Path) -> None:
-    missing = [image for image in images if not image.is_file()]
-    if missing:
-        first = ", ".join(printable(image) for image in missing[:3])
-        are = "is" if len(missing) == 1 else "are"
-        raise MissingFilesError(
-            f"{len(missing):,} of the {counted(len(images), 'image')} of {list_file} {are} "
-            f"missing, such as {first}",
-            folder,
-        )
-
-
 def without_ending(name: str) -> str:
     """A name as lists have it that leave out .jpg or the like."""
     return name.rpartition(".")[0] if is_image_file(name) else name
+
+
+# -- what is odd about a set -----------------------------------------------------------------------
+
+_SHOWN = 3
+
+
+def notes_on_pairs(each: VerificationSet | NamedPairs) -> list[str]:
+    """Mistakes in a list of pairs that no accuracy shows, a sentence each; usually none."""
+    originals = each.originals if isinstance(each, VerificationSet) else None
+    images = np.arange(len(each.images)) if originals is None else originals
+    pairs = np.sort(images[each.pairs], axis=1)
+    notes = []
+    with_itself = pairs[:, 0] == pairs[:, 1]
+    if with_itself.any():
+        notes.append(
+            f"set {each.name}: an image is paired with itself {_where(with_itself)}, which any "
+            "model gets right; take that out"
+        )
+    _, number = np.unique(pairs, axis=0, return_inverse=True)
+    number = number.ravel()
+    contradictory = _differs(number, each.same) & ~with_itself
+    if contradictory.any():
+        notes.append(
+            f"set {each.name}: two images are called one person and two people "
+            f"{_where(contradictory)}; correct the list"
+        )
+    repeated = _differs(number, each.folds) & ~with_itself & ~contradictory
+    if repeated.any():
+        notes.append(
+            f"set {each.name}: two images are a pair of several folds {_where(repeated)}, so that "
+            "thresholds are chosen on pairs that they are judged by; keep each pair once"
+        )
+    return notes
+
+
+def notes_on_people(source: Source, sets: Sequence[VerificationSet]) -> list[str]:
+    """Which sets verify people whom the training images show, by their images or their names."""
+    trained = layer_of(source, EncodedImages)  # type: ignore[type-abstract]  # only asked for
+    return [] if trained is None else _notes(trained.path, trained.names_of_people(), sets)
+
+
+def notes_on_trained(path: Path, sets: Sequence[VerificationSet]) -> list[str]:
+    """The same for training data at `path`, without opening them: by what is known at a glance."""
+    names: list[str] = []
+    try:
+        if path.is_dir():
+            names = [entry.name for entry in os.scandir(path) if entry.is_dir()]
+        elif people_file(path).is_file():
+            names = people_file(path).read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        pass  # moved or closed to us: then nothing is known
+    return _notes(path, names, sets)
+
+
+def _notes(path: Path, people: Sequence[str], sets: Sequence[VerificationSet]) -> list[str]:
+    names = {_comparable(name) for name in people} - {""}
+    notes = []
+    for each in sets:
+        shared = _shared_images(path.resolve(), each)
+        if shared:
+            notes.append(
+                f"set {each.name}: {shared:,} of its {len(each.images):,} images are training "
+                "images, so its accuracy says nothing about new people; verify on others"
+            )
+            continue
+        known = [name for name in each.names if _comparable(name) in names]
+        if known:
+            shown = ", ".join(printable(name) for name in known[:_SHOWN])
+            more = ", ..." if len(known) > _SHOWN else ""
+            notes.append(
+                f"set {each.name}: {len(known):,} of its {len(each.names):,} people have the names "
+                f"of people trained on ({shown}{more}); if they are the same, its accuracy says "
+                "little about new people"
+            )
+    return notes
+
+
+def _where(chosen: NDArray[np.bool_]) -> str:
+    first, count = int(np.flatnonzero(chosen)[0]) + 1, int(chosen.sum())
+    return f"in pair {first}" if count == 1 else f"in {count:,} pairs, first in pair {first}"
+
+
+def _differs(
+    group: NDArray[np.int64], values: NDArray[np.bool_] | NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Whether others of the same group have another value."""
+    least = np.full(group.max(initial=0) + 1, np.iinfo(np.int64).max)
+    most = np.full_like(least, -1)
+    np.minimum.at(least, group, values.astype(np.int64))
+    np.maximum.at(most, group, values.astype(np.int64))
+    return np.asarray(least[group] != most[group])
+
+
+def _shared_images(place: Path, each: VerificationSet) -> int:
+    """How many images of a set are of the training data, as far as their paths show it."""
+    drawn_from = getattr(each.images, "source", None)
+    if isinstance(drawn_from, EncodedImages) and drawn_from.path.resolve() == place:
+        return len(each.images)
+    files: Sequence[Path] = getattr(each.images, "paths", ())
+    if not place.is_dir():
+        return 0
+    return sum(file.resolve().is_relative_to(place) for file in files)
+
+
+def _comparable(name: str) -> str:
+    """A name as people spell it alike; nothing for a number, which means another in each list."""
+    name = name.strip().casefold().replace(" ", "_")
+    return "" if name.lstrip("-").isdigit() else name

@@ -18,8 +18,7 @@ from sphereface2.data.sources.image_file import Encoded, decode, look, to_array
 from sphereface2.data.sources.source import BadImage
 from sphereface2.data.transforms import resize
 from sphereface2.files import printable
-from sphereface2.progress import Progress, counted, first_of, unseen
-from sphereface2.workers import in_threads
+from sphereface2.workers import Progress, counted, first_of, in_threads, unseen
 
 OnBadImage = Literal["stop", "skip"]
 _Sizes = Counter[tuple[int, int]]
@@ -89,6 +88,10 @@ class EncodedImages(ABC):
     def quick_pixels(self, index: int, /) -> NDArray[np.uint8] | None:
         """A checked image as an array; None if that fails, of whatever cause."""
         return to_array(self.encoded(index))
+
+    def names_of_people(self) -> list[str]:
+        """The name of each class, which may stand beside a file that holds numbers only."""
+        return self.people
 
     @property
     def num_classes(self) -> int:
@@ -265,3 +268,8 @@ def file_name(person: str, relative: str) -> str:
     if len(parts) > 1 and parts[0] == folder:
         parts = parts[1:]
     return "/".join([folder, *parts])
+
+
+def people_file(rec: Path) -> Path:
+    """Beside a .rec, which holds numbers only: the name of each person, a line each."""
+    return rec.with_name(f"{rec.stem}.people.txt")

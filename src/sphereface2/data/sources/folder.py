@@ -22,8 +22,8 @@ from sphereface2.data.sources.image_file import (
     start_of,
 )
 from sphereface2.files import printable
-from sphereface2.progress import counted
 from sphereface2.registry import DataPath
+from sphereface2.workers import counted
 
 
 class PackedNames:

@@ -16,8 +16,8 @@ from sphereface2.data.sources.image_file import is_image_file, read_image
 from sphereface2.data.sources.source import classes_of_texts
 from sphereface2.faces.face import align_face
 from sphereface2.files import printable
-from sphereface2.progress import Progress, counted, unseen
 from sphereface2.registry import DataPath
+from sphereface2.workers import Progress, counted, unseen
 
 LIST_SUFFIXES = (".txt", ".lst", ".csv", ".tsv")
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.sources.encoded import EncodedImages, OnBadImage
+from sphereface2.data.sources.encoded import EncodedImages, OnBadImage, people_file
 from sphereface2.data.sources.image_file import Encoded, ending_of, to_array
 from sphereface2.data.sources.recordio_writer import (
     FIRST,
@@ -25,8 +25,8 @@ from sphereface2.data.sources.recordio_writer import (
 )
 from sphereface2.data.sources.source import classes_of_numbers, gaps_note
 from sphereface2.files import printable
-from sphereface2.progress import Progress, unseen
 from sphereface2.registry import DataPath
+from sphereface2.workers import Progress, unseen
 
 _HEADER_WORDS = HEADER.size // 4
 _AT_ONCE = 1 << 18
@@ -104,6 +104,16 @@ class RecordIO(EncodedImages):
     def name(self, index: int, /) -> str:
         ending = ending_of(self.encoded(index))
         return f"{self.person(index)}/{self._keys[index]:08d}{ending}"
+
+    def names_of_people(self) -> list[str]:
+        side = people_file(self.path)
+        if self.path.suffix != ".rec" or not side.is_file():
+            return self.people
+        lines = side.read_bytes().decode("utf-8", "surrogateescape").split("\n")[:-1]
+        numbers = [int(person) for person in self.people]
+        if max(numbers, default=0) >= len(lines):
+            return self.people  # names of another set
+        return [lines[number] for number in numbers]
 
     def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None:
         """Check the structure of every image, in the order of the file; then expect any order."""
@@ -234,23 +244,6 @@ class RecordIO(EncodedImages):
                 "from -1 to 2^63 - 1; labels are the numbers of people"
             )
         return numbers
-
-
-def people_file(rec: Path) -> Path:
-    """Beside a .rec, which holds numbers only: the name of each person, a line each."""
-    return rec.with_name(f"{rec.stem}.people.txt")
-
-
-def names_of_people(images: EncodedImages) -> list[str]:
-    """The people of a source, by the names beside it where it holds numbers only."""
-    side = people_file(images.path)
-    if images.path.suffix != ".rec" or not side.is_file():
-        return images.people
-    lines = side.read_bytes().decode("utf-8", "surrogateescape").split("\n")[:-1]
-    numbers = [int(person) for person in images.people]
-    if max(numbers, default=0) >= len(lines):
-        return images.people  # names of another set
-    return [lines[number] for number in numbers]
 
 
 class _Heads:

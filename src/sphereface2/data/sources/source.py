@@ -12,7 +12,7 @@ from typing import Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 
 T = TypeVar("T")
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.files import file_lock, replacing
-from sphereface2.progress import Progress, unseen
 from sphereface2.rendering import renderer
 from sphereface2.rendering.person import (
     EVERYDAY,
@@ -30,7 +29,7 @@ from sphereface2.rendering.person import (
 )
 from sphereface2.rendering.renderer import render
 from sphereface2.rendering.surface import SIZE
-from sphereface2.workers import in_processes, one_opencv_thread
+from sphereface2.workers import Progress, in_processes, one_opencv_thread, unseen
 
 FOLDER_VARIABLE = "SPHEREFACE2_RENDERED"
 """The environment variable with the folder in which rendered pictures are kept."""

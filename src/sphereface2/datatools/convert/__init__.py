@@ -17,8 +17,8 @@ from sphereface2.datatools.convert.conversion import Conversion, Converted, Job,
 from sphereface2.datatools.convert.pairs import convert_pairs, looks_like_pairs
 from sphereface2.datatools.convert.targets import TARGETS
 from sphereface2.files import printable
-from sphereface2.progress import Watch, counted, first_of, unwatched
 from sphereface2.registry import look_up
+from sphereface2.workers import Watch, counted, first_of, unwatched
 
 FORMATS = ("folder", "list", "recordio", "parquet", "bin")
 _POLICIES: dict[str, OnBadImage] = {"stop": "stop", "skip": "skip"}

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from sphereface2.data.sources.encoded import UNKNOWN, EncodedImages, OnBadImage
 from sphereface2.data.sources.image_file import Encoded, ending_of, is_image_file
-from sphereface2.data.sources.recordio import names_of_people
 from sphereface2.files import WorkFolder, on_full_disk, printable
 
 
@@ -37,7 +36,7 @@ class Job:
         renumbered[found] = np.arange(len(found))
         self.labels: NDArray[np.int64] = renumbered[images.labels]
         """The label of each image of the source; -1 for nobody known."""
-        names = names_of_people(images)
+        names = images.names_of_people()
         self.people = [names[label] for label in found.tolist()]
         self.has_unknown = bool((labels < 0).any())
 

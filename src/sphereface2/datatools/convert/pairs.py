@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from sphereface2.data.pairs import VERIFICATION_SETS, format_of, recognised_format
 from sphereface2.data.pairs.bin_set import BinWriter
-from sphereface2.data.pairs.verification_set import MissingFilesError, StoredImages, VerificationSet
+from sphereface2.data.pairs.pair_list import MissingFilesError
+from sphereface2.data.pairs.verification_set import StoredImages, VerificationSet
 from sphereface2.data.sources.image_file import ending_of, look
 from sphereface2.data.sources.source import BadImage
 from sphereface2.datatools.convert.conversion import Conversion, Converted, Written
 from sphereface2.datatools.convert.targets import mark_folder, report
 from sphereface2.files import printable, put_in_place, write_atomically
-from sphereface2.progress import Progress, Watch, counted, first_of
+from sphereface2.workers import Progress, Watch, counted, first_of
 
 
 def looks_like_pairs(source: Path) -> bool:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sphereface2.data.sources.encoded import EncodedImages
+from sphereface2.data.sources.encoded import EncodedImages, people_file
 from sphereface2.data.sources.folder import NamedFiles
 from sphereface2.data.sources.parquet import ROWS_PER_GROUP, ParquetWriter, require_pyarrow
-from sphereface2.data.sources.recordio import people_file
 from sphereface2.data.sources.recordio_writer import RecordWriter
 from sphereface2.data.sources.source import classes_of_texts
 from sphereface2.datatools.convert.conversion import (
@@ -24,7 +23,7 @@ from sphereface2.datatools.convert.conversion import (
     people_text,
 )
 from sphereface2.files import printable, write_atomically
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 
 IMAGES_PER_PART = 2048
 """Of a Parquet file, which cannot be resumed: an interruption costs at most so many."""

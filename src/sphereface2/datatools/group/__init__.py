@@ -23,12 +23,12 @@ from sphereface2.evaluation.decision import (
 )
 from sphereface2.evaluation.embedding_files import SUFFIXES, SavedEmbeddings
 from sphereface2.files import printable
+from sphereface2.models.embedder import folded_width
 from sphereface2.models.folder import find_model, stored_calibration, weights_digest
-from sphereface2.models.unit_rows import folded_width
-from sphereface2.progress import Watch, unwatched
 from sphereface2.recognition.photos import Kind
 from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.registry import look_up
+from sphereface2.workers import Watch, unwatched
 
 
 def group_photos(
@@ -180,7 +180,7 @@ def _saved_settings(source: Path, model: Path | None) -> tuple[dict[str, Any], C
 
 
 def _read_saved(source: Path) -> SavedEmbeddings:
-    from sphereface2.evaluation.protocols.measuring import Subject
+    from sphereface2.evaluation.scoring import Subject
 
     return Subject(None, source, Path()).read(source)
 

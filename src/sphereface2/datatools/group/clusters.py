@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.models.unit_rows import Float32
-from sphereface2.progress import Progress, unseen
+from sphereface2.models.embedder import Float32
+from sphereface2.workers import Progress, unseen
 
 SCALE = 4000
 """Embeddings are rounded to multiples of 1/4000, which moves a cosine by some 0.0001.

@@ -18,7 +18,7 @@ from sphereface2.datatools.group.clusters import SCALE, whole_rows
 from sphereface2.datatools.group.people import PEOPLE, Journal, People, label
 from sphereface2.datatools.group.store import FaceStore, StoredFace, read_crop
 from sphereface2.files import csv_text, printable, remove, replacing, write_atomically
-from sphereface2.models.unit_rows import Float32
+from sphereface2.models.embedder import Float32
 
 FACES = "faces.csv"
 FOLDERS = "people"

@@ -23,10 +23,10 @@ from sphereface2.data.transforms import fit_within
 from sphereface2.datatools.photo_journal import PhotoJournal, each_photo
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
 from sphereface2.files import on_full_disk, printable
-from sphereface2.models.unit_rows import Float32, absent_rows, fold_mirror, unit_rows
-from sphereface2.progress import Progress, unseen
+from sphereface2.models.embedder import Float32, absent_rows, fold_mirror, unit_rows
 from sphereface2.recognition.photos import FaceFinder
 from sphereface2.recognition.recognizer import Recognizer
+from sphereface2.workers import Progress, unseen
 
 BATCH = 32
 """Faces that are embedded at once. A batch is filled up, for some networks compute an image a

@@ -27,7 +27,7 @@ from sphereface2.datatools.inspect.faces import (
 from sphereface2.datatools.inspect.image_facts import ImageFacts
 from sphereface2.evaluation.mislabelled import MislabelledResult
 from sphereface2.files import JsonResult, printable
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 
 KEPT = 200
 """How many people or groups a result names; the counts are of all."""

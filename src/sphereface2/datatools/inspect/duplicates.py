@@ -15,7 +15,7 @@ from sphereface2.data.sources.encoded import EncodedImages
 from sphereface2.data.sources.image_file import decode
 from sphereface2.datatools.inspect.faces import detail
 from sphereface2.datatools.inspect.image_facts import BITS, ImageFacts
-from sphereface2.progress import Progress, unseen
+from sphereface2.workers import Progress, unseen
 
 SAME_BYTES = "same bytes"
 NEAR_IDENTICAL = "near-identical"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sphereface2.datatools.inspect import Inspection, aligned_size
 from sphereface2.datatools.inspect.duplicates import NEAR_IDENTICAL, SAME_BYTES
 from sphereface2.datatools.inspect.faces import AlignmentCheck
-from sphereface2.progress import counted
+from sphereface2.workers import counted
 
 GOOD, NOTE, SUSPICION, ERROR = "good", "note", "suspicion", "error"
 

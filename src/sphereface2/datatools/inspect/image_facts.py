@@ -17,8 +17,7 @@ from sphereface2.data.sources.image_file import to_pixels
 from sphereface2.data.sources.source import BadImage
 from sphereface2.data.transforms import resize
 from sphereface2.datatools.inspect.faces import FaceAverage, redness
-from sphereface2.progress import Progress, unseen
-from sphereface2.workers import in_threads
+from sphereface2.workers import Progress, in_threads, unseen
 
 _CHUNK = 128
 

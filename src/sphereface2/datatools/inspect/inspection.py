@@ -16,13 +16,14 @@ from sphereface2.data.sources.source import Faces
 from sphereface2.datatools.inspect import Inspected, inspect_images
 from sphereface2.datatools.inspect.duplicates import DuplicateGroup
 from sphereface2.datatools.inspect.image_facts import ImageFacts, examine
+from sphereface2.evaluation.embedding_files import rows_of
 from sphereface2.evaluation.mislabelled import MislabelledResult, find_mislabelled
-from sphereface2.evaluation.protocols.measuring import Subject, rows_of
-from sphereface2.evaluation.results import installed_versions
+from sphereface2.evaluation.scoring import Subject
+from sphereface2.evaluation.verification import installed_versions
 from sphereface2.files import WorkFolder, csv_text, printable, remove, replacing
+from sphereface2.models.embedder import Vectors, fold_mirror
 from sphereface2.models.extraction import ModelEmbedder, read_note
-from sphereface2.models.unit_rows import Vectors, fold_mirror
-from sphereface2.progress import Watch, unwatched
+from sphereface2.workers import Watch, unwatched
 
 REPORT = "inspection.json"
 

@@ -39,7 +39,7 @@ from sphereface2.evaluation.protocols.protocol import (
 from sphereface2.evaluation.thresholds import Measure, Trials, resolves
 from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.evaluation.verification import slices
-from sphereface2.progress import first_of
+from sphereface2.workers import first_of
 
 ACROSS = "across groups"
 _REPLICATES = 1000

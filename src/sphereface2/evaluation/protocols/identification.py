@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.sources.folder import ImageFolder
-from sphereface2.data.sources.source import Faces, PreparedImages
+from sphereface2.data.sources.source import Faces
 from sphereface2.evaluation.protocols.protocol import (
     Embedded,
     Embeddings,
@@ -39,8 +40,8 @@ from sphereface2.evaluation.search import (
     tpir_at_fpirs,
 )
 from sphereface2.evaluation.thresholds import Measure
-from sphereface2.models.unit_rows import Vectors
-from sphereface2.progress import Progress, unseen
+from sphereface2.models.embedder import Vectors
+from sphereface2.workers import Progress, unseen
 
 _POOLED = {
     "mean": "mean of their unit vectors, unit norm",
@@ -130,14 +131,10 @@ def _people_folder(root: Path, *names: str) -> ImageList:
         )
     source = ImageFolder(path=str(found[0]))
     numbers = range(len(source))
-
-    def faces() -> PreparedImages:
-        return Faces(source)
-
     return ImageList(
         names[0],
         [source.name(number) for number in numbers],
-        faces,
+        partial(Faces, source),
         people=[source.person(number) for number in numbers],
     )
 

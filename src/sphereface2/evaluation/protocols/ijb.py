@@ -16,10 +16,16 @@ import numpy.typing as npt
 from sphereface2.data.sources.image_list import AlignedFiles
 from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.protocols.ijb_files import IjbSet, image_folder, read_ijb
-from sphereface2.evaluation.protocols.ijb_identification import (
+from sphereface2.evaluation.protocols.ijb_templates import (
+    Ids,
     IjbIdentification,
+    ImageNorm,
+    Templates,
     identify_legacy,
     identify_standard,
+    pair_scores,
+    pool_templates,
+    positions,
 )
 from sphereface2.evaluation.protocols.protocol import (
     Embeddings,
@@ -32,20 +38,11 @@ from sphereface2.evaluation.protocols.protocol import (
     View,
     strictest,
 )
-from sphereface2.evaluation.results import ScoreHistogram
-from sphereface2.evaluation.templates import (
-    Ids,
-    ImageNorm,
-    Templates,
-    pair_scores,
-    pool_templates,
-    positions,
-)
 from sphereface2.evaluation.thresholds import Measure, Scores, Trials
-from sphereface2.evaluation.verification import histogram_edges
-from sphereface2.models.unit_rows import Mirror, Vectors
-from sphereface2.progress import Progress, unseen
+from sphereface2.evaluation.verification import ScoreHistogram, histogram_edges
+from sphereface2.models.embedder import Mirror, Vectors
 from sphereface2.registry import nearest
+from sphereface2.workers import Progress, unseen
 
 FAR_TARGETS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 _HEADLINE = 1e-4  # the FAR that papers quote first
@@ -182,28 +179,24 @@ def evaluate_ijb(
         source=f"{ijb.name} embeddings",
         progress=progress,
     )
-    verification = standard = legacy = None
+    verification = None
     if "1:1" in parts:
         verification = verify_templates(
             templates, ijb.pairs, ijb.same, name=f"{ijb.name} 1:1", far_targets=far_targets,
             people=_people_of(ijb), progress=progress,
         )  # fmt: skip
-    if "1:N standard" in parts or "1:N legacy" in parts:
+    searched: dict[str, IjbIdentification] = {}
+    for part, identify in (("1:N standard", identify_standard), ("1:N legacy", identify_legacy)):
+        if part not in parts:
+            continue
         if not ijb.galleries or ijb.probes is None:
             raise ValueError(
                 f"{ijb.name} has no gallery or probe list (*_1N_gallery_*.csv, "
                 "*_1N_probe_mixed.csv); evaluate 1:1 only"
             )
-        if "1:N standard" in parts:
-            standard = identify_standard(
-                templates, ijb.galleries, ijb.probes, name=f"{ijb.name} 1:N standard",
-                progress=progress,
-            )  # fmt: skip
-        if "1:N legacy" in parts:
-            legacy = identify_legacy(
-                templates, ijb.galleries, ijb.probes, name=f"{ijb.name} 1:N legacy",
-                progress=progress,
-            )  # fmt: skip
+        searched[part] = identify(
+            templates, ijb.galleries, ijb.probes, name=f"{ijb.name} {part}", progress=progress
+        )
     return IjbResult(
         protocol=ijb.name,
         conventions=(
@@ -214,8 +207,8 @@ def evaluate_ijb(
         ),
         images=len(ijb),
         verification=verification,
-        standard=standard,
-        legacy=legacy,
+        standard=searched.get("1:N standard"),
+        legacy=searched.get("1:N legacy"),
     )
 
 

@@ -10,9 +10,8 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.evaluation.protocols.ijb_identification import TemplateList
-from sphereface2.evaluation.templates import Ids
-from sphereface2.progress import first_of
+from sphereface2.evaluation.protocols.ijb_templates import Ids, TemplateList
+from sphereface2.workers import first_of
 
 TITLES = {"ijbb": "ijb-b", "ijbc": "ijb-c"}
 _CHUNK = 1 << 24  # bytes of text parsed at once

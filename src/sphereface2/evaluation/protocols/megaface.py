@@ -40,14 +40,8 @@ from sphereface2.evaluation.search import dot_products, scan
 from sphereface2.evaluation.thresholds import Measure, Scores, Trials, kept_for
 from sphereface2.evaluation.uncertainty import rate_of
 from sphereface2.files import parse_json
-from sphereface2.models.unit_rows import (
-    Float32,
-    Vectors,
-    check_same_width,
-    check_table,
-    unit_rows,
-)
-from sphereface2.progress import Progress, first_of, unseen
+from sphereface2.models.embedder import Float32, Vectors, check_same_width, check_table, unit_rows
+from sphereface2.workers import Progress, first_of, unseen
 
 Mask = npt.NDArray[np.bool_]
 NoisyProbes = Literal["removed", "replaced by their identity's centre"]

@@ -33,8 +33,8 @@ from sphereface2.evaluation.protocols.protocol import (
 )
 from sphereface2.evaluation.thresholds import Measure, rank_name
 from sphereface2.evaluation.uncertainty import mean_rate, rate_of
-from sphereface2.models.unit_rows import check_same_width, unit_rows
-from sphereface2.progress import first_of
+from sphereface2.models.embedder import check_same_width, unit_rows
+from sphereface2.workers import first_of
 
 LISTS = ("Gallery_Match", "Gallery_Distractor", "Probe")
 RANKS = (1, 5, 10, 20, 50)

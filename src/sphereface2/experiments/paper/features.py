@@ -19,12 +19,12 @@ from sphereface2.evaluation.experiment_results import LearnedFeatures, plain_row
 from sphereface2.files import file_lock
 from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.folder import load_model
-from sphereface2.progress import Watch, unwatched
 from sphereface2.runs import train as runs
 from sphereface2.runs.folder import CONFIG, run_config
 from sphereface2.training.checkpoint import load_tensors
 from sphereface2.training.result import TrainingResult
 from sphereface2.training.stopping import StoppedError
+from sphereface2.workers import Watch, unwatched
 
 _RADIUS = 30.0
 SEEDS = {2: 1875, 3: 2740}

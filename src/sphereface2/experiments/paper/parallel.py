@@ -24,14 +24,13 @@ import torch
 from torch import Tensor
 
 from sphereface2.evaluation.experiment_results import ParallelResult, ParallelRun
-from sphereface2.evaluation.results import installed_versions
+from sphereface2.evaluation.verification import installed_versions
 from sphereface2.heads import HEADS, build_head
 from sphereface2.heads.proxy import ProxyHead
 from sphereface2.heads.sharding import class_shards
-from sphereface2.progress import Progress, unseen
 from sphereface2.registry import look_up
 from sphereface2.training.distributed import Team, joined
-from sphereface2.workers import LostWorkerError, Worker, usable_cores
+from sphereface2.workers import LostWorkerError, Progress, Worker, unseen, usable_cores
 
 METHODS = ("sphereface2-c", "cosface", "arcface")
 LEARNING_RATE, MOMENTUM, DECAY = 0.1, 0.9, 5e-4

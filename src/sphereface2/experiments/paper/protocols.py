@@ -13,25 +13,26 @@ from sphereface2.evaluation.experiment_results import MethodRoc, SeedRun, SweepR
 from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.protocols import PROTOCOLS
 from sphereface2.evaluation.protocols.ijb import IjbResult, IjbVerification
-from sphereface2.evaluation.protocols.ijb_identification import IjbIdentification
-from sphereface2.evaluation.protocols.measuring import Subject, measure_protocol
+from sphereface2.evaluation.protocols.ijb_templates import IjbIdentification
 from sphereface2.evaluation.protocols.megaface import MegaFaceResult
 from sphereface2.evaluation.protocols.protocol import (
     MADE,
     TRUTH,
     ProtocolResult,
     is_made,
+    measure_protocol,
     require_root,
 )
+from sphereface2.evaluation.scoring import Subject
 from sphereface2.evaluation.thresholds import Measure
 from sphereface2.experiments.paper.published import BESIDE
 from sphereface2.files import JsonResult, file_lock
 from sphereface2.models.extraction import open_embedder
 from sphereface2.models.folder import find_model, weights_digest
-from sphereface2.progress import Watch, unwatched
 from sphereface2.registry import look_up
 from sphereface2.reporting.pages.protocols import value_cell
 from sphereface2.reporting.tables import Cell, PublishedTable, TableContent
+from sphereface2.workers import Watch, unwatched
 
 FOLDER = "protocols"
 """Below a run folder: what the run reached on each protocol."""

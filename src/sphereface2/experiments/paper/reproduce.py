@@ -14,16 +14,13 @@ from typing import Any
 
 from sphereface2.data.public_sets import PAIR_SET_TITLES, PaperData, find_datasets
 from sphereface2.evaluation.experiment_results import SweepResult
-from sphereface2.evaluation.results import COMBINED, EvaluationResult
+from sphereface2.evaluation.pair_scores import COMBINED
+from sphereface2.evaluation.verification import EvaluationResult
 from sphereface2.experiments.paper.catalogue import EXPERIMENTS, Experiment, Scale
 from sphereface2.experiments.paper.features import learn_features
 from sphereface2.experiments.paper.parallel import measure_parallel
 from sphereface2.experiments.paper.protocols import protocol_result, protocol_roc
-from sphereface2.experiments.paper.settings import (
-    SMALL,
-    as_strong_as_the_authors,
-    paper_ground,
-)
+from sphereface2.experiments.paper.settings import SMALL, as_strong_as_the_authors, paper_ground
 from sphereface2.experiments.paper.small_roots import small_root
 from sphereface2.experiments.real_losses import (
     RealFaces,
@@ -36,15 +33,19 @@ from sphereface2.experiments.sweep.board import SweepEvents
 from sphereface2.experiments.sweep.engine import run_sweep
 from sphereface2.experiments.sweep.plan import Sweep
 from sphereface2.files import JsonResult
-from sphereface2.progress import Watch, unwatched
 from sphereface2.registry import look_up
 from sphereface2.reporting.figures.features import feature_plane, feature_sphere
 from sphereface2.reporting.figures.formulas import DRAWINGS
-from sphereface2.reporting.figures.sweep import images_per_second, sweep_figures
-from sphereface2.reporting.figures.verification import roc_over_seeds, score_distributions
+from sphereface2.reporting.figures.sweep import (
+    images_per_second,
+    roc_over_seeds,
+    score_distributions,
+    sweep_figures,
+)
 from sphereface2.reporting.pages.sweep import RESULT, write_sweep_files
 from sphereface2.reporting.style import NamedFigure, save_figure
 from sphereface2.runs.folder import EVALUATION
+from sphereface2.workers import Watch, unwatched
 
 OUTPUT = Path("reproduced")
 RUNS, BENCHMARKS = "runs", "benchmarks"

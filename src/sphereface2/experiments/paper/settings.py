@@ -7,7 +7,7 @@ differs from the recipe's is given with all that matters, because a new name dro
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sphereface2.evaluation.results import COMBINED
+from sphereface2.evaluation.pair_scores import COMBINED
 from sphereface2.experiments.paper.published import (
     BALANCE,
     LOSSES,

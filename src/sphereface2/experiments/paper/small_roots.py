@@ -17,11 +17,10 @@ from sphereface2.datatools.rendered_ijb import render_ijb
 from sphereface2.evaluation.protocols.ijb_files import read_ijb
 from sphereface2.evaluation.protocols.protocol import MADE
 from sphereface2.files import file_lock, replacing
-from sphereface2.progress import Progress, Watch, unwatched
 from sphereface2.registry import look_up
 from sphereface2.rendering.person import EVERYDAY
 from sphereface2.rendering.surface import SIZE
-from sphereface2.workers import usable_cores
+from sphereface2.workers import Progress, Watch, unwatched, usable_cores
 
 PREFIXES = {"ijb-b": "ijbb", "ijb-c": "ijbc"}
 # Far from one another and from the people of the verification sets and of the small IJB.

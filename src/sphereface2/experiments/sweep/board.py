@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from sphereface2.evaluation.results import EvaluationResult
+from sphereface2.evaluation.verification import EvaluationResult
 from sphereface2.experiments.sweep.plan import PlannedRun
-from sphereface2.progress import in_words
+from sphereface2.workers import in_words
 
 _ENOUGH = 0.02  # of a training, to say how long it takes
 _SHOWN_RUNS = 3  # running seeds that a row names before it only counts them

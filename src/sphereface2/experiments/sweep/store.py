@@ -10,7 +10,8 @@ from pydantic import JsonValue
 
 from sphereface2.config.schema import RunConfig, config_from_mapping, dump_config, load_config
 from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
-from sphereface2.evaluation.results import COMBINED, EvaluationResult
+from sphereface2.evaluation.pair_scores import COMBINED
+from sphereface2.evaluation.verification import EvaluationResult
 from sphereface2.experiments.sweep.board import Position, RunState
 from sphereface2.experiments.sweep.plan import PlannedRun, Sweep, by_hand, train_command
 from sphereface2.files import Lock, read_note, write_atomically

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sphereface2.evaluation.calibration import Calibration
-from sphereface2.evaluation.decision import Answer, in_figures
-from sphereface2.evaluation.thresholds import RateAtTarget
+from sphereface2.evaluation.decision import Answer
+from sphereface2.evaluation.thresholds import RateAtTarget, in_figures
 from sphereface2.recognition.answers import Identification, Verification
 from sphereface2.recognition.photos import FoundFace
 from sphereface2.reporting.figures.verification import draw_scores

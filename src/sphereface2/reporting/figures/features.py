@@ -1,4 +1,4 @@
-"""How a sphere is looked at: which way is up, and what lies in front."""
+"""Features of two and three dimensions on their sphere, with the boundaries of the loss."""
 
 import math
 from collections.abc import Sequence
@@ -69,12 +69,9 @@ def _least_distance(points: Vectors) -> float:
     return float((apart + 9 * np.eye(len(points))).min())
 
 
-# Features of two and three dimensions on their sphere, with the decision boundaries of the loss.
-#
 # The sphere has the radius r. Its boundaries lie across W_i: positives of class i have to be beyond
 # (1), everybody else has to stay below (3), and (2) is the threshold between them.
 
-Points = npt.NDArray[np.floating[Any]]
 BOUNDARIES = (
     "(1)  $r(\\cos\\theta - m) + b = 0$",
     "(2)  $r\\,\\cos\\theta + b = 0$",
@@ -140,7 +137,7 @@ def margin_sentence(learned: LearnedFeatures) -> str:
     ).replace("-", "−")
 
 
-def boundary_chord(direction: Points, cosine: float, *, radius: float) -> Points:
+def boundary_chord(direction: Vectors, cosine: float, *, radius: float) -> Vectors:
     """The two ends of the chord {x : W·x = r cos θ} for a unit vector W of the plane."""
     across = np.array([-direction[1], direction[0]]) * math.sqrt(1 - cosine**2)
     return radius * np.array([cosine * direction - across, cosine * direction + across])
@@ -182,7 +179,7 @@ def _plane(axes: Axes, learned: LearnedFeatures) -> None:
         _dots(axes, features[labels == person], person)
 
 
-def _chords(learned: LearnedFeatures, direction: Points) -> list[tuple[int, Points]]:
+def _chords(learned: LearnedFeatures, direction: Vectors) -> list[tuple[int, Vectors]]:
     """The boundaries of one class that cross the circle; without a margin all three are one."""
     return [
         (number, boundary_chord(direction, cosine, radius=learned.radius))
@@ -191,7 +188,7 @@ def _chords(learned: LearnedFeatures, direction: Points) -> list[tuple[int, Poin
     ]
 
 
-def _band(axes: Axes, learned: LearnedFeatures, direction: Points, colour: str) -> None:
+def _band(axes: Axes, learned: LearnedFeatures, direction: Vectors, colour: str) -> None:
     """The part of the disc between boundaries (3) and (1): nobody's."""
     low, high = (math.acos(min(1.0, learned.boundaries[number])) for number in (2, 0))
     middle, turn = math.atan2(direction[1], direction[0]), np.linspace(low, high, 60)
@@ -200,7 +197,7 @@ def _band(axes: Axes, learned: LearnedFeatures, direction: Points, colour: str) 
     axes.add_patch(Polygon(edge, facecolor=colour, alpha=0.10, edgecolor="none"))
 
 
-def _number(axes: Axes, ends: Points, number: int) -> None:
+def _number(axes: Axes, ends: Vectors, number: int) -> None:
     """The number of a boundary: on its line, but for (1) beside it, where features may lie."""
     first, second = ends
     x, y = 1.06 * first if number == 0 else first + 0.43 * (second - first)
@@ -287,7 +284,7 @@ def _headline(figure: Figure, x: float, start: str, learned: LearnedFeatures) ->
     figure.text(x, 1 - 0.40 / top, sentence, fontsize=8.5, color=MUTED, va="center")
 
 
-def _dots(axes: Axes, points: Points, person: int, *, faint: bool = False) -> None:
+def _dots(axes: Axes, points: Vectors, person: int, *, faint: bool = False) -> None:
     axes.scatter(
         points[:, 0],
         points[:, 1],

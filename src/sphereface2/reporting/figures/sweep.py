@@ -1,8 +1,9 @@
-"""Figures of many runs: rows of a sweep, curves over a setting, and heads over ranks.
+"""Figures of many runs: rows of a sweep, curves over a setting, heads over ranks, ROC over seeds.
 
 A mean over seeds stands with its sample deviation; the paper's numbers are hollow diamonds.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
@@ -14,13 +15,30 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from sphereface2.evaluation.experiment_results import ParallelResult, SweepResult, SweepRow
+from sphereface2.evaluation.experiment_results import (
+    MethodRoc,
+    ParallelResult,
+    SweepResult,
+    SweepRow,
+    mean_roc,
+    overlap,
+    roc_band,
+    tar_at,
+)
+from sphereface2.evaluation.verification import ScoreHistogram
+from sphereface2.reporting.figures.verification import (
+    AcceptCurve,
+    draw_scores,
+    lowest_far,
+    roc_figure,
+)
 from sphereface2.reporting.style import (
     BLUE,
     GREY,
     INK,
     METHOD_COLOURS,
     ROUND,
+    WIDTH,
     NamedFigure,
     distinct_colours,
     legend_below,
@@ -360,3 +378,74 @@ def images_per_second(
     axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
     show_legend(axes, loc="upper left")
     return figure
+
+
+# -- ROC and scores of several methods -------------------------------------------------------------
+
+_COLUMNS = 4  # panels beside each other
+
+
+def roc_over_seeds(methods: Sequence[MethodRoc], *, title: str) -> Figure:
+    """The ROC of several methods, each the mean over the ROCs of its seeds, deviation as a band."""
+    curves = [
+        AcceptCurve(
+            method.label,
+            mean_roc(method.rocs),
+            method.impostors,
+            band=roc_band(method.rocs, impostors=method.impostors),
+        )
+        for method in methods
+        if method.rocs
+    ]
+    colours = distinct_colours([curve.label for curve in curves])
+    figure = roc_figure(title, curves, colours=colours)
+    figure.set_size_inches(WIDTH, 3.4)
+    figure.texts[0].set_text(title)
+    # Close to the top is where methods differ.
+    leftmost = lowest_far(curves)
+    lowest = min(tar_at(curve.points, leftmost) for curve in curves)
+    figure.axes[0].set_ylim(max(0.0, 100 * lowest - 4), 101)
+    return figure
+
+
+def score_distributions(panels: Sequence[tuple[str, ScoreHistogram]]) -> Figure:
+    """How the scores of both kinds of pairs lie, one panel per model, all over the same axes.
+
+    The overlap is what the two densities have in common: 100 % if they are the same.
+    """
+    if not panels:
+        raise ValueError("score distributions need at least one histogram")
+    lines = math.ceil(len(panels) / _COLUMNS)
+    columns = math.ceil(len(panels) / lines)
+    figure = wide_figure("Scores of pairs", height=0.75 + 1.75 * lines)
+    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    for number, (axes, (name, histogram)) in enumerate(zip(grid.flat, panels, strict=False)):
+        is_lowest = number + columns >= len(panels)
+        prepare_axes(
+            axes, "cosine" if is_lowest else "", "density" if number % columns == 0 else ""
+        )
+        axes.tick_params(labelleft=False, labelbottom=is_lowest)
+        axes.set_title(name, fontsize=9, color=INK, loc="left", parse_math=False)
+        share = f"overlap {100 * overlap(histogram):.1f} %"
+        axes.set_title(share, fontsize=8, color=INK, loc="right")
+        kinds = draw_scores(axes, histogram, per="density", alpha=0.25)
+        both = [min(pair) for pair in zip(*kinds, strict=True)]
+        axes.stairs(both, histogram.edges, color=INK, alpha=0.75, fill=True, label="overlap")
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    first = grid[0, 0]
+    ends = [_ends(histogram) for _, histogram in panels]
+    first.set_xlim(min(low for low, _ in ends), max(high for _, high in ends))
+    first.set_ylim(bottom=0)
+    first.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=ROUND))
+    legend_below(figure, *first.get_legend_handles_labels())
+    return figure
+
+
+def _ends(histogram: ScoreHistogram) -> tuple[float, float]:
+    """Where the scores begin and end: empty bins at the sides would squeeze the others."""
+    pairs = zip(histogram.genuine, histogram.impostor, strict=True)
+    used = [number for number, pair in enumerate(pairs) if any(pair)]
+    if not used:
+        return histogram.edges[0], histogram.edges[-1]
+    return histogram.edges[used[0]], histogram.edges[used[-1] + 1]

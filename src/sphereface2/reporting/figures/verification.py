@@ -1,55 +1,43 @@
-"""ROC, DET and score histograms, wherever they are shown. They draw results and compute nothing."""
+"""ROC, DET, score histograms and training curves, drawn from results: they compute nothing."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from sphereface2.evaluation.experiment_results import (
-    MethodRoc,
-    mean_roc,
-    overlap,
-    roc_band,
-    shares,
-    tar_at,
-)
+from sphereface2.evaluation.experiment_results import shares
 from sphereface2.evaluation.metrics import RocPoints
-from sphereface2.evaluation.results import (
+from sphereface2.evaluation.uncertainty import Rate
+from sphereface2.evaluation.verification import (
     RAW_PIXELS,
     UNTRAINED,
     RocBand,
     ScoreHistogram,
     VerificationResult,
 )
-from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.reporting.style import (
+    BLUE,
     DASHED,
     GENUINE_COLOUR,
     GREY,
     IMPOSTOR_COLOUR,
     INK,
-    ROUND,
-    WIDTH,
     axes_of,
-    distinct_colours,
     filled_stairs,
-    legend_below,
     method_colour,
     note_at,
     plain_log_ticks,
-    prepare_axes,
+    set_colour,
     short_name,
     show_legend,
-    wide_figure,
 )
 
 _BASELINES = (RAW_PIXELS, UNTRAINED)
-_COLUMNS = 4  # panels beside each other
 
 
 @dataclass(frozen=True)
@@ -116,30 +104,8 @@ def det_figure(
     return figure
 
 
-def roc_over_seeds(methods: Sequence[MethodRoc], *, title: str) -> Figure:
-    """The ROC of several methods, each the mean over the ROCs of its seeds, deviation as a band."""
-    curves = [
-        AcceptCurve(
-            method.label,
-            mean_roc(method.rocs),
-            method.impostors,
-            band=roc_band(method.rocs, impostors=method.impostors),
-        )
-        for method in methods
-        if method.rocs
-    ]
-    colours = distinct_colours([curve.label for curve in curves])
-    figure = roc_figure(title, curves, colours=colours)
-    figure.set_size_inches(WIDTH, 3.4)
-    figure.texts[0].set_text(title)
-    # Close to the top is where methods differ.
-    leftmost = _leftmost(curves)
-    lowest = min(tar_at(curve.points, leftmost) for curve in curves)
-    figure.axes[0].set_ylim(max(0.0, 100 * lowest - 4), 101)
-    return figure
-
-
-def _leftmost(curves: Sequence[AcceptCurve]) -> float:
+def lowest_far(curves: Sequence[AcceptCurve]) -> float:
+    """The false accept rate of one impostor, where the axis starts."""
     return 1 / max(curve.impostors for curve in curves)
 
 
@@ -152,7 +118,7 @@ def _draw_curves(
     """All curves, with `height` as the place of a TAR on the upright axis."""
     if not curves:
         raise ValueError("a ROC or DET needs at least one curve")
-    leftmost = _leftmost(curves)
+    leftmost = lowest_far(curves)
     for curve in curves:
         colour = colours.get(curve.label) or method_colour(curve.label)
         is_baseline = curve.label in _BASELINES
@@ -275,44 +241,155 @@ def histogram_figure(
     return figure
 
 
-def score_distributions(panels: Sequence[tuple[str, ScoreHistogram]]) -> Figure:
-    """How the scores of both kinds of pairs lie, one panel per model, all over the same axes.
+# -- training curves, from the lines of metrics.jsonl; what is missing there leaves a gap ----------
 
-    The overlap is what the two densities have in common: 100 % if they are the same.
+MAX_POINTS = 300
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a plot."""
+
+    label: str
+    steps: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One plot over the steps of a run; `percent` says that the values are shares."""
+
+    title: str
+    axis: str
+    series: tuple[Series, ...]
+    percent: bool = False
+
+
+def training_curves(history: Sequence[Mapping[str, Any]]) -> tuple[Curve, ...]:
+    """A curve for each quantity that the run has logged, the head's own numbers last.
+
+    A series longer than `MAX_POINTS` is shortened to the means of equally long stretches.
     """
-    if not panels:
-        raise ValueError("score distributions need at least one histogram")
-    lines = math.ceil(len(panels) / _COLUMNS)
-    columns = math.ceil(len(panels) / lines)
-    figure = wide_figure("Scores of pairs", height=0.75 + 1.75 * lines)
-    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    for number, (axes, (name, histogram)) in enumerate(zip(grid.flat, panels, strict=False)):
-        is_lowest = number + columns >= len(panels)
-        prepare_axes(
-            axes, "cosine" if is_lowest else "", "density" if number % columns == 0 else ""
+    training = [line for line in history if line.get("kind") == "train"]
+    evaluations = [line for line in history if line.get("kind") == "evaluation"]
+    numbers = _keys(line.get("head") for line in training)
+    scores = [
+        ("same person", "head", "positive_score"),
+        ("other people", "head", "negative_score"),
+    ]
+    own = {"bias", "active_negatives", "positive_score", "negative_score"}
+    curves = [
+        _curve("Loss", "loss", training, [("loss", None, "loss")]),
+        _curve(
+            "Learning rate", "learning rate", training, [("learning rate", None, "learning_rate")]
+        ),
+        _curve(
+            "Verification accuracy",
+            "accuracy (%)",
+            evaluations,
+            [(n, "metrics", n) for n in _keys(line.get("metrics") for line in evaluations)],
+            percent=True,
+        ),
+        _curve(
+            "Accuracy on the sets to choose by",
+            "accuracy (%)",
+            evaluations,
+            [(n, "choice", n) for n in _keys(line.get("choice") for line in evaluations)],
+            percent=True,
+        ),
+        _curve("Scores of the head", "mean score", training, scores),
+        _curve("Bias", "bias", training, [("bias", "head", "bias")]),
+        _curve(
+            "Active negatives",
+            "share of negatives (%)",
+            training,
+            [("active negatives", "head", "active_negatives")],
+            percent=True,
+        ),
+    ]
+    for name in numbers:
+        if name not in own:
+            words = name.replace("_", " ")
+            curves.append(_curve(words.capitalize(), words, training, [(words, "head", name)]))
+    return tuple(curve for curve in curves if curve.series)
+
+
+def curve_figure(curve: Curve) -> Figure:
+    """One training curve over the steps of the run."""
+    figure, axes = axes_of(curve.title, "step", curve.axis)
+    for series in curve.series:
+        values = [100 * value for value in series.values] if curve.percent else series.values
+        axes.plot(
+            series.steps,
+            values,
+            label=short_name(series.label),
+            color=series_colour(series.label),
+            linewidth=1.7,
+            # Few points, as evaluations are, should be seen as such; a single one has no line.
+            marker="o" if len(series.steps) <= 25 else None,
+            markersize=3.2,
         )
-        axes.tick_params(labelleft=False, labelbottom=is_lowest)
-        axes.set_title(name, fontsize=9, color=INK, loc="left", parse_math=False)
-        share = f"overlap {100 * overlap(histogram):.1f} %"
-        axes.set_title(share, fontsize=8, color=INK, loc="right")
-        kinds = draw_scores(axes, histogram, per="density", alpha=0.25)
-        both = [min(pair) for pair in zip(*kinds, strict=True)]
-        axes.stairs(both, histogram.edges, color=INK, alpha=0.75, fill=True, label="overlap")
-    for axes in grid.flat[len(panels) :]:
-        axes.remove()
-    first = grid[0, 0]
-    ends = [_ends(histogram) for _, histogram in panels]
-    first.set_xlim(min(low for low, _ in ends), max(high for _, high in ends))
-    first.set_ylim(bottom=0)
-    first.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=ROUND))
-    legend_below(figure, *first.get_legend_handles_labels())
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.margins(x=0.02, y=0.08)
+    if len(curve.series) > 1:
+        show_legend(axes)
     return figure
 
 
-def _ends(histogram: ScoreHistogram) -> tuple[float, float]:
-    """Where the scores begin and end: empty bins at the sides would squeeze the others."""
-    pairs = zip(histogram.genuine, histogram.impostor, strict=True)
-    used = [number for number, pair in enumerate(pairs) if any(pair)]
-    if not used:
-        return histogram.edges[0], histogram.edges[-1]
-    return histogram.edges[used[0]], histogram.edges[used[-1] + 1]
+def series_colour(label: str) -> str:
+    """The colour of a training series: sets have their own, other quantities are blue."""
+    fixed = {"same person": GENUINE_COLOUR, "other people": IMPOSTOR_COLOUR}
+    fixed |= dict.fromkeys(("loss", "learning rate", "bias", "active negatives"), BLUE)
+    return fixed.get(label) or set_colour(label)
+
+
+def _curve(
+    title: str,
+    axis: str,
+    lines: Sequence[Mapping[str, Any]],
+    wanted: Sequence[tuple[str, str | None, str]],
+    *,
+    percent: bool = False,
+) -> Curve:
+    found = [_series(label, _values(lines, group, key)) for label, group, key in wanted]
+    return Curve(title, axis, tuple(series for series in found if series.steps), percent)
+
+
+def _values(
+    lines: Sequence[Mapping[str, Any]], group: str | None, key: str
+) -> Iterator[tuple[float, float]]:
+    for line in lines:
+        holder = line if group is None else line.get(group)
+        if not isinstance(holder, Mapping):
+            continue
+        step, value = _number(line.get("step")), _number(holder.get(key))
+        if step is not None and value is not None:
+            yield step, value
+
+
+def _series(label: str, points: Iterable[tuple[float, float]]) -> Series:
+    # By step, the last word on each step: a resumed run may have logged some steps twice.
+    ordered = sorted(dict(points).items())
+    size = max(1, math.ceil(len(ordered) / MAX_POINTS))
+    groups = [ordered[i : i + size] for i in range(0, len(ordered), size)]
+    return Series(
+        label,
+        tuple(sum(step for step, _ in group) / len(group) for group in groups),
+        tuple(sum(value for _, value in group) / len(group) for group in groups),
+    )
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _keys(groups: Iterable[object]) -> list[str]:
+    """The keys of all groups, in the order of their first appearance."""
+    keys: dict[str, None] = {}
+    for group in groups:
+        if isinstance(group, Mapping):
+            keys.update(dict.fromkeys(str(key) for key in group))
+    return list(keys)

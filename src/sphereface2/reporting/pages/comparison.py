@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from sphereface2.evaluation.comparison import Comparison, Difference, SetComparison
-from sphereface2.evaluation.results import EvaluationResult, installed_versions
+from sphereface2.evaluation.verification import EvaluationResult, installed_versions
 from sphereface2.reporting.figures.verification import det_figure, roc_figure
-from sphereface2.reporting.pages.page import LegendEntry, Page, Section, blocks, definitions
+from sphereface2.reporting.pages import LegendEntry, Page, Section, blocks, definitions
 from sphereface2.reporting.pages.verification import DEFINITIONS, ROC_NOTE, curve_section
 from sphereface2.reporting.style import BLUE, distinct_colours
 from sphereface2.reporting.tables import Cell, TableContent, accuracy_content, signed

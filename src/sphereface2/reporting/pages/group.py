@@ -13,11 +13,11 @@ from rich.text import Text
 from sphereface2.datatools.group.groups import Groups, Person
 from sphereface2.datatools.group.people import label
 from sphereface2.datatools.group.store import StoredFace
-from sphereface2.evaluation.decision import in_figures
+from sphereface2.evaluation.thresholds import in_figures
 from sphereface2.files import printable
-from sphereface2.progress import counted
-from sphereface2.reporting.pages.page import Page, Section, Tile, blocks
+from sphereface2.reporting.pages import Page, Section, Tile, blocks
 from sphereface2.reporting.style import BLUE
+from sphereface2.workers import counted
 
 ON_A_PAGE = 100
 """People of several faces on one page: with the most faces for each it has some 10 MB."""

@@ -15,7 +15,6 @@ from sphereface2.datatools.inspect.augmented import EPOCHS, AugmentedImage
 from sphereface2.datatools.inspect.faces import MAX_DISPLACEMENT, MIN_AGREEMENT
 from sphereface2.datatools.inspect.findings import ERROR, GOOD, NOTE, SUSPICION, Finding, findings
 from sphereface2.evaluation.mislabelled import BELONGS, MislabelledResult, Suspect
-from sphereface2.progress import counted
 from sphereface2.reporting.figures.inspection import (
     InspectionPictures,
     PictureRow,
@@ -25,7 +24,7 @@ from sphereface2.reporting.figures.inspection import (
     sizes_figure,
     with_template,
 )
-from sphereface2.reporting.pages.page import (
+from sphereface2.reporting.pages import (
     Definitions,
     Page,
     Section,
@@ -36,6 +35,7 @@ from sphereface2.reporting.pages.page import (
     png_data_uri,
 )
 from sphereface2.reporting.style import BLUE, to_svg
+from sphereface2.workers import counted
 
 _MARKS = {GOOD: ("ok", "green"), NOTE: ("note", ""), SUSPICION: ("suspicious", "yellow")}
 _MARKS[ERROR] = ("wrong", "red")

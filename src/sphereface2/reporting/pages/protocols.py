@@ -16,9 +16,9 @@ from sphereface2.evaluation.protocols.protocol import (
     Table,
     Value,
 )
-from sphereface2.evaluation.results import installed_versions
 from sphereface2.evaluation.thresholds import Measure
 from sphereface2.evaluation.uncertainty import Rate
+from sphereface2.evaluation.verification import installed_versions
 from sphereface2.reporting.figures.verification import (
     AcceptCurve,
     det_figure,
@@ -26,7 +26,7 @@ from sphereface2.reporting.figures.verification import (
     mark_rates,
     roc_figure,
 )
-from sphereface2.reporting.pages.page import LegendEntry, Page, Section, Tile, blocks
+from sphereface2.reporting.pages import LegendEntry, Page, Section, Tile, blocks
 from sphereface2.reporting.pages.verification import SCORE_LEGEND
 from sphereface2.reporting.style import DASHED, GREY, axes_of, method_colour, to_svgs
 from sphereface2.reporting.tables import (

@@ -10,21 +10,18 @@ from matplotlib.figure import Figure
 
 from sphereface2.data.sources.source import Images, Source
 from sphereface2.data.transforms import resize
-from sphereface2.evaluation.decision import in_figures
-from sphereface2.evaluation.results import (
-    COMBINED,
-    RAW_PIXELS,
-    UNTRAINED,
-    EvaluationResult,
-)
-from sphereface2.reporting.figures.training import curve_figure, training_curves
+from sphereface2.evaluation.pair_scores import COMBINED
+from sphereface2.evaluation.thresholds import in_figures
+from sphereface2.evaluation.verification import RAW_PIXELS, UNTRAINED, EvaluationResult
 from sphereface2.reporting.figures.verification import (
     AcceptCurve,
+    curve_figure,
     det_figure,
     histogram_figure,
     roc_figure,
+    training_curves,
 )
-from sphereface2.reporting.pages.page import (
+from sphereface2.reporting.pages import (
     LegendEntry,
     Page,
     Section,

@@ -6,20 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sphereface2.evaluation.embedding_files import SavedEmbeddings
-from sphereface2.evaluation.protocols.measuring import (
-    Subject,
-    _present,
-    named_alike,
-    rows_of,
-)
+from sphereface2.evaluation.embedding_files import SavedEmbeddings, named_alike, rows_of
 from sphereface2.evaluation.protocols.protocol import (
     Embedded,
+    _present,
     cmc_view,
     is_made,
     require_root,
     strictest,
 )
+from sphereface2.evaluation.scoring import Subject
 from sphereface2.evaluation.thresholds import Measure, OperatingPoint
 from sphereface2.evaluation.uncertainty import wilson
 

@@ -2,14 +2,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sphereface2.evaluation.templates import (
+from sphereface2.evaluation.protocols.ijb_templates import (
     ImageNorm,
     Templates,
     _codes,
     pair_scores,
     pool_templates,
 )
-from sphereface2.models.unit_rows import Mirror
+from sphereface2.models.embedder import Mirror
 
 
 def _case(
@@ -56,7 +56,9 @@ def _naive(
 def test_pooling_equals_the_definition(
     mirror: Mirror, image_norm: ImageNorm, weighted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sphereface2.evaluation.templates._BLOCK", 7)  # several blocks
+    monkeypatch.setattr(
+        "sphereface2.evaluation.protocols.ijb_templates._BLOCK", 7
+    )  # several blocks
     embeddings, templates, media = _case(1)
     weights = np.random.default_rng(2).uniform(0.2, 1.0, 60) if weighted else np.ones(60)
     pooled = pool_templates(
@@ -153,7 +155,9 @@ def test_scores_are_the_same_however_few_of_them_fit_a_block(
     templates = Templates(np.arange(12), vectors.astype(np.float32))
     left, right = (generator.integers(0, 12, 60).astype(np.int32) for _ in range(2))
     whole = pair_scores(templates, left, right)
-    monkeypatch.setattr("sphereface2.evaluation.templates._SCORES", 5)  # less than a row
+    monkeypatch.setattr(
+        "sphereface2.evaluation.protocols.ijb_templates._SCORES", 5
+    )  # less than a row
     reported: list[tuple[int, int]] = []
     found = pair_scores(templates, left, right, progress=lambda *now: reported.append(now))
     np.testing.assert_allclose(found, whole, rtol=1e-6)

@@ -7,11 +7,10 @@ import pytest
 
 from sphereface2.data.mixing import NoisyLabels
 from sphereface2.data.pairs.bin_set import bin_set
-from sphereface2.data.pairs.checks import notes_on_pairs, notes_on_people
 from sphereface2.data.pairs.drawn import drawn_pairs
-from sphereface2.data.pairs.lfw import lfw_pairs
-from sphereface2.data.pairs.pair_list import pair_list
+from sphereface2.data.pairs.pair_list import lfw_pairs, pair_list
 from sphereface2.data.pairs.synthetic import synthetic_verification_sets
+from sphereface2.data.pairs.verification_set import notes_on_pairs, notes_on_people
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.sources.recordio import RecordIO
 from sphereface2.datatools.convert import convert
