@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from sphereface2 import Recognizer
+from sphereface2.galleries import drop_collection
 from sphereface2.galleries.gallery import Gallery
-from sphereface2.galleries.opening import drop_collection
 from sphereface2.service.collections import Collections
 from sphereface2.service.errors import ApiError
 from sphereface2.service.settings import Settings

@@ -285,7 +285,7 @@ def strangers(url: Url, collection: Collection = "default", json: AsJson = False
 
 
 def _open(url: str, collection: str) -> "Gallery":
-    from sphereface2.galleries.opening import open_gallery
+    from sphereface2.galleries import open_gallery
 
     return open_gallery(url, collection=collection)
 

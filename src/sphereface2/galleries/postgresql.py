@@ -18,11 +18,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import numpy as np
 
 from sphereface2.galleries.gallery import (
+    CheckedPhoto,
     Embeddings,
     Hit,
-    NewPhoto,
+    best_of_people,
+    check_format,
     check_queries,
-    no_collection,
     now,
     plain_source,
 )
@@ -105,11 +106,7 @@ class PostgreSQLGallery(SqlGallery["Database"]):
             with self._transaction() as db:
                 state = self._one(db, "SELECT format, identity, model, dim, unfinished FROM state")
             version, self._identity, self.model, self.dim, unfinished = state
-            if version > _FORMAT:
-                raise ValueError(
-                    f"collection '{name}' of {self._shown} has format {version}, which this "
-                    f"version of sphereface2 does not know (it knows {_FORMAT}); use a newer one"
-                )
+            check_format(self.where(url, name), version, _FORMAT)
             if self._options.index == "hnsw":
                 self._build_index()
             if unfinished:
@@ -118,15 +115,11 @@ class PostgreSQLGallery(SqlGallery["Database"]):
             self.close()
             raise
 
-    # What the table of engines asks.
+    # What a place keeps.
 
     @classmethod
-    def where(cls, url: str, collection: str) -> str:
-        return f"collection '{collection}' of {shown_address(url)}"
-
-    @classmethod
-    def missing(cls, url: str, collection: str) -> Exception:
-        return no_collection(shown_address(url), collection, cls.collections(url))
+    def shown(cls, url: str) -> str:
+        return shown_address(url)
 
     @classmethod
     def create(cls, url: str, collection: str, model: str, dim: int) -> None:
@@ -182,9 +175,7 @@ class PostgreSQLGallery(SqlGallery["Database"]):
 
     # Writers.
 
-    def _add_photos(
-        self, db: Database, person: int, photos: Sequence[tuple[NewPhoto, Embeddings, str]]
-    ) -> list[str]:
+    def _add_photos(self, db: Database, person: int, photos: Sequence[CheckedPhoto]) -> list[str]:
         stamp = now()
         ids = [uuid.uuid4().hex for _ in photos]
         with db.cursor() as cursor:
@@ -264,7 +255,6 @@ class PostgreSQLGallery(SqlGallery["Database"]):
             return [self._nearest(db, query, people) for query in queries]
 
     def _nearest(self, db: Database, query: Embeddings, people: int) -> list[Hit]:
-        """The nearest photos, and more of them until they are of enough people."""
         from psycopg.sql import SQL, Literal
 
         order: Composable = SQL("embedding <#> %s")
@@ -276,15 +266,9 @@ class PostgreSQLGallery(SqlGallery["Database"]):
             "-(embedding <#> %s) AS score FROM photo ORDER BY {} LIMIT %s) AS found "
             "JOIN person ON found.person = person.number ORDER BY found.score DESC"
         ).format(order)
-        count = 4 * people
-        while True:
-            rows = db.execute(ask, (query, query, count)).fetchall()
-            best: dict[str, Hit] = {}
-            for name, photo, score in rows:
-                best.setdefault(name, Hit(name, photo, float(score)))
-            if len(best) >= people or len(rows) < count:
-                return list(best.values())[:people]
-            count *= 4
+        return best_of_people(
+            lambda count: db.execute(ask, (query, query, count)).fetchall(), people
+        )
 
     # Transactions.
 

@@ -160,7 +160,7 @@ class ClientPoints(_Points):
     def nearest(
         self, query: list[float], count: int, options: Options
     ) -> list[tuple[str, str, float]]:
-        """Of the photos nearest to a query: id, the person's id, score."""
+        """Of the photos nearest to a query: the person's id, the photo's, score."""
         from qdrant_client import models
 
         params = models.SearchParams(exact=options.index == "exact", hnsw_ef=options.ef_search)
@@ -172,7 +172,7 @@ class ClientPoints(_Points):
             with_payload=["person"],
             search_params=None if self._folder is not None else params,  # local: always exact
         )
-        return [(str(each.id), (each.payload or {})["person"], each.score) for each in found.points]
+        return [((each.payload or {})["person"], str(each.id), each.score) for each in found.points]
 
     def count(self, **where: str) -> int:
         return self._client.count(self._name, _client_filter(where), exact=True).count
@@ -272,7 +272,7 @@ class EdgePoints(_Points):
                 params=edge.SearchParams(hnsw_ef=options.ef_search, exact=options.index == "exact"),
             )
         )
-        return [(str(each.id), (each.payload or {})["person"], each.score) for each in found]
+        return [((each.payload or {})["person"], str(each.id), each.score) for each in found]
 
     def count(self, **where: str) -> int:
         import qdrant_edge as edge

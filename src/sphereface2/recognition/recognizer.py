@@ -15,6 +15,7 @@ from sphereface2.data.sources.image_file import encode
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.decision import Answer, decide
 from sphereface2.faces.face import TEMPLATE_SIZE
+from sphereface2.galleries import open_gallery
 from sphereface2.galleries.gallery import (
     Gallery,
     Negative,
@@ -23,7 +24,6 @@ from sphereface2.galleries.gallery import (
     embeddings_of,
     knows,
 )
-from sphereface2.galleries.opening import open_gallery
 from sphereface2.models.folder import find_model, load_model, stored_calibration, weights_digest
 from sphereface2.progress import Progress, unseen
 from sphereface2.recognition.answers import (

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from sphereface2.galleries import drop_collection, list_collections
 from sphereface2.galleries.gallery import Gallery, check_collection
-from sphereface2.galleries.opening import drop_collection, list_collections
 from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.service.errors import ApiError, refusing, try_later
 from sphereface2.service.logs import LOGGER
