@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sphereface2.data.public_sets import PAIR_SET_TITLES, PaperData, find_datasets
+from sphereface2.datatools.rendered_benchmarks import small_root
 from sphereface2.evaluation.experiment_results import SweepResult
 from sphereface2.evaluation.results import COMBINED, EvaluationResult
 from sphereface2.experiments.paper.catalogue import EXPERIMENTS, Experiment, Scale
@@ -24,7 +25,6 @@ from sphereface2.experiments.paper.settings import (
     as_strong_as_the_authors,
     paper_ground,
 )
-from sphereface2.experiments.paper.small_roots import small_root
 from sphereface2.experiments.real_losses import (
     RealFaces,
     compare_losses,
