@@ -86,28 +86,19 @@ def about_photos(routes: APIRouter, service: Service) -> None:
         if found is None:
             return CalibrationAnswer(calibrated=False)
         usual = decide(0.0, found, false_accepts=service.settings.false_accepts)
-        return CalibrationAnswer(
-            calibrated=True,
-            set_name=found.set_name,
-            pairs=found.pairs,
-            genuine=found.genuine,
-            impostor=found.impostor,
-            people=found.people,
-            prior=found.probability.prior,
-            threshold=usual.threshold,
-            false_accepts=usual.target,
-            thresholds=[
-                ThresholdShape(
-                    false_accepts=each.target,
-                    words=f"at most {one_in(each.target)} false accepts",
-                    threshold=each.threshold,
-                    true_accepts=each.rate,
-                )
-                for each in found.thresholds
-                if each.resolved and np.isfinite(each.threshold)
-            ],
-            histogram=found.histogram,
-        )
+        thresholds = [
+            ThresholdShape(
+                false_accepts=each.target,
+                words=f"at most {one_in(each.target)} false accepts",
+                threshold=each.threshold,
+                true_accepts=each.rate,
+            )
+            for each in found.thresholds
+            if each.resolved and np.isfinite(each.threshold)
+        ]
+        own = {"calibrated": True, "prior": found.probability.prior, "thresholds": thresholds}
+        asked = {"threshold": usual.threshold, "false_accepts": usual.target}
+        return CalibrationAnswer.model_validate({**vars(found), **own, **asked})
 
     @routes.post("/v1/detect", dependencies=read, openapi_extra=takes(DetectAsked))
     async def detect(
