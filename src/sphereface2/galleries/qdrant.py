@@ -98,19 +98,16 @@ class QdrantGallery(Gallery):
             "identity": str(uuid.uuid4()),
         }
         with _sentences(place), ExitStack() as held:
-            folder = None
-            if place.scheme == "qdrant+edge":
-                assert place.folder is not None
-                folder = place.folder / collection
-                EdgePoints.create(folder, dim, place.options)
+            if place.edge is not None:
+                EdgePoints.create(place.edge / collection, dim, place.options)
             else:
                 client = held.enter_context(connected(place))
                 ClientPoints.create(client, PREFIX + collection, dim, place.options)
             points = held.enter_context(_points(place, collection))
             points.index()
             points.put([Point(_STATE, state)])
-        if folder is not None:
-            (folder / "complete").touch()
+        if place.edge is not None:
+            (place.edge / collection / "complete").touch()
 
     @classmethod
     def collections(cls, url: str) -> list[str]:
@@ -118,10 +115,8 @@ class QdrantGallery(Gallery):
         with _sentences(place):
             if place.folder is not None and not place.folder.exists():
                 return []
-            if place.scheme == "qdrant+edge":
-                assert place.folder is not None
-                found = [each.parent.name for each in place.folder.glob("[!.]*/complete")]
-                return sorted(found)
+            if place.edge is not None:
+                return sorted(each.parent.name for each in place.edge.glob("[!.]*/complete"))
             with connected(place) as client:
                 names = [each.name for each in client.get_collections().collections]
                 return sorted(
@@ -134,10 +129,9 @@ class QdrantGallery(Gallery):
     def drop(cls, url: str, collection: str) -> None:
         place = Place.of(url)
         with _sentences(place):
-            if place.scheme == "qdrant+edge":
-                assert place.folder is not None
-                (place.folder / collection / "complete").unlink()
-                remove(place.folder / collection)
+            if place.edge is not None:
+                (place.edge / collection / "complete").unlink()
+                remove(place.edge / collection)
                 return
             with connected(place) as client:
                 client.delete_collection(PREFIX + collection)
@@ -465,9 +459,8 @@ def _rows(points: Sequence[Point], vector: str, dim: int) -> Embeddings:
 
 @contextmanager
 def _points(place: Place, collection: str) -> Iterator[Points]:
-    if place.scheme == "qdrant+edge":
-        assert place.folder is not None
-        with shard(place.folder / collection) as points:
+    if place.edge is not None:
+        with shard(place.edge / collection) as points:
             yield points
     else:
         with connected(place) as client:
@@ -477,7 +470,7 @@ def _points(place: Place, collection: str) -> Iterator[Points]:
 @contextmanager
 def _sentences(place: Place) -> Iterator[None]:
     """The packages' errors in one line."""
-    package = "qdrant_edge" if place.scheme == "qdrant+edge" else "qdrant_client"
+    package = "qdrant_client" if place.edge is None else "qdrant_edge"
     try:
         __import__(package)
     except ImportError:
