@@ -372,3 +372,8 @@ def embeddings_of(gallery: Gallery, person: str) -> Embeddings:
 def knows(gallery: Gallery, name: str) -> bool:
     """Whether somebody has this name."""
     return any(each.name == name for each in gallery.people())
+
+
+def photos_of(gallery: Gallery, name: str) -> list[KeptPhoto]:
+    """The photos of a person; none if nobody has this name."""
+    return gallery.photos(name) if knows(gallery, name) else []

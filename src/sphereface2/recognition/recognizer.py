@@ -22,7 +22,7 @@ from sphereface2.galleries.gallery import (
     NewPhoto,
     check_name,
     embeddings_of,
-    knows,
+    photos_of,
 )
 from sphereface2.models.folder import find_model, load_model, stored_calibration, weights_digest
 from sphereface2.progress import Progress, unseen
@@ -271,11 +271,7 @@ class Recognizer:
         self._require_own(gallery)
         person = check_name(person)
         gate = gate or Gate()
-        there = (
-            {str(each.facts.get("digest")): each.id for each in gallery.photos(person)}
-            if knows(gallery, person)
-            else {}
-        )
+        there = {str(each.facts.get("digest")): each.id for each in photos_of(gallery, person)}
         looked = look_at(photos, self.finder, gate, there)
         good = [each for each in looked if each.outcome is None]
         faces = [each.face for each in good if each.face is not None]

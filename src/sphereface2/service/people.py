@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sphereface2.galleries.gallery import Gallery, Negative, Person, knows
+from sphereface2.galleries.gallery import Gallery, Negative, Person, photos_of
 from sphereface2.recognition.enrolment import Enrolment
 from sphereface2.recognition.gate import Gate
 from sphereface2.service.bodies import read_body, takes
@@ -395,8 +395,7 @@ def _person(gallery: Gallery, name: str) -> PersonAnswer:
 def _require_theirs(gallery: Gallery, done: Enrolment) -> None:
     """Refuse a key that was used for other photos: their ids are not this person's."""
     ids = {each.id for each in done.photos if each.id is not None}
-    known = knows(gallery, done.person)
-    if ids and not (known and ids <= {each.id for each in gallery.photos(done.person)}):
+    if not ids <= {each.id for each in photos_of(gallery, done.person)}:
         raise ApiError(
             409, "key_reused", "this Idempotency-Key was used for another request before"
         )
