@@ -42,6 +42,14 @@ def say(out: "Console", text: str, *, wrap: bool = False, style: str | None = No
     out.print(printable(text), style=style, highlight=False, markup=False, soft_wrap=not wrap)
 
 
+def print_answer(value: object, *sentences: str, as_json: bool) -> None:
+    """Print a result: for programs as JSON, else in sentences."""
+    from json import dumps
+
+    for line in [dumps(value, indent=1)] if as_json else sentences:
+        print(line)
+
+
 def rank() -> int:
     """The number that torchrun gave this process, 0 without it."""
     return int(os.environ.get("RANK", "0"))
