@@ -14,7 +14,8 @@ import os
 import sys
 import traceback
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -60,6 +61,7 @@ def set_up_logs() -> None:
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 
 class Metrics:
@@ -67,36 +69,22 @@ class Metrics:
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
-        name = "sphereface2"
-        self.requests = Counter(
-            f"{name}_requests", "Requests answered", ("method", "route", "status"),
-            registry=registry,
-        )  # fmt: skip
-        self.latency = Histogram(
-            f"{name}_request_seconds", "From the request's head to the end of its answer",
-            ("route",), buckets=_LATENCIES, registry=registry,
-        )  # fmt: skip
-        self.batch_size = Histogram(
-            f"{name}_batch_faces", "Faces that the network took at once",
-            buckets=_SIZES, registry=registry,
-        )  # fmt: skip
-        self.batch_seconds = Histogram(
-            f"{name}_batch_seconds", "What the network took for a batch",
-            buckets=_LATENCIES, registry=registry,
-        )  # fmt: skip
-        self.pending = Gauge(
-            f"{name}_pending_requests", "Requests that are worked on or wait",
-            registry=registry, multiprocess_mode="livesum",
-        )  # fmt: skip
-        self.waiting = Gauge(
-            f"{name}_waiting_faces", "Faces in line for the network",
-            registry=registry, multiprocess_mode="livesum",
-        )  # fmt: skip
-        self.faces = Counter(f"{name}_faces", "Faces found in photos", registry=registry)
-        self.decisions = Counter(
-            f"{name}_decisions", "Answers, by what they say", ("route", "outcome"),
-            registry=registry,
-        )  # fmt: skip
+
+        def made(kind: type[Metric], name: str, text: str, *labels: str, **options: Any) -> Metric:
+            return kind(f"sphereface2_{name}", text, labels, registry=registry, **options)
+
+        self.requests = made(Counter, "requests", "Requests answered", "method", "route", "status")
+        taken = "From the request's head to the end of its answer"
+        self.latency = made(Histogram, "request_seconds", taken, "route", buckets=_LATENCIES)
+        size = "Faces that the network took at once"
+        self.batch_size = made(Histogram, "batch_faces", size, buckets=_SIZES)
+        spent = "What the network took for a batch"
+        self.batch_seconds = made(Histogram, "batch_seconds", spent, buckets=_LATENCIES)
+        line = partial(made, Gauge, multiprocess_mode="livesum")
+        self.pending = line("pending_requests", "Requests that are worked on or wait")
+        self.waiting = line("waiting_faces", "Faces in line for the network")
+        self.faces = made(Counter, "faces", "Faces found in photos")
+        self.decisions = made(Counter, "decisions", "Answers, by what they say", "route", "outcome")
 
     def decided(self, route: str, accepted: bool | None) -> None:
         """Count an answer; None: the model is not calibrated, so there is no decision."""
