@@ -27,8 +27,7 @@ from sphereface2.data.pairs.verification_set import (
     ten_folds,
     without_ending,
 )
-from sphereface2.datatools.convert import convert
-from sphereface2.datatools.convert.pairs import looks_like_pairs
+from sphereface2.datatools.convert import convert, looks_like_pairs
 from sphereface2.evaluation.protocols.measuring import Subject
 from sphereface2.evaluation.scoring import find_sets, notes_on_saved, score_saved
 from sphereface2.registry import DataPath
