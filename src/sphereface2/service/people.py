@@ -18,7 +18,6 @@ from sphereface2.service.bodies import read_body, takes
 from sphereface2.service.engine import RequestRecognizer
 from sphereface2.service.errors import ApiError, refusing
 from sphereface2.service.guard import SLASH
-from sphereface2.service.routes import WithCrops, verify_answer
 from sphereface2.service.service import Service
 from sphereface2.service.shapes import (
     DEFAULT,
@@ -40,6 +39,7 @@ from sphereface2.service.shapes import (
     VerifyAnswer,
     VerifyPersonAsked,
     face_shape,
+    verify_answer,
 )
 
 Collection = Annotated[
@@ -47,6 +47,7 @@ Collection = Annotated[
     # Said in the OpenAPI alone: the gallery's own sentence about a wrong name says more.
     Path(max_length=200, json_schema_extra={"pattern": "^[a-z0-9][a-z0-9_-]{0,39}$"}),
 ]
+WithCrops = Annotated[bool, Query(description="with the aligned faces as PNG in base64")]
 InQuery = Annotated[str, Query(max_length=200)]
 Name = Annotated[
     str,
