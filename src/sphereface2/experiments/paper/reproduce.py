@@ -95,8 +95,7 @@ class Reproduction:
         self.folder = folder
         self.scale: Scale = scale
         self.root = data
-        is_paper = data is not None and scale == "paper"
-        self.data: PaperData | None = find_datasets(data) if data and is_paper else None
+        self.data: PaperData | None = find_datasets(data) if data and scale == "paper" else None
         self.seeds = tuple(seeds)
         self.jobs = jobs
         self.overrides = tuple(overrides)
