@@ -27,9 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.data.sources.image_file import read_image
+from sphereface2.faces.detectors import MTCNN, YuNet
 from sphereface2.faces.face import Face, largest
-from sphereface2.faces.mtcnn import MTCNN
-from sphereface2.faces.yunet import YuNet
 from sphereface2.workers import counted
 
 Image = NDArray[np.uint8]

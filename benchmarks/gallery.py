@@ -21,9 +21,9 @@ from statistics import median
 
 import numpy as np
 
+from sphereface2.galleries import open_gallery
 from sphereface2.galleries.embedded import DATABASE, ROWS, EmbeddedGallery
 from sphereface2.galleries.gallery import Embeddings, NewPhoto
-from sphereface2.galleries.opening import open_gallery
 from sphereface2.galleries.parts_file import HEADER
 
 MODEL = "f" * 64

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sphereface2.galleries import open_gallery
 from sphereface2.galleries.gallery import Embeddings, NewPhoto
-from sphereface2.galleries.opening import open_gallery
 
 DIM = 64
 MODEL = "f" * 64

@@ -277,7 +277,7 @@ class LoadedService(Bench):
 
     def _everybody_once(self) -> str:
         """What is wrong with the gallery; faces in a batch with others round in another way."""
-        from sphereface2.galleries.opening import open_gallery
+        from sphereface2.galleries import open_gallery
 
         gallery = open_gallery(str(self.folder / "served"))
         photos = gallery.photos()
@@ -344,7 +344,7 @@ class LoadedService(Bench):
         return met, [each for each in lost if each]
 
     def _lost(self, acknowledged: set[str]) -> list[str]:
-        from sphereface2.galleries.opening import open_gallery
+        from sphereface2.galleries import open_gallery
 
         if not acknowledged:
             return []

@@ -299,7 +299,7 @@ def of_gallery(folder: Path, gallery: str) -> Result:
     Of the embeddings the first digits: the last bits depend on which photos a batch has, and a
     photo that was left out, and is added later, is in another one.
     """
-    from sphereface2.galleries.opening import open_gallery
+    from sphereface2.galleries import open_gallery
 
     opened = open_gallery(str(folder / gallery))
     try:

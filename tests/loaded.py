@@ -43,7 +43,7 @@ MODULES = (
     "sphereface2.runs.train",
     "sphereface2.runs.evaluate",
     "sphereface2.datatools.group",
-    "sphereface2.cli.progress",
+    "sphereface2.cli.console",
 )
 OF_EXTRAS = ("sphereface2.service.server", "qdrant_client")  # which may not be installed
 LAUNCHER = "torch.distributed.run"  # starts processes itself

@@ -74,7 +74,7 @@ WITHOUT_TORCH = [
     "sphereface2.data.pairs",
     "sphereface2.data.sources",
     "sphereface2.evaluation.protocols",
-    "sphereface2.galleries.opening",
+    "sphereface2.galleries",
     "sphereface2.recognition.recognizer",  # ONNX models run where torch is not installed
     "sphereface2.registry",
     "sphereface2.service.client",

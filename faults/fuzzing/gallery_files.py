@@ -16,8 +16,8 @@ from faults.fuzzing.parser import Parser, part, write_parts
 from sphereface2.datatools.group.people import Journal
 from sphereface2.datatools.group.store import FaceStore
 from sphereface2.files import scratch_folder
+from sphereface2.galleries import open_gallery
 from sphereface2.galleries.gallery import NewPhoto
-from sphereface2.galleries.opening import open_gallery
 from sphereface2.recognition.doctor import examine
 from sphereface2.recognition.moving import export
 from sphereface2.service.keys import read_keys

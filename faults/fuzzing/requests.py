@@ -19,8 +19,8 @@ from faults.fuzzing.model_files import small_model
 from faults.fuzzing.parser import Parser, part
 from sphereface2.files import scratch_folder
 from sphereface2.service.app import build_app
-from sphereface2.service.logs import LOGGER
 from sphereface2.service.settings import Settings
+from sphereface2.service.telemetry import LOGGER
 
 _BOUNDARY = b"fuzz"
 _FORM = b"content-type: multipart/form-data; boundary=" + _BOUNDARY

@@ -8,8 +8,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from sphereface2.cli.dry_run import estimate_table
-from sphereface2.cli.train import resume, train
+from sphereface2.cli.train import estimate_table, resume, train
 from sphereface2.config.schema import RunConfig, load_config
 from sphereface2.runs import estimate as estimating
 from sphereface2.runs.estimate import Speed, estimate

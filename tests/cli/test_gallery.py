@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from sphereface2.cli import app
 from sphereface2.data.sources.image_file import read_image
-from sphereface2.galleries.opening import open_gallery
+from sphereface2.galleries import open_gallery
 from tests.recognition.conftest import Known, Picture
 from tests.recognition.conftest import known as known
 from tests.recognition.test_photos import photo

@@ -18,10 +18,9 @@ from sphereface2.backbones import build_backbone
 from sphereface2.cli import app
 from sphereface2.config.schema import dump_config, load_config
 from sphereface2.data.transforms import Preprocessing
-from sphereface2.datatools.rendered_ijb import render_ijb
+from sphereface2.datatools.rendered_benchmarks import render_ijb, write_list
 from sphereface2.evaluation.pair_scores import load_scores
 from sphereface2.evaluation.verification import EvaluationResult
-from sphereface2.experiments.paper.small_roots import write_list
 from sphereface2.models.folder import save_model
 from sphereface2.runs import train as runs
 from tests.evaluation.test_protocols import faces, pair_list

@@ -24,8 +24,7 @@ from sphereface2.data.pairs.verification_set import (
     ten_folds,
     without_ending,
 )
-from sphereface2.datatools.convert import convert
-from sphereface2.datatools.convert.pairs import looks_like_pairs
+from sphereface2.datatools.convert import convert, looks_like_pairs
 from sphereface2.evaluation.scoring import Subject, find_sets, notes_on_saved, score_saved
 from sphereface2.registry import DataPath
 

@@ -21,10 +21,9 @@ import numpy.ma  # noqa: F401
 import pyarrow.parquet  # noqa: F401
 
 from sphereface2.data.pairs.bin_set import BinWriter
-from sphereface2.datatools.convert import convert
+from sphereface2.datatools.convert import convert, looks_like_pairs
 from sphereface2.datatools.convert import targets as convert_targets
 from sphereface2.datatools.convert.conversion import Job
-from sphereface2.datatools.convert.pairs import looks_like_pairs
 
 PART = 8  # images in a part of a Parquet file
 

@@ -22,8 +22,8 @@ from sphereface2.data.sources.image_file import read_image
 from sphereface2.data.sources.synthetic import SyntheticFaces
 from sphereface2.datatools.align import Aligned, align_folder
 from sphereface2.faces import DETECTORS
+from sphereface2.faces.detectors import MTCNN
 from sphereface2.faces.face import TEMPLATE, Face
-from sphereface2.faces.mtcnn import MTCNN
 
 NO_UTF8 = os.fsdecode(b"caf\xe9")
 

@@ -10,16 +10,13 @@ from numpy.typing import NDArray
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.sources.image_list import ImageList
 from sphereface2.datatools.inspect import (
+    ERROR,
+    GOOD,
+    NOTE,
+    SUSPICION,
     Inspection,
+    findings,
     inspect_images,
-)
-from sphereface2.datatools.inspect.duplicates import (
-    NEAR_IDENTICAL,
-    SAME_BYTES,
-    distance,
-    find_duplicates,
-    linked,
-    near_pairs,
 )
 from sphereface2.datatools.inspect.faces import (
     AlignmentCheck,
@@ -29,8 +26,16 @@ from sphereface2.datatools.inspect.faces import (
     detail,
     redness,
 )
-from sphereface2.datatools.inspect.findings import ERROR, GOOD, NOTE, SUSPICION, findings
-from sphereface2.datatools.inspect.image_facts import examine, picture_hash
+from sphereface2.datatools.inspect.images import (
+    NEAR_IDENTICAL,
+    SAME_BYTES,
+    distance,
+    examine,
+    find_duplicates,
+    linked,
+    near_pairs,
+    picture_hash,
+)
 from sphereface2.datatools.inspect.inspection import clean_list, write_lines
 from tests.data.drawn_faces import Picture, face, save
 

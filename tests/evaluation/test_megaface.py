@@ -11,6 +11,7 @@ import pytest
 from sklearn.metrics import roc_curve as sklearn_roc
 
 from benchmarks.generate.megaface import write_feature
+from sphereface2.datatools.rendered_benchmarks import write_list
 from sphereface2.evaluation.embedding_files import (
     feature_table,
     gather_features,
@@ -26,7 +27,6 @@ from sphereface2.evaluation.protocols.megaface import (
     read_megaface,
     read_noises,
 )
-from sphereface2.experiments.paper.small_roots import write_list
 from tests.evaluation.grid import grid_vectors
 
 

@@ -18,7 +18,7 @@ from sphereface2.data.pairs.verification_set import VerificationSet
 from sphereface2.data.sources.image_list import AlignedFiles
 from sphereface2.data.sources.source import Images
 from sphereface2.data.transforms import Preprocessing
-from sphereface2.datatools.rendered_ijb import render_ijb
+from sphereface2.datatools.rendered_benchmarks import render_ijb, write_list
 from sphereface2.evaluation.calibration import calibrate
 from sphereface2.evaluation.embedding_files import rows_of
 from sphereface2.evaluation.protocols.identification import (
@@ -32,7 +32,6 @@ from sphereface2.evaluation.protocols.ijb_templates import TemplateList
 from sphereface2.evaluation.protocols.megaface import MegaFace, MegaFaceResult, megaface
 from sphereface2.evaluation.protocols.protocol import is_made, measure_protocol
 from sphereface2.evaluation.scoring import Subject, find_sets, score_extracted, score_saved
-from sphereface2.experiments.paper.small_roots import write_list
 from sphereface2.models.embedder import MissingImageError
 from sphereface2.models.extraction import ModelEmbedder, open_embedder
 from sphereface2.models.folder import save_model, store_calibration

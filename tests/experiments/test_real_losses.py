@@ -13,7 +13,7 @@ from sphereface2.cli import app
 from sphereface2.evaluation.experiment_results import SweepResult
 from sphereface2.experiments import real_losses
 from sphereface2.experiments.paper.reproduce import Reproduction
-from sphereface2.experiments.real_losses import RealFaces, Trial, tuning_sweep
+from sphereface2.experiments.real_losses import RealFaces, trial, tuning_sweep
 from sphereface2.experiments.sweep.board import Board, SweepEvents
 from sphereface2.experiments.sweep.engine import run_sweep
 from sphereface2.experiments.sweep.plan import Sweep, plan_sweep
@@ -30,8 +30,8 @@ optimizer: {learning_rate: 0.05}
 device: cpu
 """
 TRIALS = {
-    "sphereface2-c": tuple(Trial("sphereface2-c", {"head.margin": each}) for each in (0.2, 0.4)),
-    "cosface": (Trial("cosface", {"head.margin": 0.2}),),
+    "sphereface2-c": tuple(trial("sphereface2-c", margin=each) for each in (0.2, 0.4)),
+    "cosface": (trial("cosface", margin=0.2),),
 }
 
 

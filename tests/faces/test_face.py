@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sphereface2.faces import DETECTORS
+from sphereface2.faces.detectors import MTCNN
 from sphereface2.faces.face import (
     CHOICES,
     FIRST_LOOK,
@@ -19,7 +20,6 @@ from sphereface2.faces.face import (
     find_faces,
     similarity_transform,
 )
-from sphereface2.faces.mtcnn import MTCNN
 from sphereface2.registry import build, look_up
 
 

@@ -28,8 +28,8 @@ from sphereface2.evaluation.pair_scores import load_scores
 from sphereface2.evaluation.protocols.ijb_files import read_ijb
 from sphereface2.evaluation.protocols.megaface import read_megaface
 from sphereface2.experiments.sweep.plan import seeds_of_text
+from sphereface2.galleries import open_gallery
 from sphereface2.galleries.gallery import NewPhoto
-from sphereface2.galleries.opening import open_gallery
 from sphereface2.models.folder import faults_of_tensors
 from sphereface2.runs.folder import read_history, run_lock
 from sphereface2.training.checkpoint import load_checkpoint

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from sphereface2.galleries import open_gallery
 from sphereface2.galleries.gallery import Gallery
-from sphereface2.galleries.opening import open_gallery
 from tests.galleries.engines import DIM, ENGINES, MODEL
 
 

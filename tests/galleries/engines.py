@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from sphereface2.galleries import drop_collection, list_collections
 from sphereface2.galleries.gallery import NewPhoto
-from sphereface2.galleries.opening import drop_collection, list_collections
 
 DIM = 16
 MODEL = "0123456789abcdef" * 4

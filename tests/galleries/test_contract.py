@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sphereface2.galleries import drop_collection, list_collections, open_gallery
 from sphereface2.galleries.gallery import MAX_NAME, Embeddings, Gallery, Hit, NewPhoto
-from sphereface2.galleries.opening import drop_collection, list_collections, open_gallery
 from tests.galleries.engines import DIM, MODEL, photo, unit, without_index
 
 

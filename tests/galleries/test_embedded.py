@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sphereface2.galleries import embedded
+from sphereface2.galleries import drop_collection, embedded, open_gallery
 from sphereface2.galleries.embedded import CROPS, DATABASE, ROWS, EmbeddedGallery
 from sphereface2.galleries.gallery import Embeddings, NewPhoto
-from sphereface2.galleries.opening import drop_collection, open_gallery
 from sphereface2.galleries.parts_file import HEADER, nearest_people
 from tests.galleries.engines import DIM, MODEL, photo, unit
 
@@ -339,7 +338,7 @@ WRITER = """
 import sys
 import numpy as np
 from sphereface2.galleries.gallery import NewPhoto
-from sphereface2.galleries.opening import open_gallery
+from sphereface2.galleries import open_gallery
 
 def row(name):
     value = np.random.default_rng(list(name.encode())).standard_normal(16)

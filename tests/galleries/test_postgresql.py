@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sphereface2.galleries import open_gallery
 from sphereface2.galleries.gallery import NewPhoto
-from sphereface2.galleries.opening import open_gallery
 from sphereface2.galleries.postgresql import PostgreSQLGallery, shown_address
 from tests.galleries.engines import (
     DIM,

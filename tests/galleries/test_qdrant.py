@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sphereface2.galleries.opening import open_gallery
+from sphereface2.galleries import open_gallery
 from sphereface2.galleries.qdrant import QdrantGallery
 from sphereface2.galleries.qdrant_points import ClientPoints, EdgePoints, Place
 from tests.galleries.engines import DIM, MODEL, photo, unit
@@ -87,7 +87,7 @@ def test_one_key_writes_the_same_points_whoever_sends_it(
 
 OTHER = """
 import sys
-from sphereface2.galleries.opening import open_gallery
+from sphereface2.galleries import open_gallery
 try:
     open_gallery(sys.argv[1])
 except ValueError as error:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sphereface2.evaluation.calibration import Calibration, calibrate
 from sphereface2.evaluation.decision import low_genuine
 from sphereface2.faces.face import TEMPLATE, Face
+from sphereface2.galleries import open_gallery
 from sphereface2.galleries.gallery import Embeddings, NewPhoto
-from sphereface2.galleries.opening import open_gallery
 from sphereface2.recognition.gate import (
     Gate,
     Quality,

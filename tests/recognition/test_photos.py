@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from sphereface2.data.sources.image_file import TooManyPixelsError, decode_photo, read_photo
+from sphereface2.faces.detectors import MTCNN
 from sphereface2.faces.face import TEMPLATE, align_face
-from sphereface2.faces.mtcnn import MTCNN
 from sphereface2.recognition.photos import (
     FaceFinder,
     SeveralFacesError,

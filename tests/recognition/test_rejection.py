@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from sphereface2.galleries import open_gallery
 from sphereface2.galleries.gallery import Gallery, NewPhoto
-from sphereface2.galleries.opening import open_gallery
 from sphereface2.recognition.rejection import (
     LEAST_NEGATIVES,
     SCALE,

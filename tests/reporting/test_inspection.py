@@ -18,8 +18,8 @@ from sphereface2.datatools.inspect import (
     PeopleCount,
     SizeCount,
 )
-from sphereface2.datatools.inspect.duplicates import NEAR_IDENTICAL, SAME_BYTES
 from sphereface2.datatools.inspect.faces import AlignmentCheck, ColourCheck
+from sphereface2.datatools.inspect.images import NEAR_IDENTICAL, SAME_BYTES
 from sphereface2.evaluation.mislabelled import (
     BELONGS,
     AlikePeople,

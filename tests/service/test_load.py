@@ -24,13 +24,12 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from sphereface2 import Recognizer
+from sphereface2.service.engine import Crops, MicroBatches
 from sphereface2.service.errors import BusyError, DeadlineError
 from sphereface2.service.guard import Guard
-from sphereface2.service.logs import JsonFormatter
-from sphereface2.service.metrics import Metrics
-from sphereface2.service.micro_batches import Crops, MicroBatches
 from sphereface2.service.server import listen
 from sphereface2.service.settings import Settings
+from sphereface2.service.telemetry import JsonFormatter, Metrics
 from tests.service.conftest import Start, caller, code
 
 Pictures = dict[str, bytes]

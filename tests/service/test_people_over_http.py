@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from sphereface2 import Recognizer
+from sphereface2.galleries import drop_collection
 from sphereface2.galleries.gallery import Gallery
-from sphereface2.galleries.opening import drop_collection
-from sphereface2.service.collections import Collections
 from sphereface2.service.errors import ApiError
+from sphereface2.service.service import Collections
 from sphereface2.service.settings import Settings
 from tests.galleries.engines import ENGINES
 from tests.service.conftest import Start, caller, code, in_base64, running
@@ -276,7 +276,7 @@ def test_a_collection_that_is_used_while_it_is_dropped_is_gone(
         collections.use(name, lambda gallery: gallery.count())  # by another request
         drop_collection(url, name)
 
-    monkeypatch.setattr("sphereface2.service.collections.drop_collection", used_before)
+    monkeypatch.setattr("sphereface2.service.service.drop_collection", used_before)
     collections.create("staff")
     for name in ("default", "staff"):
         assert collections.drop(name)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sphereface2.cli.console import Watch, console, stoppable
+from sphereface2.cli.options import MinFace
 from sphereface2.files import require_writable
 from sphereface2.workers import counted, usable_cores
 
@@ -31,10 +32,7 @@ def align(
             "central (nearest to the middle)."
         ),
     ] = "prominent",
-    min_face: Annotated[
-        int | None,
-        typer.Option(help="Pixels of the smallest face; a small part of the photo if not given."),
-    ] = None,
+    min_face: MinFace = None,
     format: Annotated[  # noqa: A002 - the name of the option
         str, typer.Option(help="Of the crops: jpg (quality 95) or png.")
     ] = "jpg",

@@ -52,6 +52,7 @@ def calibrate(
     """Find thresholds and probabilities for a model's scores, and keep them in its folder."""
     from rich.console import Console
 
+    from sphereface2.config.schema import load_config
     from sphereface2.evaluation.calibration import FAR_TARGETS
     from sphereface2.models.folder import find_model, recorded_flip
     from sphereface2.reporting.figures.calibration import (
@@ -60,7 +61,7 @@ def calibrate(
         write_calibration_picture,
     )
     from sphereface2.runs.evaluate import calibrate_model
-    from sphereface2.runs.folder import read_history
+    from sphereface2.runs.folder import CONFIG, read_history
 
     if not on:
         refuse_idle(
@@ -73,7 +74,7 @@ def calibrate(
     place = picture or folder.parent / "calibration.png"
     require_writable(place, is_file=True)
     require_writable(folder)
-    config = _run_config(folder.parent)
+    config = load_config(folder.parent) if (folder.parent / CONFIG).is_file() else None
     calibration = calibrate_model(
         folder,
         _sets(on or [], config, root=root, missing=chosen, folder=folder),
@@ -110,13 +111,6 @@ def calibrate(
         wrap=True,
     )
     say(out, f"kept in {folder / 'config.json'}; picture: {place}")
-
-
-def _run_config(folder: Path) -> "RunConfig | None":
-    from sphereface2.config.schema import load_config
-    from sphereface2.runs.folder import CONFIG
-
-    return load_config(folder) if (folder / CONFIG).is_file() else None
 
 
 def _sets(

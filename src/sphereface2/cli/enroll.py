@@ -5,21 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import Watch, console, stoppable
-from sphereface2.cli.options import (
-    Allow,
-    AsJson,
-    Choose,
-    Collection,
-    Crops,
-    Flip,
-    InGallery,
-    Limit,
-    Model,
-    kind_of_photos,
-    print_answer,
-    refuse_idle,
-)
+from sphereface2.cli import options
+from sphereface2.cli.console import Watch, console, print_answer, stoppable
 
 if TYPE_CHECKING:
     from sphereface2.recognition.enrolment import Enrolment
@@ -29,8 +16,8 @@ _NAMED = 3  # photos in the sentence about why nothing was enrolled
 
 def enroll(
     context: typer.Context,
-    gallery: InGallery,
-    model: Model,
+    gallery: options.InGallery,
+    model: options.Model,
     person: Annotated[
         str | None, typer.Argument(metavar="PERSON", help="The name; new or known already.")
     ] = None,
@@ -41,13 +28,13 @@ def enroll(
         Path | None,
         typer.Option(metavar="PEOPLE", help="Instead: a folder with a folder for each person."),
     ] = None,
-    collection: Collection = "default",
+    collection: options.Collection = "default",
     metadata: Annotated[
         str | None,
         typer.Option(metavar="JSON", help='What else is known about them: \'{"team": "blue"}\'.'),
     ] = None,
-    allow: Allow = None,
-    limit: Limit = None,
+    allow: options.Allow = None,
+    limit: options.Limit = None,
     keep_crops: Annotated[
         bool,
         typer.Option(
@@ -55,10 +42,10 @@ def enroll(
             help="Keep the aligned faces, which another model can embed later (gallery migrate).",
         ),
     ] = True,
-    choose: Choose = "prominent",
-    crops: Crops = None,
-    flip: Flip = None,
-    json: AsJson = False,
+    choose: options.Choose = "prominent",
+    crops: options.Crops = None,
+    flip: options.Flip = None,
+    json: options.AsJson = False,
 ) -> None:
     """Add a person's photos to a gallery: enroll Anna a.jpg b.jpg --gallery people --model MODEL
 
@@ -80,12 +67,12 @@ def enroll(
             )
         listed = None
     else:
-        refuse_idle(
+        options.refuse_idle(
             context, "person", "metadata", because="has no meaning beside --folder, which names all"
         )
         listed = people_of(folder)
     known = None if metadata is None else parse_mapping(metadata, origin="--metadata")
-    recognizer = Recognizer(model, kind=kind_of_photos(crops), choose=choose, flip=flip)
+    recognizer = Recognizer(model, kind=options.kind_of_photos(crops), choose=choose, flip=flip)
     opened = recognizer.open_gallery(gallery, collection=collection, create=True)
     if listed is None:
         assert person is not None

@@ -6,20 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sphereface2.cli.console import Watch, console, say, stoppable
-from sphereface2.cli.options import (
-    Allow,
-    AsJson,
-    Choose,
-    Collection,
-    Crops,
-    Flip,
-    Limit,
-    Model,
-    kind_of_photos,
-    print_answer,
-    refuse_idle,
-)
+from sphereface2.cli import options
+from sphereface2.cli.console import Watch, console, print_answer, say, stoppable
 from sphereface2.workers import counted
 
 if TYPE_CHECKING:
@@ -38,7 +26,9 @@ Name = Annotated[str, typer.Argument(metavar="PERSON", help="Somebody who is enr
 
 
 @app.command("list")
-def list_(url: Url, collection: Collection = "default", json: AsJson = False) -> None:
+def list_(
+    url: Url, collection: options.Collection = "default", json: options.AsJson = False
+) -> None:
     """List the people of a gallery, with how many photos each has."""
     gallery = _open(url, collection)
     people = gallery.people()
@@ -53,7 +43,9 @@ def list_(url: Url, collection: Collection = "default", json: AsJson = False) ->
 
 
 @app.command()
-def show(url: Url, person: Name, collection: Collection = "default", json: AsJson = False) -> None:
+def show(
+    url: Url, person: Name, collection: options.Collection = "default", json: options.AsJson = False
+) -> None:
     """Show a person: metadata, photos with what was measured, faces marked as not theirs."""
     gallery = _open(url, collection)
     known = gallery.person(person)
@@ -86,8 +78,8 @@ def remove(
     photo: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Only this photo; repeat it for more.")
     ] = None,
-    collection: Collection = "default",
-    json: AsJson = False,
+    collection: options.Collection = "default",
+    json: options.AsJson = False,
 ) -> None:
     """Remove a person, or single photos, so that no byte of them stays in the gallery."""
     if (person is None) == (not photo):
@@ -104,8 +96,8 @@ def rename(
     url: Url,
     person: Name,
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name that nobody has.")],
-    collection: Collection = "default",
-    json: AsJson = False,
+    collection: options.Collection = "default",
+    json: options.AsJson = False,
 ) -> None:
     """Give a person another name."""
     _open(url, collection).rename(person, name)
@@ -117,8 +109,8 @@ def merge(
     url: Url,
     person: Name,
     into: Annotated[str, typer.Argument(metavar="INTO", help="Who gets the photos.")],
-    collection: Collection = "default",
-    json: AsJson = False,
+    collection: options.Collection = "default",
+    json: options.AsJson = False,
 ) -> None:
     """Give all photos of a person to another and remove the first: two names for one face."""
     from sphereface2.recognition.moving import merge as merge_people
@@ -132,8 +124,8 @@ def merge(
 def export(
     url: Url,
     folder: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
-    collection: Collection = "default",
-    json: AsJson = False,
+    collection: options.Collection = "default",
+    json: options.AsJson = False,
 ) -> None:
     """Write a gallery as plain files: embeddings.npz, people.csv and the crops."""
     from sphereface2.recognition.moving import export as write
@@ -157,11 +149,11 @@ def doctor(
             help="The gallery's model: with its calibration, scores are looked at, too.",
         ),
     ] = None,
-    flip: Flip = None,
-    collection: Collection = "default",
-    allow: Allow = None,
-    limit: Limit = None,
-    json: AsJson = False,
+    flip: options.Flip = None,
+    collection: options.Collection = "default",
+    allow: options.Allow = None,
+    limit: options.Limit = None,
+    json: options.AsJson = False,
 ) -> None:
     """Find what is wrong in a gallery: blurred, small, turned or odd photos, one face under two
     names, people without photos, the same photo twice; and the command that repairs each.
@@ -172,7 +164,7 @@ def doctor(
 
     gate = Gate.of(allow=allow or (), limits=limit or ())
     if model is None:
-        refuse_idle(context, "flip", because="is for --model")
+        options.refuse_idle(context, "flip", because="is for --model")
         gallery, calibration = _open(url, collection), None
         gate = replace(gate, unlike_others=None, same_as_another=None)
     else:
@@ -196,10 +188,10 @@ def doctor(
 def migrate(
     url: Url,
     new: Annotated[str, typer.Argument(metavar="NEW", help="The gallery to make.")],
-    model: Model,
-    collection: Collection = "default",
-    flip: Flip = None,
-    json: AsJson = False,
+    model: options.Model,
+    collection: options.Collection = "default",
+    flip: options.Flip = None,
+    json: options.AsJson = False,
 ) -> None:
     """Embed a gallery by another model, from the kept crops, into a new gallery.
 
@@ -222,18 +214,18 @@ def migrate(
 def reject(
     url: Url,
     photos: Annotated[list[Path], typer.Argument(metavar="PHOTO...", help="Photos of others.")],
-    model: Model,
+    model: options.Model,
     person: Annotated[
         str | None, typer.Option(metavar="NAME", help="Whom the photos do not show.")
     ] = None,
     stranger: Annotated[
         bool, typer.Option("--stranger", help="Instead: they show nobody of the collection.")
     ] = False,
-    collection: Collection = "default",
-    choose: Choose = "prominent",
-    crops: Crops = None,
-    flip: Flip = None,
-    json: AsJson = False,
+    collection: options.Collection = "default",
+    choose: options.Choose = "prominent",
+    crops: options.Crops = None,
+    flip: options.Flip = None,
+    json: options.AsJson = False,
 ) -> None:
     """Not this person: keep faces that were taken for somebody wrongly, and learn from them.
 
@@ -245,7 +237,7 @@ def reject(
 
     if (person is None) != stranger:
         raise ValueError("give --person NAME or --stranger, and only one of the two")
-    recognizer = Recognizer(model, kind=kind_of_photos(crops), choose=choose, flip=flip)
+    recognizer = Recognizer(model, kind=options.kind_of_photos(crops), choose=choose, flip=flip)
     gallery = recognizer.open_gallery(url, collection=collection)
     kept = [recognizer.reject(photo, person, gallery) for photo in photos]
     whom = "a stranger to all" if person is None else f"not {kept[0].person}"
@@ -264,8 +256,8 @@ def reject(
 def unreject(
     url: Url,
     face: Annotated[list[str], typer.Argument(metavar="ID...", help="As `reject` printed them.")],
-    collection: Collection = "default",
-    json: AsJson = False,
+    collection: options.Collection = "default",
+    json: options.AsJson = False,
 ) -> None:
     """Undo `reject`: the faces no longer count against the person."""
     gallery = _open(url, collection)
@@ -276,7 +268,9 @@ def unreject(
 
 
 @app.command()
-def strangers(url: Url, collection: Collection = "default", json: AsJson = False) -> None:
+def strangers(
+    url: Url, collection: options.Collection = "default", json: options.AsJson = False
+) -> None:
     """List the faces that were kept as strangers to everybody."""
     kept = _open(url, collection).negatives(None)
     lines = [f"{each.id}  {each.source}  {each.added}" for each in kept]
@@ -285,7 +279,7 @@ def strangers(url: Url, collection: Collection = "default", json: AsJson = False
 
 
 def _open(url: str, collection: str) -> "Gallery":
-    from sphereface2.galleries.opening import open_gallery
+    from sphereface2.galleries import open_gallery
 
     return open_gallery(url, collection=collection)
 

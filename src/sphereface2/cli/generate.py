@@ -21,7 +21,7 @@ def generate(
     seed: Annotated[int, typer.Option(help="Another seed, other people.")] = 0,
 ) -> None:
     """Make a small benchmark of rendered people in the layout of IJB-C."""
-    from sphereface2.datatools.rendered_ijb import render_ijb
+    from sphereface2.datatools.rendered_benchmarks import render_ijb
     from sphereface2.registry import look_up
 
     if kind in FULL_SIZE:

@@ -5,17 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sphereface2.cli.console import Watch, console, stoppable
-from sphereface2.cli.options import (
-    AsJson,
-    Crops,
-    Flip,
-    Workers,
-    kind_of_photos,
-    print_answer,
-    readers,
-    refuse_idle,
-)
+from sphereface2.cli import options
+from sphereface2.cli.console import Watch, console, print_answer, stoppable
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
@@ -63,13 +54,10 @@ def group(
         float | None,
         typer.Option(help="Instead: the mean cosine that the faces of a person reach."),
     ] = None,
-    crops: Crops = None,
+    crops: options.Crops = None,
     detector: Annotated[str, typer.Option(help="mtcnn, or yunet (faster, less exact).")] = "mtcnn",
-    min_face: Annotated[
-        int | None,
-        typer.Option(help="Pixels of the smallest face; a small part of the photo if not given."),
-    ] = None,
-    flip: Flip = None,
+    min_face: options.MinFace = None,
+    flip: options.Flip = None,
     folders: Annotated[
         str | None,
         typer.Option(
@@ -85,8 +73,8 @@ def group(
             "a stricter rate; without it people only grow.",
         ),
     ] = False,
-    workers: Workers = None,
-    json: AsJson = False,
+    workers: options.Workers = None,
+    json: options.AsJson = False,
 ) -> None:
     """Group photos by the people in them: sphereface2 group photos people --model MODEL
 
@@ -100,24 +88,24 @@ def group(
 
     if photos.is_file():
         finding = ("crops", "detector", "min_face", "flip", "workers")
-        refuse_idle(context, *finding, because="is for photos, not for saved embeddings")
+        options.refuse_idle(context, *finding, because="is for photos, not for saved embeddings")
     wanted = None if false_accepts is None else share_in_words(false_accepts)
-    options: dict[str, Any] = {} if min_face is None else {"min_face": min_face}
+    detecting: dict[str, Any] = {} if min_face is None else {"min_face": min_face}
     require_writable(out)
     with stoppable():
         done = group_photos(
             photos,
             out,
             model=model,
-            kind=kind_of_photos(crops),
+            kind=options.kind_of_photos(crops),
             detector=detector,
-            options=options,
+            options=detecting,
             flip=flip,
             false_accepts=wanted,
             threshold=threshold,
             afresh=afresh,
             folders=folders,
-            workers=readers(workers),
+            workers=options.readers(workers),
             watch=Watch(console()),
         )
         _show(done, as_json=json)
@@ -128,7 +116,7 @@ def name(
     out: Out,
     person: PersonWord,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name; '' takes it away.")],
-    json: AsJson = False,
+    json: options.AsJson = False,
 ) -> None:
     """Give a person a name: sphereface2 regroup name OUT person-12 "Anna" """
     _change(out, "name", person, name, as_json=json)
@@ -140,7 +128,7 @@ def merge(
     people: Annotated[
         list[str], typer.Argument(metavar="PERSON...", help="Who is one person; the first stays.")
     ],
-    json: AsJson = False,
+    json: options.AsJson = False,
 ) -> None:
     """Make one person of several: sphereface2 regroup merge OUT person-3 person-12"""
     _change(out, "merge", *people, as_json=json)
@@ -153,14 +141,14 @@ def split(
     faces: Annotated[
         list[int], typer.Argument(metavar="FACE...", help="Their numbers: on the page, faces.csv.")
     ],
-    json: AsJson = False,
+    json: options.AsJson = False,
 ) -> None:
     """Make another person of some faces: sphereface2 regroup split OUT person-3 17 42"""
     _change(out, "split", person, faces, as_json=json)
 
 
 @regroup.command("undo")
-def undo(out: Out, json: AsJson = False) -> None:
+def undo(out: Out, json: options.AsJson = False) -> None:
     """Take back the last name, merge or split that was not taken back yet."""
     _change(out, "undo", as_json=json)
 

@@ -6,28 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from sphereface2.cli.options import (
-    AsJson,
-    Choose,
-    Collection,
-    Crops,
-    FalseAccepts,
-    Flip,
-    InGallery,
-    Model,
-    checked_picture,
-    kind_of_photos,
-    print_answer,
-)
+from sphereface2.cli import options
+from sphereface2.cli.console import print_answer
 
 
 def identify(
     photos: Annotated[
         list[Path], typer.Argument(metavar="PHOTO...", help="Photos, or aligned crops.")
     ],
-    gallery: InGallery,
-    model: Model,
-    collection: Collection = "default",
+    gallery: options.InGallery,
+    model: options.Model,
+    collection: options.Collection = "default",
     people: Annotated[int, typer.Option(min=1, help="How many candidates to name.")] = 3,
     false_alarms: Annotated[
         str | None,
@@ -37,7 +26,7 @@ def identify(
             "1 in 100 if not given, or the fewest that the calibration resolves.",
         ),
     ] = None,
-    false_accepts: FalseAccepts = None,
+    false_accepts: options.FalseAccepts = None,
     prior: Annotated[
         float | None,
         typer.Option(
@@ -45,14 +34,14 @@ def identify(
             "given."
         ),
     ] = None,
-    choose: Choose = "prominent",
-    crops: Crops = None,
-    flip: Flip = None,
+    choose: options.Choose = "prominent",
+    crops: options.Crops = None,
+    flip: options.Flip = None,
     show: Annotated[
         Path | None,
         typer.Option(metavar="FILE.png", help="Draw the face, the candidates and the words."),
     ] = None,
-    json: AsJson = False,
+    json: options.AsJson = False,
 ) -> None:
     """Who is this? sphereface2 identify photo.jpg --gallery people --model MODEL
 
@@ -68,8 +57,8 @@ def identify(
     accepts = None if false_accepts is None else share_in_words(false_accepts)
     if show is not None and len(photos) > 1:
         raise ValueError(f"--show draws one photo; {len(photos)} are given")
-    checked_picture(show)
-    recognizer = Recognizer(model, kind=kind_of_photos(crops), choose=choose, flip=flip)
+    options.checked_picture(show)
+    recognizer = Recognizer(model, kind=options.kind_of_photos(crops), choose=choose, flip=flip)
     opened = recognizer.open_gallery(gallery, collection=collection)
     answers: list[dict[str, Any]] = []
     failed = False

@@ -13,7 +13,7 @@ from sphereface2.workers import usable_cores
 if TYPE_CHECKING:
     from sphereface2.data.sources.encoded import EncodedImages
     from sphereface2.datatools.inspect import Inspected
-    from sphereface2.datatools.inspect.image_facts import ImageFacts
+    from sphereface2.datatools.inspect.images import ImageFacts
 
 
 def inspect(
@@ -160,7 +160,7 @@ def _show_augmented(
     from sphereface2.config.loading import named, parse_yaml
     from sphereface2.data.augmentation import augmentation_options, build_augmentation
     from sphereface2.data.sources import open_images
-    from sphereface2.datatools.inspect.augmented import augmented_examples
+    from sphereface2.datatools.inspect.inspection import augmented_examples
     from sphereface2.evaluation.verification import installed_versions
     from sphereface2.reporting.pages.inspection import augmentation_page
 

@@ -76,6 +76,10 @@ Crops = Annotated[
         "not given.",
     ),
 ]
+MinFace = Annotated[
+    int | None,
+    typer.Option(help="Pixels of the smallest face; a small part of the photo if not given."),
+]
 Collection = Annotated[
     str, typer.Option(metavar="NAME", help="Which of the collections of the gallery.")
 ]
@@ -115,14 +119,6 @@ def checked_picture(show: Path | None) -> None:
     require_writable(show, is_file=True)
     if show.suffix.lower() != ".png":
         raise ValueError(f"--show writes a PNG picture; give a name that ends in .png: {show}")
-
-
-def print_answer(value: object, *sentences: str, as_json: bool) -> None:
-    """Print a result: for programs as JSON, else in sentences."""
-    from json import dumps
-
-    for line in [dumps(value, indent=1)] if as_json else sentences:
-        print(line)
 
 
 def readers(workers: int | None) -> int:

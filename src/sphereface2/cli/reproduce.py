@@ -146,7 +146,7 @@ def _print_plans(work: "Reproduction", names: list[str]) -> None:
     """What experiments need: their runs, and what the first run of each recipe needs."""
     from rich.console import Console
 
-    from sphereface2.cli.dry_run import estimate_table
+    from sphereface2.cli.train import estimate_table
     from sphereface2.runs.estimate import Estimate, estimate, plan_run
     from sphereface2.workers import usable_cores
 

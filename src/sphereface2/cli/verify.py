@@ -5,26 +5,14 @@ from typing import Annotated
 
 import typer
 
-from sphereface2.cli.options import (
-    AsJson,
-    Choose,
-    Collection,
-    Crops,
-    FalseAccepts,
-    Flip,
-    Model,
-    Prior,
-    checked_picture,
-    kind_of_photos,
-    print_answer,
-    refuse_idle,
-)
+from sphereface2.cli import options
+from sphereface2.cli.console import print_answer
 
 
 def verify(
     context: typer.Context,
     photo: Annotated[Path, typer.Argument(metavar="A.jpg", help="A photo, or an aligned crop.")],
-    model: Model,
+    model: options.Model,
     photos: Annotated[
         list[Path] | None,
         typer.Argument(metavar="B.jpg...", help="One photo of the person, or several."),
@@ -36,17 +24,17 @@ def verify(
     person: Annotated[
         str | None, typer.Option(metavar="NAME", help="Compare with all photos of this person.")
     ] = None,
-    collection: Collection = "default",
-    false_accepts: FalseAccepts = None,
-    prior: Prior = None,
-    choose: Choose = "prominent",
-    crops: Crops = None,
-    flip: Flip = None,
+    collection: options.Collection = "default",
+    false_accepts: options.FalseAccepts = None,
+    prior: options.Prior = None,
+    choose: options.Choose = "prominent",
+    crops: options.Crops = None,
+    flip: options.Flip = None,
     show: Annotated[
         Path | None,
         typer.Option(metavar="FILE.png", help="Draw the faces, the score and the words."),
     ] = None,
-    json: AsJson = False,
+    json: options.AsJson = False,
 ) -> None:
     """Are these the same person? sphereface2 verify a.jpg b.jpg --model MODEL
 
@@ -57,7 +45,7 @@ def verify(
     from sphereface2.recognition.recognizer import Recognizer
 
     if gallery is None:
-        refuse_idle(context, "person", "collection", because="goes with --gallery")
+        options.refuse_idle(context, "person", "collection", because="goes with --gallery")
         if not photos:
             raise ValueError(
                 "give a photo of the person, too (verify A.jpg B.jpg), or --gallery and --person"
@@ -68,8 +56,8 @@ def verify(
         if person is None:
             raise ValueError("--gallery needs --person NAME; sphereface2 identify asks who it is")
     wanted = None if false_accepts is None else share_in_words(false_accepts)
-    checked_picture(show)
-    recognizer = Recognizer(model, kind=kind_of_photos(crops), choose=choose, flip=flip)
+    options.checked_picture(show)
+    recognizer = Recognizer(model, kind=options.kind_of_photos(crops), choose=choose, flip=flip)
     if gallery is None or person is None:
         done = recognizer.verify(photo, list(photos or []), false_accepts=wanted, prior=prior)
     else:

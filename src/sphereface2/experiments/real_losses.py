@@ -28,33 +28,23 @@ CHOSEN_BY = f"TAR@FAR {FAR_TARGETS[0]:g}"
 _REPLICATES = 300
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A setting of a loss that is tried; `values` are by dotted keys of the config."""
+def trial(loss: str, **values: float) -> Setting:
+    """A setting of a loss that is tried, by options of its head: `cosface, scale=30, margin=0.2`.
 
-    loss: str
-    values: Mapping[str, float]
-
-    @property
-    def label(self) -> str:
-        """`cosface, scale=30, margin=0.2`."""
-        words = (f"{key.rpartition('.')[2]}={value}" for key, value in self.values.items())
-        return ", ".join([self.loss, *words])
-
-    @property
-    def overrides(self) -> tuple[str, ...]:
-        words = (f"{key}={value}" for key, value in self.values.items())
-        return (f"head.name={self.loss}", *words)
+    matrix_step is the optimizer's.
+    """
+    words = [f"{key}={value}" for key, value in values.items()]
+    rooms = ["optimizer" if key == "matrix_step" else "head" for key in values]
+    overrides = [f"{room}.{word}" for room, word in zip(rooms, words, strict=True)]
+    return Setting(", ".join([loss, *words]), (f"head.name={loss}", *overrides))
 
 
-def _heads(name: str, key: str, *values: tuple[float, float]) -> tuple[Trial, ...]:
-    return tuple(
-        Trial(name, {f"head.{key}": first, "head.margin": margin}) for first, margin in values
-    )
+def _heads(name: str, key: str, *values: tuple[float, float]) -> tuple[Setting, ...]:
+    return tuple(trial(name, **{key: first, "margin": margin}) for first, margin in values)
 
 
 # On both sides of what is best in few steps, r 12 and s 16 with SGD, up to the paper's 30.
-TRIALS: Mapping[str, tuple[Trial, ...]] = {
+TRIALS: Mapping[str, tuple[Setting, ...]] = {
     **{
         f"sphereface2-{kind}": _heads(
             f"sphereface2-{kind}",
@@ -75,9 +65,7 @@ TRIALS: Mapping[str, tuple[Trial, ...]] = {
             ("adaface", 0.2, 0.4),
         )
     },
-    "softmax": tuple(
-        Trial("softmax", {"optimizer.matrix_step": step}) for step in (0.01, 0.02, 0.03, 0.05, 0.1)
-    ),
+    "softmax": tuple(trial("softmax", matrix_step=step) for step in (0.01, 0.02, 0.03, 0.05, 0.1)),
 }
 """Loss -> the settings that are tried; as many for each."""
 
@@ -156,7 +144,11 @@ def tuning_sweep(faces: RealFaces, *, command: str = "") -> Sweep:
     if epochs is None:
         raise ValueError("the trials train for half the epochs: give training.epochs, not steps")
     given = (*faces.overrides(half="first"), f"training.epochs={max(1, epochs // 2)}")
-    trials = tuple(Setting(each.label, (*each.overrides, *given)) for each in _trials())
+    trials = tuple(
+        replace(each, overrides=(*each.overrides, *given))
+        for tried in TRIALS.values()
+        for each in tried
+    )
     title = "Tuning of the losses on real faces"
     return Sweep(
         "real-losses-tuning", title, RECIPE, trials, (TUNING_SEED,),
@@ -178,18 +170,15 @@ def compare_losses(
     plan_sweep(replace(trials, seeds=tuple(seeds)))  # not after the tuning: a seed may be wrong
     tuning = run_sweep(trials, runs=runs, jobs=jobs, events=events)
     tuning = _with_rates(tuning, runs)
+    reached = {row.label: row.numbers(CHOSEN_BY) for row in tuning.rows}
     settings = []
-    for loss in TRIALS:
-        tried = [
-            (numbers[0], trial)
-            for trial, row in zip(_trials(), tuning.rows, strict=True)
-            if trial.loss == loss and (numbers := row.numbers(CHOSEN_BY))
-        ]
-        if not tried:
+    for loss, tried in TRIALS.items():
+        done = [each for each in tried if reached[each.label]]
+        if not done:
             raise ValueError(f"every trial of {loss} failed; see {runs}")
-        _, best = max(tried, key=lambda each: each[0])
+        best = max(done, key=lambda each: reached[each.label][0])
         overrides = (*best.overrides, *faces.overrides(half="second"))
-        settings.append(Setting(best.label, overrides))
+        settings.append(replace(best, overrides=overrides))
     sweep = Sweep(
         "real-losses", "Loss functions on real faces", RECIPE, tuple(settings), tuple(seeds),
         scale="real", command=command, figure=SweepFigure("rows"),
@@ -221,10 +210,6 @@ def with_label_noise(
         judged=RATES, judged_far=FAR_TARGETS[0],
     )  # fmt: skip
     return _with_rates(run_sweep(sweep, runs=runs, jobs=jobs, events=events), runs)
-
-
-def _trials() -> list[Trial]:
-    return [each for tried in TRIALS.values() for each in tried]
 
 
 def _with_rates(result: SweepResult, runs: Path) -> SweepResult:

@@ -5,8 +5,7 @@ Everything here works on arrays; reading and writing photos is the business of `
 
 from collections.abc import Callable
 
+from sphereface2.faces.detectors import MTCNN, YuNet
 from sphereface2.faces.face import Detector
-from sphereface2.faces.mtcnn import MTCNN
-from sphereface2.faces.yunet import YuNet
 
 DETECTORS: dict[str, Callable[..., Detector]] = {"mtcnn": MTCNN, "yunet": YuNet}

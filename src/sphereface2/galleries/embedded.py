@@ -36,11 +36,11 @@ from sphereface2.files import (
     require_writable,
 )
 from sphereface2.galleries.gallery import (
+    CheckedPhoto,
     Embeddings,
     Hit,
-    NewPhoto,
+    check_format,
     check_queries,
-    no_collection,
     now,
     plain_source,
 )
@@ -136,7 +136,11 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
         if unfinished and os.access(self._folder, os.W_OK):
             self._finish_removals()
 
-    # What the table of engines asks.
+    # What a place keeps.
+
+    @classmethod
+    def shown(cls, url: str) -> str:
+        return printable(_folder(url))
 
     @classmethod
     def where(cls, url: str, collection: str) -> str:
@@ -152,7 +156,7 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
         if folder.is_file():
             return ValueError(f"{printable(folder)} is a file; a gallery is a folder")
         if known:
-            return no_collection(printable(folder), collection, known)
+            return super().missing(url, collection)
         beside = folder.absolute().parent
         galleries = {each.parent.parent.name for each in beside.glob(f"[!.]*/[!.]*/{DATABASE}")}
         likely = near(folder.absolute().name, galleries)
@@ -200,10 +204,7 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
     # Writers.
 
     def _add_photos(
-        self,
-        db: sqlite3.Connection,
-        person: int,
-        photos: Sequence[tuple[NewPhoto, Embeddings, str]],
+        self, db: sqlite3.Connection, person: int, photos: Sequence[CheckedPhoto]
     ) -> list[str]:
         stamp = now()
         ids = [uuid.uuid4().hex for _ in photos]
@@ -532,11 +533,7 @@ def _check_database(path: Path) -> None:
     version, application = struct.unpack(">I4xI", head[60:72])
     if application != _APPLICATION:
         raise ValueError(f"{printable(path)} is the database of another program; move it")
-    if version > _FORMAT:
-        raise ValueError(
-            f"{printable(path)} has format {version}, which this version of sphereface2 does not "
-            f"know (it knows {_FORMAT}); use a newer one"
-        )
+    check_format(printable(path), version, _FORMAT)
     (page,), (pages,) = struct.unpack(">H", head[16:18]), struct.unpack(">I", head[28:32])
     journal = path.with_name(f"{path.name}-wal")
     whole = pages * (65_536 if page == 1 else page)

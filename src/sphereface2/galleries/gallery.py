@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -42,6 +42,10 @@ class NewPhoto:
     crop: bytes = b""
     source: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+CheckedPhoto = tuple[NewPhoto, Embeddings, str]
+"""A photo to add, its embedding in float32 and its facts as JSON."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,36 @@ class Gallery(Protocol):
     """The digest of the model whose embeddings it holds."""
     dim: int
 
+    def __init__(self, url: str, name: str) -> None:
+        """Open a collection that is there."""
+
+    # What a place keeps.
+
+    @classmethod
+    def shown(cls, url: str) -> str:
+        """An address in a sentence, without what is secret."""
+
+    @classmethod
+    def where(cls, url: str, collection: str) -> str:
+        """What a collection is called in a sentence."""
+        return f"collection '{collection}' of {cls.shown(url)}"
+
+    @classmethod
+    def collections(cls, url: str) -> list[str]: ...
+
+    @classmethod
+    def missing(cls, url: str, collection: str) -> Exception:
+        """The error for a collection that is not there."""
+        return no_collection(cls.shown(url), collection, cls.collections(url))
+
+    @classmethod
+    def create(cls, url: str, collection: str, model: str, dim: int) -> None: ...
+
+    @classmethod
+    def drop(cls, url: str, collection: str) -> None: ...
+
+    # Writers.
+
     def add(
         self,
         person: str,
@@ -108,6 +142,14 @@ class Gallery(Protocol):
         key: str | None = None,
     ) -> list[str]:
         """Add photos to a person, who is made if new; the photos' ids, all or none of them."""
+        facts = [plain_json(photo.facts, "a photo's facts") for photo in photos]
+        described = None if metadata is None else plain_json(metadata, "a person's metadata")
+        name, rows = check_name(person), check_photos(photos, self.dim)
+        return self._add(name, list(zip(photos, rows, facts, strict=True)), described, key)
+
+    def _add(
+        self, name: str, photos: Sequence[CheckedPhoto], metadata: str | None, key: str | None
+    ) -> list[str]: ...
 
     def remove(self, person: str, *, key: str | None = None) -> int:
         """Remove a person with all photos and negatives; how many photos that were.
@@ -123,6 +165,8 @@ class Gallery(Protocol):
 
     def describe(self, person: str, metadata: Mapping[str, Any], *, key: str | None = None) -> None:
         """Replace a person's metadata."""
+
+    # Readers.
 
     def people(self) -> list[Person]:
         """Everybody, by name."""
@@ -156,6 +200,12 @@ class Gallery(Protocol):
         key: str | None = None,
     ) -> str:
         """Keep a face that is not this person, or a stranger to all; its id."""
+        (row,) = check_photos([NewPhoto(embedding)], self.dim)
+        return self._add_negative(person, row, plain_source(source), key)
+
+    def _add_negative(
+        self, person: str | None, row: Embeddings, source: str, key: str | None
+    ) -> str: ...
 
     def negatives(self, person: str | None = None) -> list[Negative]:
         """What is not this person, without the strangers; with None the strangers."""
@@ -194,21 +244,6 @@ def check_photos(photos: Sequence[NewPhoto], dim: int) -> Embeddings:
     if not np.all(np.abs(lengths - 1) < 1e-3):  # nan and inf fail, too
         raise ValueError("embeddings must be finite and of length 1")
     return rows
-
-
-def check_addition(
-    person: str, photos: Sequence[NewPhoto], metadata: Mapping[str, Any] | None, dim: int
-) -> tuple[str, Embeddings, list[str], str | None]:
-    """The name, (N, D) embeddings, facts of each photo and metadata of what is to be added."""
-    facts = [plain_json(photo.facts, "a photo's facts") for photo in photos]
-    described = None if metadata is None else plain_json(metadata, "a person's metadata")
-    return check_name(person), check_photos(photos, dim), facts, described
-
-
-def check_embedding(embedding: Embeddings, dim: int) -> Embeddings:
-    """The one embedding (D,), checked as those of photos are."""
-    row: Embeddings = check_photos([NewPhoto(embedding)], dim)[0]
-    return row
 
 
 def check_queries(queries: Embeddings, dim: int, people: int) -> Embeddings:
@@ -250,6 +285,15 @@ def check_model(
         )
     if dim is not None and dim != held[1]:
         raise ValueError(f"{where} holds embeddings of {held[1]} values, not {dim}")
+
+
+def check_format(where: str, found: int, known: int = 1) -> None:
+    """A ValueError if a newer version of this package has written what is there."""
+    if found > known:
+        raise ValueError(
+            f"{where} has format {found}, which this version of sphereface2 does not know (it "
+            f"knows {known}); use a newer one"
+        )
 
 
 def no_collection(where: str, name: str, known: Sequence[str]) -> FileNotFoundError:
@@ -297,6 +341,25 @@ def plain_source(source: str) -> str:
     return printable(source).replace("\0", "")[:MAX_SOURCE]
 
 
+def best_of_people(
+    photos: Callable[[int], Sequence[tuple[str, str, float]]], people: int
+) -> list[Hit]:
+    """The nearest people, each by the best photo.
+
+    photos: so many of the nearest photos, best first: whose, which, score. More of them are asked
+        for until they are of enough people.
+    """
+    count = 4 * people
+    while True:
+        rows = photos(count)
+        best: dict[str, Hit] = {}
+        for person, photo, score in rows:
+            best.setdefault(person, Hit(person, photo, float(score)))
+        if len(best) >= people or len(rows) < count:
+            return list(best.values())[:people]
+        count *= 4
+
+
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
@@ -309,3 +372,8 @@ def embeddings_of(gallery: Gallery, person: str) -> Embeddings:
 def knows(gallery: Gallery, name: str) -> bool:
     """Whether somebody has this name."""
     return any(each.name == name for each in gallery.people())
+
+
+def photos_of(gallery: Gallery, name: str) -> list[KeptPhoto]:
+    """The photos of a person; none if nobody has this name."""
+    return gallery.photos(name) if knows(gallery, name) else []

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.files import naming, printable
-from sphereface2.galleries.gallery import Embeddings
+from sphereface2.galleries.gallery import Embeddings, check_format
 
 HEADER = 4_096  # a page, so that rows of 1,024 values or a divisor of it never straddle two
 _FORM = struct.Struct("<8sIQ16s")
@@ -55,11 +55,7 @@ class PartsFile:
                 "restore it from a copy"
             )
         _, version, unit, whose = _FORM.unpack(head)
-        if version > _FORMAT:
-            raise ValueError(
-                f"{printable(self.path)} has format {version}, which this version of sphereface2 "
-                f"does not know (it knows {_FORMAT}); use a newer one"
-            )
+        check_format(printable(self.path), version, _FORMAT)
         if unit != self.unit or whose != identity:
             raise ValueError(
                 f"{printable(self.path)} belongs to another gallery; restore it from a copy"

@@ -18,11 +18,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import numpy as np
 
 from sphereface2.galleries.gallery import (
+    CheckedPhoto,
     Embeddings,
     Hit,
-    NewPhoto,
+    best_of_people,
+    check_format,
     check_queries,
-    no_collection,
     now,
     plain_source,
 )
@@ -31,7 +32,7 @@ from sphereface2.registry import nearest, resolve_options
 
 if TYPE_CHECKING:
     from psycopg import Connection
-    from psycopg.sql import Composable
+    from psycopg.sql import Composable, Composed
 
     Database = Connection[tuple[Any, ...]]
 
@@ -105,11 +106,7 @@ class PostgreSQLGallery(SqlGallery["Database"]):
             with self._transaction() as db:
                 state = self._one(db, "SELECT format, identity, model, dim, unfinished FROM state")
             version, self._identity, self.model, self.dim, unfinished = state
-            if version > _FORMAT:
-                raise ValueError(
-                    f"collection '{name}' of {self._shown} has format {version}, which this "
-                    f"version of sphereface2 does not know (it knows {_FORMAT}); use a newer one"
-                )
+            check_format(self.where(url, name), version, _FORMAT)
             if self._options.index == "hnsw":
                 self._build_index()
             if unfinished:
@@ -118,20 +115,14 @@ class PostgreSQLGallery(SqlGallery["Database"]):
             self.close()
             raise
 
-    # What the table of engines asks.
+    # What a place keeps.
 
     @classmethod
-    def where(cls, url: str, collection: str) -> str:
-        return f"collection '{collection}' of {shown_address(url)}"
-
-    @classmethod
-    def missing(cls, url: str, collection: str) -> Exception:
-        return no_collection(shown_address(url), collection, cls.collections(url))
+    def shown(cls, url: str) -> str:
+        return shown_address(url)
 
     @classmethod
     def create(cls, url: str, collection: str, model: str, dim: int) -> None:
-        from psycopg.sql import SQL, Identifier, Literal
-
         schema = _PREFIX + collection
         with _connected(url) as db, db.transaction():
             _lock(db)
@@ -139,24 +130,16 @@ class PostgreSQLGallery(SqlGallery["Database"]):
             if db.execute(exists, (schema,)).fetchone():
                 return  # another process was faster
             db.execute("CREATE EXTENSION IF NOT EXISTS vector")
-            db.execute(SQL("CREATE SCHEMA {}").format(Identifier(schema)))
+            db.execute(_sql("CREATE SCHEMA {}", schema))
             _look_in(db, schema)
             db.execute(_TABLES)
             for table in ("photo", "negative"):
-                name = Identifier(table)
-                kind = SQL("ALTER TABLE {} ALTER embedding TYPE vector({})").format(
-                    name, Literal(dim)
-                )
-                db.execute(kind)
+                db.execute(_sql("ALTER TABLE {} ALTER embedding TYPE vector({})", table, dim))
                 if dim <= _INLINE:  # fetched with the row: a search is several times faster
-                    db.execute(SQL("ALTER TABLE {} ALTER embedding SET STORAGE PLAIN").format(name))
+                    db.execute(_sql("ALTER TABLE {} ALTER embedding SET STORAGE PLAIN", table))
             for table, columns in _NO_STATISTICS.items():
                 for column in columns:
-                    db.execute(
-                        SQL("ALTER TABLE {} ALTER {} SET STATISTICS 0").format(
-                            Identifier(table), Identifier(column)
-                        )
-                    )
+                    db.execute(_sql("ALTER TABLE {} ALTER {} SET STATISTICS 0", table, column))
             identity = uuid.uuid4().bytes
             db.execute(
                 "INSERT INTO state VALUES (%s, %s, %s, %s, false)", (_FORMAT, identity, model, dim)
@@ -174,17 +157,12 @@ class PostgreSQLGallery(SqlGallery["Database"]):
 
     @classmethod
     def drop(cls, url: str, collection: str) -> None:
-        from psycopg.sql import SQL, Identifier
-
         with _connected(url) as db:
-            schema = Identifier(_PREFIX + collection)
-            db.execute(SQL("DROP SCHEMA {} CASCADE").format(schema))
+            db.execute(_sql("DROP SCHEMA {} CASCADE", _PREFIX + collection))
 
     # Writers.
 
-    def _add_photos(
-        self, db: Database, person: int, photos: Sequence[tuple[NewPhoto, Embeddings, str]]
-    ) -> list[str]:
+    def _add_photos(self, db: Database, person: int, photos: Sequence[CheckedPhoto]) -> list[str]:
         stamp = now()
         ids = [uuid.uuid4().hex for _ in photos]
         with db.cursor() as cursor:
@@ -264,27 +242,18 @@ class PostgreSQLGallery(SqlGallery["Database"]):
             return [self._nearest(db, query, people) for query in queries]
 
     def _nearest(self, db: Database, query: Embeddings, people: int) -> list[Hit]:
-        """The nearest photos, and more of them until they are of enough people."""
-        from psycopg.sql import SQL, Literal
-
-        order: Composable = SQL("embedding <#> %s")
+        order = _sql("embedding <#> %s")
         if self._options.type == "halfvec":
-            half = SQL("embedding::halfvec({}) <#> %s::halfvec({})")
-            order = half.format(Literal(self.dim), Literal(self.dim))
-        ask = SQL(
+            order = _sql("embedding::halfvec({}) <#> %s::halfvec({})", self.dim, self.dim)
+        ask = _sql(
             "SELECT person.name, found.id, found.score FROM (SELECT id, person, "
             "-(embedding <#> %s) AS score FROM photo ORDER BY {} LIMIT %s) AS found "
-            "JOIN person ON found.person = person.number ORDER BY found.score DESC"
-        ).format(order)
-        count = 4 * people
-        while True:
-            rows = db.execute(ask, (query, query, count)).fetchall()
-            best: dict[str, Hit] = {}
-            for name, photo, score in rows:
-                best.setdefault(name, Hit(name, photo, float(score)))
-            if len(best) >= people or len(rows) < count:
-                return list(best.values())[:people]
-            count *= 4
+            "JOIN person ON found.person = person.number ORDER BY found.score DESC",
+            order,
+        )
+        return best_of_people(
+            lambda count: db.execute(ask, (query, query, count)).fetchall(), people
+        )
 
     # Transactions.
 
@@ -361,26 +330,33 @@ class PostgreSQLGallery(SqlGallery["Database"]):
             time.sleep(0.05)
 
     def _build_index(self) -> None:
-        from psycopg.sql import SQL, Identifier, Literal
-
         options = self._options
-        name = Identifier(f"photo_hnsw_{options.type}")
-        half = SQL("(embedding::halfvec({})) halfvec_ip_ops").format(Literal(self.dim))
+        name, column = f"photo_hnsw_{options.type}", _sql("embedding vector_ip_ops")
+        if options.type == "halfvec":
+            column = _sql("(embedding::halfvec({})) halfvec_ip_ops", self.dim)
         with self._transaction(write=True) as db:
             _lock(db)
             db.execute(
-                SQL(
+                _sql(
                     "CREATE INDEX IF NOT EXISTS {} ON photo USING hnsw ({}) "
-                    "WITH (m = {}, ef_construction = {})"
-                ).format(
-                    name,
-                    half if options.type == "halfvec" else SQL("embedding vector_ip_ops"),
-                    Literal(options.m),
-                    Literal(options.ef_construction),
+                    "WITH (m = {}, ef_construction = {})",
+                    name, column, options.m, options.ef_construction,
                 )
-            )
+            )  # fmt: skip
             if options.type == "halfvec":  # an expression has statistics of its own
-                db.execute(SQL("ALTER INDEX {} ALTER COLUMN 1 SET STATISTICS 0").format(name))
+                db.execute(_sql("ALTER INDEX {} ALTER COLUMN 1 SET STATISTICS 0", name))
+
+
+def _sql(text: LiteralString, *parts: str | int | Composed) -> Composed:
+    """A statement with what stands in its braces: names, numbers, and parts of statements."""
+    from psycopg.sql import SQL, Identifier, Literal
+
+    def part(each: str | int | Composed) -> Composable:
+        if isinstance(each, str):
+            return Identifier(each)
+        return Literal(each) if isinstance(each, int) else each
+
+    return SQL(text).format(*map(part, parts))
 
 
 def _rows(vectors: Sequence[Any], dim: int) -> Embeddings:
@@ -433,14 +409,12 @@ def _connect(address: str, schema: str | None = None) -> Database:
 
 def _look_in(db: Database, schema: str) -> None:
     """Let names mean those of a schema, and those of pgvector."""
-    from psycopg.sql import SQL, Identifier
-
     found = db.execute(
         "SELECT nspname FROM pg_extension JOIN pg_namespace ON extnamespace = "
         "pg_namespace.oid WHERE extname = 'vector'"
     ).fetchone()
-    path = SQL(", ").join(Identifier(each) for each in (schema, *(found or ())))
-    db.execute(SQL("SET search_path = {}").format(path))
+    path = (schema, *(found or ()))
+    db.execute(_sql("SET search_path = " + ", ".join("{}" for _ in path), *path))
 
 
 @contextmanager

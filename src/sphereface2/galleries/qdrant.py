@@ -13,23 +13,24 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from sphereface2.files import remove
 from sphereface2.galleries.gallery import (
+    CheckedPhoto,
     Embeddings,
+    Gallery,
     Hit,
     KeptPhoto,
     Negative,
-    NewPhoto,
     Person,
-    check_addition,
-    check_embedding,
+    best_of_people,
+    check_format,
     check_name,
     check_queries,
-    no_collection,
     now,
     plain_json,
     plain_source,
@@ -58,7 +59,7 @@ _STATE = str(uuid.UUID(int=0x5F2FACE))
 _NEAR = 5_000
 
 
-class QdrantGallery:
+class QdrantGallery(Gallery):
     """A collection of Qdrant; any number of threads may use it at once."""
 
     def __init__(self, url: str, name: str) -> None:
@@ -70,12 +71,7 @@ class QdrantGallery:
             self._points = self._stack.enter_context(_points(place, name))
             try:
                 state = self._points.get([_STATE])[_STATE].payload
-                if state["format"] > _FORMAT:
-                    raise ValueError(
-                        f"collection '{name}' of {place.shown} has format {state['format']}, which "
-                        f"this version of sphereface2 does not know (it knows {_FORMAT}); use a "
-                        "newer one"
-                    )
+                check_format(self.where(url, name), state["format"], _FORMAT)
                 if place.options.index == "hnsw":
                     self._points.build()
             except BaseException:
@@ -85,15 +81,11 @@ class QdrantGallery:
         self.dim: int = state["dim"]
         self._identity = uuid.UUID(state["identity"])
 
-    # What the table of engines asks.
+    # What a place keeps.
 
     @classmethod
-    def where(cls, url: str, collection: str) -> str:
-        return f"collection '{collection}' of {Place.of(url).shown}"
-
-    @classmethod
-    def missing(cls, url: str, collection: str) -> Exception:
-        return no_collection(Place.of(url).shown, collection, cls.collections(url))
+    def shown(cls, url: str) -> str:
+        return Place.of(url).shown
 
     @classmethod
     def create(cls, url: str, collection: str, model: str, dim: int) -> None:
@@ -106,19 +98,16 @@ class QdrantGallery:
             "identity": str(uuid.uuid4()),
         }
         with _sentences(place), ExitStack() as held:
-            folder = None
-            if place.scheme == "qdrant+edge":
-                assert place.folder is not None
-                folder = place.folder / collection
-                EdgePoints.create(folder, dim, place.options)
+            if place.edge is not None:
+                EdgePoints.create(place.edge / collection, dim, place.options)
             else:
                 client = held.enter_context(connected(place))
                 ClientPoints.create(client, PREFIX + collection, dim, place.options)
             points = held.enter_context(_points(place, collection))
             points.index()
             points.put([Point(_STATE, state)])
-        if folder is not None:
-            (folder / "complete").touch()
+        if place.edge is not None:
+            (place.edge / collection / "complete").touch()
 
     @classmethod
     def collections(cls, url: str) -> list[str]:
@@ -126,10 +115,8 @@ class QdrantGallery:
         with _sentences(place):
             if place.folder is not None and not place.folder.exists():
                 return []
-            if place.scheme == "qdrant+edge":
-                assert place.folder is not None
-                found = [each.parent.name for each in place.folder.glob("[!.]*/complete")]
-                return sorted(found)
+            if place.edge is not None:
+                return sorted(each.parent.name for each in place.edge.glob("[!.]*/complete"))
             with connected(place) as client:
                 names = [each.name for each in client.get_collections().collections]
                 return sorted(
@@ -142,25 +129,18 @@ class QdrantGallery:
     def drop(cls, url: str, collection: str) -> None:
         place = Place.of(url)
         with _sentences(place):
-            if place.scheme == "qdrant+edge":
-                assert place.folder is not None
-                (place.folder / collection / "complete").unlink()
-                remove(place.folder / collection)
+            if place.edge is not None:
+                (place.edge / collection / "complete").unlink()
+                remove(place.edge / collection)
                 return
             with connected(place) as client:
                 client.delete_collection(PREFIX + collection)
 
     # Writers.
 
-    def add(
-        self,
-        person: str,
-        photos: Sequence[NewPhoto],
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        key: str | None = None,
+    def _add(
+        self, name: str, photos: Sequence[CheckedPhoto], metadata: str | None, key: str | None
     ) -> list[str]:
-        name, rows, facts, described = check_addition(person, photos, metadata, self.dim)
         # With a key two processes that send it at once write the same points.
         ids = [self._id("add", key, number) for number in range(len(photos))]
 
@@ -168,22 +148,20 @@ class QdrantGallery:
             stamp, order = now(), time.time_ns()
             made = []
             whose = self._find(points, name)
-            if whose is None or described is not None:
+            if whose is None or metadata is not None:
                 known = whose.payload if whose else {"added": stamp, "metadata": "{}"}
                 id_ = whose.id if whose else self._new_person(points, name)
                 fields = {"kind": "person", "person": id_, "name": name}
-                payload = {**known, **fields, "metadata": described or known["metadata"]}
+                payload = {**known, **fields, "metadata": metadata or known["metadata"]}
                 whose = Point(id_, payload)
                 made.append(whose)
-            for number, (id_, photo, row, fact) in enumerate(
-                zip(ids, photos, rows, facts, strict=True)
-            ):
+            for number, (id_, (photo, row, facts)) in enumerate(zip(ids, photos, strict=True)):
                 payload = {
                     "kind": "photo",
                     "person": whose.id,
                     "crop": base64.b64encode(photo.crop).decode(),
                     "source": plain_source(photo.source),
-                    "facts": fact,
+                    "facts": facts,
                     "added": stamp,
                     "order": order + number,
                 }
@@ -239,15 +217,9 @@ class QdrantGallery:
 
         self._write("describe", key, work)
 
-    def add_negative(
-        self,
-        person: str | None,
-        embedding: Embeddings,
-        *,
-        source: str = "",
-        key: str | None = None,
+    def _add_negative(
+        self, person: str | None, row: Embeddings, source: str, key: str | None
     ) -> str:
-        row = check_embedding(embedding, self.dim)
         id_ = self._id("add_negative", key)
 
         def work(points: Points) -> tuple[str, list[Point]]:
@@ -255,7 +227,7 @@ class QdrantGallery:
             payload = {
                 "kind": "negative",
                 "person": whose,
-                "source": plain_source(source),
+                "source": source,
                 "added": now(),
                 "order": time.time_ns(),
             }
@@ -329,23 +301,13 @@ class QdrantGallery:
             return [self._nearest(points, query.tolist(), people) for query in queries]
 
     def _nearest(self, points: Points, query: list[float], people: int) -> list[Hit]:
-        """The nearest photos, and more of them until they are of enough people."""
-        count = 4 * people
         while True:
-            rows = points.nearest(query, count, self._place.options)
-            best: dict[str, tuple[str, float]] = {}
-            for photo, person, score in rows:
-                best.setdefault(person, (photo, score))
-            if len(best) < people and len(rows) == count:
-                count *= 4
-                continue
-            chosen = dict(list(best.items())[:people])
-            names = points.get(list(chosen)) if chosen else {}
-            if all(person in names for person in chosen):  # else one was removed meanwhile
-                return [
-                    Hit(names[person].payload["name"], photo, float(score))
-                    for person, (photo, score) in chosen.items()
-                ]
+            hits = best_of_people(
+                lambda count: points.nearest(query, count, self._place.options), people
+            )
+            found = points.get([hit.person for hit in hits]) if hits else {}
+            if all(hit.person in found for hit in hits):  # else one was removed meanwhile
+                return [replace(hit, person=found[hit.person].payload["name"]) for hit in hits]
 
     def negatives(self, person: str | None = None) -> list[Negative]:
         with self._using() as points:
@@ -497,9 +459,8 @@ def _rows(points: Sequence[Point], vector: str, dim: int) -> Embeddings:
 
 @contextmanager
 def _points(place: Place, collection: str) -> Iterator[Points]:
-    if place.scheme == "qdrant+edge":
-        assert place.folder is not None
-        with shard(place.folder / collection) as points:
+    if place.edge is not None:
+        with shard(place.edge / collection) as points:
             yield points
     else:
         with connected(place) as client:
@@ -509,7 +470,7 @@ def _points(place: Place, collection: str) -> Iterator[Points]:
 @contextmanager
 def _sentences(place: Place) -> Iterator[None]:
     """The packages' errors in one line."""
-    package = "qdrant_edge" if place.scheme == "qdrant+edge" else "qdrant_client"
+    package = "qdrant_client" if place.edge is None else "qdrant_edge"
     try:
         __import__(package)
     except ImportError:

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -17,8 +18,20 @@ from sphereface2.files import file_lock, printable
 from sphereface2.registry import resolve_options
 
 if TYPE_CHECKING:
-    import qdrant_edge
+    import qdrant_edge as edge
     from qdrant_client import QdrantClient, models
+else:
+
+    class _Lazy:
+        """A package that is imported when it is first used: few galleries are of Qdrant."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module(self._name), name)
+
+    edge, models = _Lazy("qdrant_edge"), _Lazy("qdrant_client.models")
 
 T = TypeVar("T")
 
@@ -95,8 +108,6 @@ class ClientPoints(_Points):
 
     @staticmethod
     def create(client: QdrantClient, collection: str, dim: int, options: Options) -> None:
-        from qdrant_client import models
-
         if client.collection_exists(collection):  # a process was killed before it was complete
             client.delete_collection(collection)
         params = models.VectorParams(size=dim, distance=models.Distance.DOT)  # kept as they are
@@ -111,16 +122,12 @@ class ClientPoints(_Points):
         )
 
     def index(self) -> None:
-        from qdrant_client import models
-
         if self._folder is None:  # the local mode has none
             for name in _INDEXED:
                 kind = models.PayloadSchemaType.KEYWORD
                 self._client.create_payload_index(self._name, name, field_schema=kind, wait=True)
 
     def put(self, points: Sequence[Point]) -> None:
-        from qdrant_client import models
-
         self._client.upsert(
             self._name,
             [
@@ -131,14 +138,10 @@ class ClientPoints(_Points):
         )
 
     def delete(self, ids: Sequence[str]) -> None:
-        from qdrant_client import models
-
         chosen = models.PointIdsList(points=list(ids))
         self._client.delete(self._name, chosen, wait=True)
 
     def delete_where(self, **where: str) -> None:
-        from qdrant_client import models
-
         chosen = models.FilterSelector(filter=_client_filter(where))
         self._client.delete(self._name, chosen, wait=True)
 
@@ -160,9 +163,7 @@ class ClientPoints(_Points):
     def nearest(
         self, query: list[float], count: int, options: Options
     ) -> list[tuple[str, str, float]]:
-        """Of the photos nearest to a query: id, the person's id, score."""
-        from qdrant_client import models
-
+        """Of the photos nearest to a query: the person's id, the photo's, score."""
         params = models.SearchParams(exact=options.index == "exact", hnsw_ef=options.ef_search)
         found = self._client.query_points(
             self._name,
@@ -172,7 +173,7 @@ class ClientPoints(_Points):
             with_payload=["person"],
             search_params=None if self._folder is not None else params,  # local: always exact
         )
-        return [(str(each.id), (each.payload or {})["person"], each.score) for each in found.points]
+        return [((each.payload or {})["person"], str(each.id), each.score) for each in found.points]
 
     def count(self, **where: str) -> int:
         return self._client.count(self._name, _client_filter(where), exact=True).count
@@ -199,14 +200,12 @@ class ClientPoints(_Points):
 class EdgePoints(_Points):
     """Points in a folder, by Qdrant's engine in this process; no other may open them meanwhile."""
 
-    def __init__(self, shard: qdrant_edge.EdgeShard) -> None:
+    def __init__(self, shard: edge.EdgeShard) -> None:
         super().__init__()
         self._shard = shard
 
     @staticmethod
     def create(folder: Path, dim: int, options: Options) -> None:
-        import qdrant_edge as edge
-
         if folder.exists():  # a process was killed before it was complete
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
@@ -222,30 +221,22 @@ class EdgePoints(_Points):
         edge.EdgeShard.create(str(folder), config).close()
 
     def index(self) -> None:
-        import qdrant_edge as edge
-
         for name in _INDEXED:
             kind = edge.PayloadSchemaType.Keyword
             self._update(edge.UpdateOperation.create_field_index(name, kind))
 
-    def _update(self, operation: qdrant_edge.UpdateOperation) -> None:
+    def _update(self, operation: edge.UpdateOperation) -> None:
         self._shard.update(operation)
         self._shard.flush()
 
     def put(self, points: Sequence[Point]) -> None:
-        import qdrant_edge as edge
-
         made = [edge.Point(each.id, dict(each.vectors), each.payload) for each in points]
         self._update(edge.UpdateOperation.upsert_points(made))
 
     def delete(self, ids: Sequence[str]) -> None:
-        import qdrant_edge as edge
-
         self._update(edge.UpdateOperation.delete_points(list(ids)))
 
     def delete_where(self, **where: str) -> None:
-        import qdrant_edge as edge
-
         self._update(edge.UpdateOperation.delete_points_by_filter(_edge_filter(where)))
 
     def _retrieve(self, ids: list[str], *, vectors: bool) -> Sequence[Any]:
@@ -254,16 +245,12 @@ class EdgePoints(_Points):
     def _scroll(
         self, where: Mapping[str, str], offset: Any, rows: int, *, vectors: bool
     ) -> tuple[Sequence[Any], Any]:
-        import qdrant_edge as edge
-
         request = edge.ScrollRequest(offset, rows, _edge_filter(where), True, vectors)
         return self._shard.scroll(request)
 
     def nearest(
         self, query: list[float], count: int, options: Options
     ) -> list[tuple[str, str, float]]:
-        import qdrant_edge as edge
-
         found = self._shard.query(
             edge.QueryRequest(
                 limit=count,
@@ -272,16 +259,12 @@ class EdgePoints(_Points):
                 params=edge.SearchParams(hnsw_ef=options.ef_search, exact=options.index == "exact"),
             )
         )
-        return [(str(each.id), (each.payload or {})["person"], each.score) for each in found]
+        return [((each.payload or {})["person"], str(each.id), each.score) for each in found]
 
     def count(self, **where: str) -> int:
-        import qdrant_edge as edge
-
         return self._shard.count(edge.CountRequest(True, _edge_filter(where)))
 
     def photos_of_people(self) -> dict[str, int]:
-        import qdrant_edge as edge
-
         most = max(1, self.count(kind="person"))
         chosen = _edge_filter({"kind": "photo"})
         hits = self._shard.facet(edge.FacetRequest("person", most, True, chosen)).hits
@@ -308,8 +291,6 @@ def _point(found: Any) -> Point:
 
 
 def _client_filter(where: Mapping[str, str]) -> models.Filter:
-    from qdrant_client import models
-
     return models.Filter(
         must=[
             models.FieldCondition(key=key, match=models.MatchValue(value=value))
@@ -318,9 +299,7 @@ def _client_filter(where: Mapping[str, str]) -> models.Filter:
     )
 
 
-def _edge_filter(where: Mapping[str, str]) -> qdrant_edge.Filter:
-    import qdrant_edge as edge
-
+def _edge_filter(where: Mapping[str, str]) -> edge.Filter:
     return edge.Filter(
         must=[
             edge.FieldCondition(key, match=edge.MatchValue(value)) for key, value in where.items()
@@ -358,6 +337,11 @@ class Place:
         if parts.password and scheme == "qdrant":
             raise ValueError("a key must not go over plain HTTP: give the address as qdrants://")
         return cls(scheme, None, parts.hostname, parts.port, parts.password, options)
+
+    @property
+    def edge(self) -> Path | None:
+        """The folder of Qdrant's engine in this process; None where a client is asked."""
+        return self.folder if self.scheme == "qdrant+edge" else None
 
     @property
     def shown(self) -> str:
@@ -428,7 +412,6 @@ def connected(place: Place) -> Iterator[QdrantClient]:
 @contextmanager
 def shard(folder: Path) -> Iterator[EdgePoints]:
     """The points of the engine in this process."""
-    import qdrant_edge as edge
 
     def points() -> AbstractContextManager[EdgePoints]:
         return closing(EdgePoints(edge.EdgeShard.load(str(folder))))

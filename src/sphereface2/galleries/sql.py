@@ -17,17 +17,15 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from sphereface2.files import parse_json
 from sphereface2.galleries.gallery import (
+    CheckedPhoto,
     Embeddings,
+    Gallery,
     KeptPhoto,
     Negative,
-    NewPhoto,
     Person,
-    check_addition,
-    check_embedding,
     check_name,
     now,
     plain_json,
-    plain_source,
     taken_name,
     unknown_person,
     unknown_photo,
@@ -44,12 +42,9 @@ _PEOPLE = (
 )
 
 
-class SqlGallery(ABC, Generic[Database]):
+class SqlGallery(Gallery, ABC, Generic[Database]):
     """A collection in a database; any number of threads may use it at once."""
 
-    name: str
-    model: str
-    dim: int
     _identity: bytes
     _connections: deque[Database]
     _closed: bool
@@ -66,9 +61,7 @@ class SqlGallery(ABC, Generic[Database]):
         """Readers see one state throughout; errors are sentences."""
 
     @abstractmethod
-    def _add_photos(
-        self, db: Database, person: int, photos: Sequence[tuple[NewPhoto, Embeddings, str]]
-    ) -> list[str]:
+    def _add_photos(self, db: Database, person: int, photos: Sequence[CheckedPhoto]) -> list[str]:
         """Keep photos with their embeddings and facts; their ids."""
 
     @abstractmethod
@@ -124,25 +117,18 @@ class SqlGallery(ABC, Generic[Database]):
             first: T = parse_json(answer)
             return first
 
-    def add(
-        self,
-        person: str,
-        photos: Sequence[NewPhoto],
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        key: str | None = None,
+    def _add(
+        self, name: str, photos: Sequence[CheckedPhoto], metadata: str | None, key: str | None
     ) -> list[str]:
-        name, rows, facts, described = check_addition(person, photos, metadata, self.dim)
-
         def work(db: Database) -> list[str]:
             (number,) = self._one(
                 db,
                 "INSERT INTO person (name, metadata, added) VALUES (?, ?, ?) "
                 "ON CONFLICT (name) DO UPDATE SET metadata = coalesce(?, person.metadata) "
                 "RETURNING number",
-                name, described or "{}", now(), described,
+                name, metadata or "{}", now(), metadata,
             )  # fmt: skip
-            return self._add_photos(db, number, list(zip(photos, rows, facts, strict=True)))
+            return self._add_photos(db, number, photos)
 
         return self._write("add", key, work)
 
@@ -191,16 +177,9 @@ class SqlGallery(ABC, Generic[Database]):
 
         self._write("describe", key, work)
 
-    def add_negative(
-        self,
-        person: str | None,
-        embedding: Embeddings,
-        *,
-        source: str = "",
-        key: str | None = None,
+    def _add_negative(
+        self, person: str | None, row: Embeddings, source: str, key: str | None
     ) -> str:
-        row = check_embedding(embedding, self.dim)
-
         def work(db: Database) -> str:
             number = None if person is None else self._number(db, person, lock=True)
             id_ = uuid.uuid4().hex
@@ -208,7 +187,7 @@ class SqlGallery(ABC, Generic[Database]):
                 db,
                 "INSERT INTO negative (id, person, embedding, source, added) "
                 "VALUES (?, ?, ?, ?, ?)",
-                id_, number, self._stored(row), plain_source(source), now(),
+                id_, number, self._stored(row), source, now(),
             )  # fmt: skip
             return id_
 

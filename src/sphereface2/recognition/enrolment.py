@@ -11,7 +11,7 @@ from typing import Any
 from sphereface2.data.sources.folder import find_images
 from sphereface2.data.sources.image_file import read_file
 from sphereface2.files import printable
-from sphereface2.galleries.gallery import Gallery, NewPhoto, check_name, knows
+from sphereface2.galleries.gallery import Gallery, NewPhoto, check_name, photos_of
 from sphereface2.recognition.gate import NO_FACE, UNREADABLE, Gate, Quality, Reason
 from sphereface2.recognition.photos import (
     FaceFinder,
@@ -185,7 +185,7 @@ def add_once(
         return gallery.add(person, photos, metadata=metadata, key=key)
     own = hashlib.sha256("\n".join(["enroll", person, *digests]).encode()).hexdigest()
     ids = gallery.add(person, photos, metadata=metadata, key=own)
-    if knows(gallery, person) and set(ids) <= {each.id for each in gallery.photos(person)}:
+    if set(ids) <= {each.id for each in photos_of(gallery, person)}:
         return ids
     # The request was made before and its photos were removed since.
     return gallery.add(person, photos, metadata=metadata)

@@ -13,7 +13,7 @@ import numpy as np
 
 from sphereface2.data.sources.image_file import decode
 from sphereface2.files import csv_text, replacing, require_writable
-from sphereface2.galleries.gallery import Gallery, KeptPhoto, NewPhoto, knows
+from sphereface2.galleries.gallery import Gallery, KeptPhoto, NewPhoto, photos_of
 from sphereface2.recognition.photos import FoundFace
 from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.workers import Progress, counted, unseen
@@ -80,11 +80,7 @@ def migrate(
     negatives = len(old.negatives(None))
     for person in people:
         negatives += len(old.negatives(person.name))
-        there = (
-            {photo.facts.get(_MIGRATED) for photo in new.photos(person.name)}
-            if knows(new, person.name)
-            else set()
-        )
+        there = {photo.facts.get(_MIGRATED) for photo in photos_of(new, person.name)}
         kept = old.photos(person.name)
         fresh: list[tuple[KeptPhoto, bytes]] = []
         for photo in kept:

@@ -15,15 +15,15 @@ from sphereface2.data.sources.image_file import encode
 from sphereface2.evaluation.calibration import Calibration
 from sphereface2.evaluation.decision import Answer, decide
 from sphereface2.faces.face import TEMPLATE_SIZE
+from sphereface2.galleries import open_gallery
 from sphereface2.galleries.gallery import (
     Gallery,
     Negative,
     NewPhoto,
     check_name,
     embeddings_of,
-    knows,
+    photos_of,
 )
-from sphereface2.galleries.opening import open_gallery
 from sphereface2.models.folder import find_model, load_model, stored_calibration, weights_digest
 from sphereface2.recognition.answers import (
     Identification,
@@ -265,11 +265,7 @@ class Recognizer:
         self._require_own(gallery)
         person = check_name(person)
         gate = gate or Gate()
-        there = (
-            {str(each.facts.get("digest")): each.id for each in gallery.photos(person)}
-            if knows(gallery, person)
-            else {}
-        )
+        there = {str(each.facts.get("digest")): each.id for each in photos_of(gallery, person)}
         looked = look_at(photos, self.finder, gate, there)
         good = [each for each in looked if each.outcome is None]
         faces = [each.face for each in good if each.face is not None]

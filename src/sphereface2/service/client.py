@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -43,6 +43,8 @@ from sphereface2.workers import install_command
 
 if TYPE_CHECKING:
     import httpx
+
+T = TypeVar("T", Answer, Objection, Candidate)
 
 _LONGEST_PAUSE = 30.0  # seconds before a request is tried again
 _PAGE = 1000  # people of an answer
@@ -125,12 +127,12 @@ class RemoteGallery:
 
     def rename(self, person: str, to: str, *, key: str | None = None) -> None:
         """Give a person another name, which nobody must have."""
-        self._client.write("PATCH", self._person(person), key=key, content={"name": to})
+        self._client.write("PATCH", self._person(person), key=key, json={"name": to})
 
     def describe(self, person: str, metadata: Mapping[str, Any], *, key: str | None = None) -> None:
         """Replace a person's metadata."""
         content = {"metadata": dict(metadata)}
-        self._client.write("PATCH", self._person(person), key=key, content=content)
+        self._client.write("PATCH", self._person(person), key=key, json=content)
 
     def remove_negative(self, negative: str, *, key: str | None = None) -> None:
         """Forget a face that was marked as not somebody."""
@@ -276,7 +278,7 @@ class Client:
         path = f"/v1/collections/{_part(gallery.name)}/people"
         files = [("photos", each) for each in photos]
         try:
-            answer = self._send(path, files, options, key=key or uuid.uuid4().hex)
+            answer = self._send(path, files, options, key=key)
         except ServiceError as error:
             if error.code != "not_enrolled":
                 raise
@@ -293,9 +295,7 @@ class Client:
     ) -> Negative:
         """Keep a face as not this person, or with None as a stranger to all."""
         options = {"collection": gallery.name, "person": person}
-        answer = self._send(
-            "/v1/feedback", [("photo", photo)], options, key=key or uuid.uuid4().hex
-        )
+        answer = self._send("/v1/feedback", [("photo", photo)], options, key=key)
         nothing = np.empty(0, np.float32)  # the service keeps the embedding to itself
         source = photo_name(photo, 1)
         return Negative(answer["id"], answer["person"], nothing, source, answer["added"])
@@ -310,26 +310,18 @@ class Client:
 
     # Requests.
 
-    def ask(
-        self, method: str, path: str, *, params: Mapping[str, Any] | None = None, **options: Any
-    ) -> dict[str, Any]:
-        """The JSON that the service answers; a ServiceError if it refuses."""
-        answer: dict[str, Any] = self._request(method, path, params=params, **options).json()
+    def ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        """The JSON that the service answers; a ServiceError if it refuses.
+
+        options: as httpx has them
+        """
+        answer: dict[str, Any] = self._request(method, path, **options).json()
         return answer
 
-    def write(
-        self,
-        method: str,
-        path: str,
-        *,
-        key: str | None,
-        content: Mapping[str, Any] | None = None,
-        params: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+    def write(self, method: str, path: str, *, key: str | None, **options: Any) -> dict[str, Any]:
         """As `ask`, for a request that changes something: done once, however often it is sent."""
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
-        options: dict[str, Any] = {} if content is None else {"json": content}
-        return self.ask(method, path, params=params, headers=headers, **options)
+        return self.ask(method, path, headers=headers, **options)
 
     def download(self, path: str) -> bytes:
         return bytes(self._request("GET", path).content)
@@ -339,18 +331,15 @@ class Client:
         path: str,
         photos: Sequence[tuple[str, Photo]],
         options: Mapping[str, Any] | None = None,
-        *,
-        params: Mapping[str, Any] | None = None,
-        key: str | None = None,
+        **request: Any,
     ) -> dict[str, Any]:
         files = [
             (field, ("photo", _encoded(photo, number)))
             for number, (field, photo) in enumerate(photos, start=1)
         ]
         stated = {name: value for name, value in (options or {}).items() if value is not None}
-        headers = {} if key is None else {"Idempotency-Key": key}
-        data = {**self._asked, **stated}
-        return self.ask("POST", path, params=params, files=files, data=data, headers=headers)
+        send = self.write if "key" in request else self.ask
+        return send("POST", path, files=files, data={**self._asked, **stated}, **request)
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         import httpx
@@ -434,20 +423,23 @@ def _face(facts: Mapping[str, Any], name: str) -> FoundFace:
     )
 
 
+def _made(kind: type[T], facts: Mapping[str, Any]) -> T:
+    """A result of what an answer says of it, and of more."""
+    return TypeAdapter(kind).validate_python(
+        {name: facts[name] for name in kind.__dataclass_fields__}
+    )
+
+
 def _answer(facts: Mapping[str, Any]) -> Answer:
     """The answer by the score alone, as it was before an objection."""
-    answer = TypeAdapter(Answer).validate_python(
-        {name: facts[name] for name in Answer.__dataclass_fields__}
-    )
-    by_score = None if answer.threshold is None else answer.score >= answer.threshold
-    return TypeAdapter(Answer).validate_python({**answer.to_mapping(), "accepted": by_score})
+    threshold = facts["threshold"]
+    by_score = None if threshold is None else facts["score"] >= threshold
+    return _made(Answer, {**facts, "accepted": by_score})
 
 
-def _objection(facts: Mapping[str, Any] | None) -> Objection | None:
-    if facts is None:
-        return None
-    own = {name: facts[name] for name in Objection.__dataclass_fields__}
-    return TypeAdapter(Objection).validate_python(own)
+def _objection(facts: Mapping[str, Any]) -> Objection | None:
+    found = facts["objection"]
+    return None if found is None else _made(Objection, found)
 
 
 def _verification(facts: Mapping[str, Any], photos: Sequence[Photo]) -> Verification:
@@ -462,17 +454,13 @@ def _verification(facts: Mapping[str, Any], photos: Sequence[Photo]) -> Verifica
         tuple(person),
         facts["model"],
         facts["person"],
-        _objection(facts["objection"]),
+        _objection(facts),
     )
 
 
 def _candidate(facts: Mapping[str, Any]) -> Candidate:
-    own = {
-        name: facts[name] for name in ("person", "photos", "best", "false_alarms", "wrong_people")
-    }
-    return TypeAdapter(Candidate).validate_python(
-        {**own, "answer": _answer(facts), "objection": _objection(facts["objection"])}
-    )
+    judged = {"answer": _answer(facts), "objection": _objection(facts)}
+    return _made(Candidate, {**facts, **judged})
 
 
 def _gate_in_words(gate: Gate) -> tuple[list[str], list[str]]:

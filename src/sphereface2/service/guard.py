@@ -21,9 +21,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sphereface2.service.errors import ApiError
-from sphereface2.service.logs import LOGGER
-from sphereface2.service.metrics import Metrics
 from sphereface2.service.settings import Settings
+from sphereface2.service.telemetry import LOGGER, Metrics
 
 SLASH = "\ue000"
 """Stands in a path for a slash that was written as %2F and belongs to a name."""

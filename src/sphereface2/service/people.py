@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Path, Query
+from pydantic import AfterValidator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sphereface2.galleries.gallery import Gallery, Negative, Person, knows
+from sphereface2.galleries.gallery import Gallery, Negative, Person, photos_of
 from sphereface2.recognition.enrolment import Enrolment
 from sphereface2.recognition.gate import Gate
 from sphereface2.service.bodies import read_body, takes
 from sphereface2.service.engine import RequestRecognizer
 from sphereface2.service.errors import ApiError, refusing
 from sphereface2.service.guard import SLASH
-from sphereface2.service.routes import WithCrops, verify_answer
 from sphereface2.service.service import Service
 from sphereface2.service.shapes import (
     DEFAULT,
@@ -39,6 +39,7 @@ from sphereface2.service.shapes import (
     VerifyAnswer,
     VerifyPersonAsked,
     face_shape,
+    verify_answer,
 )
 
 Collection = Annotated[
@@ -46,8 +47,13 @@ Collection = Annotated[
     # Said in the OpenAPI alone: the gallery's own sentence about a wrong name says more.
     Path(max_length=200, json_schema_extra={"pattern": "^[a-z0-9][a-z0-9_-]{0,39}$"}),
 ]
+WithCrops = Annotated[bool, Query(description="with the aligned faces as PNG in base64")]
 InQuery = Annotated[str, Query(max_length=200)]
-Name = Annotated[str, Path(max_length=10_000, description="a slash in it is written %2F")]
+Name = Annotated[
+    str,
+    Path(max_length=10_000, description="a slash in it is written %2F"),
+    AfterValidator(lambda name: name.replace(SLASH, "/")),
+]
 T = TypeVar("T")
 
 
@@ -180,7 +186,7 @@ def about_people(routes: APIRouter, service: Service) -> None:
     @routes.get("/v1/collections/{collection}/people/{person}", dependencies=read)
     async def show(collection: Collection, person: Name) -> PersonAnswer:
         """A person with all photos."""
-        return await use(collection, lambda _, gallery: _person(gallery, _name(person)))
+        return await use(collection, lambda _, gallery: _person(gallery, person))
 
     @routes.patch(
         "/v1/collections/{collection}/people/{person}",
@@ -194,31 +200,29 @@ def about_people(routes: APIRouter, service: Service) -> None:
         key: Key,
     ) -> PersonAnswer:
         """Give a person another name, other metadata, or both."""
-        name = _name(person)
 
         def work(_: RequestRecognizer, gallery: Gallery) -> PersonAnswer:
             with_key = (lambda what: None) if key is None else (lambda what: f"{key} {what}")
             try:
                 if asked.metadata is not None:
-                    gallery.describe(name, asked.metadata, key=with_key("describe"))
+                    gallery.describe(person, asked.metadata, key=with_key("describe"))
                 if asked.name is not None:
-                    gallery.rename(name, asked.name, key=with_key("rename"))
+                    gallery.rename(person, asked.name, key=with_key("rename"))
             except ValueError as error:
-                raise _about(gallery, name, error) from None
-            return _person(gallery, name if asked.name is None else asked.name)
+                raise _about(gallery, person, error) from None
+            return _person(gallery, person if asked.name is None else asked.name)
 
         return await use(collection, work)
 
     @routes.delete("/v1/collections/{collection}/people/{person}", dependencies=write)
     async def remove(collection: Collection, person: Name, key: Key) -> RemovedAnswer:
         """Remove a person with all photos; no byte of them stays."""
-        name = _name(person)
 
         def work(_: RequestRecognizer, gallery: Gallery) -> RemovedAnswer:
             try:
-                return RemovedAnswer(photos=gallery.remove(name, key=key))
+                return RemovedAnswer(photos=gallery.remove(person, key=key))
             except ValueError as error:
-                raise _about(gallery, name, error) from None
+                raise _about(gallery, person, error) from None
 
         return await use(collection, work)
 
@@ -234,15 +238,14 @@ def about_people(routes: APIRouter, service: Service) -> None:
         crops: WithCrops = False,
     ) -> VerifyAnswer:
         """Whether a photo shows somebody who is enrolled, by all of their photos."""
-        name = _name(person)
 
         def work(recognizer: RequestRecognizer, gallery: Gallery) -> VerifyAnswer:
-            _known(gallery, name)
+            _known(gallery, person)
             (photo,) = recognizer.photos([asked.photo])
             done = recognizer.verify_person(
                 photo,
                 gallery,
-                name,
+                person,
                 false_accepts=service.false_accepts(asked.false_accepts),
                 prior=asked.prior,
             )
@@ -364,10 +367,6 @@ def _size(_: RequestRecognizer, gallery: Gallery) -> CollectionAnswer:
     )
 
 
-def _name(person: str) -> str:
-    return person.replace(SLASH, "/")
-
-
 def _known(gallery: Gallery, name: str) -> Person:
     with refusing(404, "unknown_person"):
         return gallery.person(name)
@@ -397,8 +396,7 @@ def _person(gallery: Gallery, name: str) -> PersonAnswer:
 def _require_theirs(gallery: Gallery, done: Enrolment) -> None:
     """Refuse a key that was used for other photos: their ids are not this person's."""
     ids = {each.id for each in done.photos if each.id is not None}
-    known = knows(gallery, done.person)
-    if ids and not (known and ids <= {each.id for each in gallery.photos(done.person)}):
+    if not ids <= {each.id for each in photos_of(gallery, done.person)}:
         raise ApiError(
             409, "key_reused", "this Idempotency-Key was used for another request before"
         )

@@ -22,10 +22,9 @@ from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.service.app import build_app
 from sphereface2.service.errors import ApiError
 from sphereface2.service.keys import HOW, VARIABLE, read_keys
-from sphereface2.service.logs import set_up_logs
-from sphereface2.service.metrics import FOLDER_VARIABLE
 from sphereface2.service.service import check_service
 from sphereface2.service.settings import Settings
+from sphereface2.service.telemetry import FOLDER_VARIABLE, set_up_logs
 
 SETTINGS_VARIABLE = "SPHEREFACE2_SERVICE"
 _KEEP_ALIVE = 30  # seconds between two requests of a connection

@@ -365,3 +365,9 @@ def face_shape(found: FoundFace, *, crops: bool) -> FaceShape:
         crop_size=(width, height),
         points=None if found.points is None else np.round(found.points, 2).tolist(),
     )
+
+
+def verify_answer(done: Any, *, crops: bool) -> VerifyAnswer:
+    """A verification as JSON, with its faces."""
+    faces = [face_shape(face, crops=crops) for face in done.faces]
+    return VerifyAnswer.model_validate({**done.to_mapping(), "photos": faces})

@@ -18,6 +18,7 @@ from sphereface2.data.pairs.verification_set import ImageFiles
 from sphereface2.data.sources.image_list import AlignedFiles
 from sphereface2.data.sources.source import Images
 from sphereface2.data.transforms import Preprocessing
+from sphereface2.datatools.rendered_benchmarks import SmallIjb, SmallMegaFace, small_root
 from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
 from sphereface2.evaluation.protocols import PROTOCOLS
 from sphereface2.evaluation.protocols.ijb_files import image_folder, read_ijb
@@ -25,7 +26,6 @@ from sphereface2.evaluation.protocols.megaface import MegaFace, MegaFaceResult, 
 from sphereface2.evaluation.protocols.protocol import Embeddings, Protocol
 from sphereface2.experiments.paper.protocols import protocol_result, protocol_roc, run_on_protocol
 from sphereface2.experiments.paper.published import IJB_B_ADJUSTED
-from sphereface2.experiments.paper.small_roots import SmallIjb, SmallMegaFace, small_root
 from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.folder import load_model, save_model
 from sphereface2.workers import Progress, unseen

@@ -174,14 +174,7 @@ class FileNames:
     def __init__(self, name: Callable[[int], str], indices: Sequence[int]) -> None:
         self._name = name
         self._renamed: dict[int, str] = {}
-        digest = hashlib.sha256()
-        marks = np.empty(len(indices), np.uint64)
-        for place, index in enumerate(indices):
-            content = os.fsencode(name(index))
-            digest.update(content + b"\0")
-            marks[place] = _mark(content)
-        self.digest = digest.hexdigest()
-        """Stands for all names together."""
+        marks = np.fromiter((_mark(name(index)) for index in indices), np.uint64, len(indices))
         known, first = np.unique(marks, return_index=True)
         if len(known) < len(marks):
             again = np.setdiff1d(np.arange(len(marks)), first)
@@ -198,15 +191,15 @@ class FileNames:
         number = 2
         while True:
             candidate = f"{path.with_suffix('')}~{number}{path.suffix}"
-            mark = _mark(os.fsencode(candidate))
+            mark = _mark(candidate)
             if mark not in taken:
                 taken.add(mark)
                 return candidate
             number += 1
 
 
-def _mark(content: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+def _mark(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(os.fsencode(name), digest_size=8).digest(), "little")
 
 
 # -- on its way: made in a work folder beside the target -------------------------------------------

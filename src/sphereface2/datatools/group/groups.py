@@ -112,13 +112,9 @@ def present(store: FaceStore, journal: Journal) -> tuple[list[str], list[StoredF
     """The photos that are there now, and their faces."""
     last = journal.last_group()
     assert last is not None
-    source = Path(last["source"])
-    if source.is_file():
-        names = sorted(store.photos)
-    elif source.is_dir():
-        names = [name for name in sorted(store.photos) if (source / name).is_file()]
-    else:
-        names = sorted(store.photos)  # a drive that is not mounted: show what is known
+    source, names = Path(last["source"]), sorted(store.photos)
+    if source.is_dir():  # else saved embeddings, or a drive that is not mounted: what is known
+        names = [name for name in names if (source / name).is_file()]
     return names, store.faces(names)
 
 

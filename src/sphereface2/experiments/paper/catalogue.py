@@ -6,16 +6,7 @@ from functools import partial
 from typing import Literal
 
 from sphereface2.evaluation.experiment_results import SweepFigure
-from sphereface2.experiments.paper import settings
-from sphereface2.experiments.paper.published import (
-    IJB_B,
-    IJB_B_ADJUSTED,
-    IJB_B_MARGINS,
-    IJB_C,
-    IJB_C_ADJUSTED,
-    IJB_C_MARGINS,
-    MEGAFACE,
-)
+from sphereface2.experiments.paper import published, settings
 from sphereface2.experiments.paper.settings import LARGE, SMALLER
 from sphereface2.experiments.sweep.plan import Setting
 from sphereface2.reporting.tables import PublishedTable
@@ -143,7 +134,7 @@ _ALL = (
         "Table 6",
         "SphereFace2 is ahead at every FAR, the more the lower it is.",
         protocols=("ijb-b",),
-        table=IJB_B,
+        table=published.IJB_B,
     ),
     _benchmark(
         "ijb-c",
@@ -151,7 +142,7 @@ _ALL = (
         "Table 7",
         "SphereFace2 is ahead at every FAR, as on IJB-B.",
         protocols=("ijb-c",),
-        table=IJB_C,
+        table=published.IJB_C,
     ),
     _benchmark(
         "megaface",
@@ -159,7 +150,7 @@ _ALL = (
         "Table 8",
         "SphereFace2 is ahead in identification and verification.",
         protocols=("megaface",),
-        table=MEGAFACE,
+        table=published.MEGAFACE,
     ),
     _adjusted(
         "adjustment-ijb-b",
@@ -167,7 +158,7 @@ _ALL = (
         "Table 12, left",
         "The adjustment helps ArcFace and hurts CosFace; SphereFace2 stays ahead.",
         protocols=("ijb-b",),
-        table=IJB_B_ADJUSTED,
+        table=published.IJB_B_ADJUSTED,
     ),
     _adjusted(
         "adjustment-ijb-c",
@@ -175,7 +166,7 @@ _ALL = (
         "Table 12, right",
         "The adjustment helps ArcFace and hurts CosFace; SphereFace2 stays ahead.",
         protocols=("ijb-c",),
-        table=IJB_C_ADJUSTED,
+        table=published.IJB_C_ADJUSTED,
     ),
     _margins(
         "margins-ijb-b",
@@ -183,7 +174,7 @@ _ALL = (
         "Table 15",
         "All three margin types are ahead of CosFace and ArcFace.",
         protocols=("ijb-b",),
-        table=IJB_B_MARGINS,
+        table=published.IJB_B_MARGINS,
     ),
     _margins(
         "margins-ijb-c",
@@ -191,7 +182,7 @@ _ALL = (
         "Table 16",
         "All three margin types are ahead of CosFace and ArcFace.",
         protocols=("ijb-c",),
-        table=IJB_C_MARGINS,
+        table=published.IJB_C_MARGINS,
     ),
     Experiment(
         "label-noise",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sphereface2.data.public_sets import PAIR_SET_TITLES, PaperData, find_datasets
+from sphereface2.datatools.rendered_benchmarks import small_root
 from sphereface2.evaluation.experiment_results import SweepResult
 from sphereface2.evaluation.pair_scores import COMBINED
 from sphereface2.evaluation.verification import EvaluationResult
@@ -20,8 +21,11 @@ from sphereface2.experiments.paper.catalogue import EXPERIMENTS, Experiment, Sca
 from sphereface2.experiments.paper.features import learn_features
 from sphereface2.experiments.paper.parallel import measure_parallel
 from sphereface2.experiments.paper.protocols import protocol_result, protocol_roc
-from sphereface2.experiments.paper.settings import SMALL, as_strong_as_the_authors, paper_ground
-from sphereface2.experiments.paper.small_roots import small_root
+from sphereface2.experiments.paper.settings import (
+    SMALL,
+    as_strong_as_the_authors,
+    paper_ground,
+)
 from sphereface2.experiments.real_losses import (
     RealFaces,
     compare_losses,
@@ -96,8 +100,7 @@ class Reproduction:
         self.folder = folder
         self.scale: Scale = scale
         self.root = data
-        is_paper = data is not None and scale == "paper"
-        self.data: PaperData | None = find_datasets(data) if data and is_paper else None
+        self.data: PaperData | None = find_datasets(data) if data and scale == "paper" else None
         self.seeds = tuple(seeds)
         self.jobs = jobs
         self.overrides = tuple(overrides)

@@ -8,14 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sphereface2.evaluation.pair_scores import COMBINED
-from sphereface2.experiments.paper.published import (
-    BALANCE,
-    LOSSES,
-    PAIR_SETS,
-    PARAMETERS,
-    PRINCIPLES,
-    SHARPNESS,
-)
+from sphereface2.experiments.paper import published
 from sphereface2.experiments.sweep.plan import Setting
 from sphereface2.reporting.tables import PublishedTable
 
@@ -27,7 +20,7 @@ SMALL_COLUMNS = {
     COMBINED: "Combined",
 }
 """The sets of rendered people, and the sets of the paper that they stand for."""
-PAPER_COLUMNS = {COMBINED if name == "Combined" else name: name for name in PAIR_SETS}
+PAPER_COLUMNS = {COMBINED if name == "Combined" else name: name for name in published.PAIR_SETS}
 
 SMALLER, LARGE = "vggface2-sfnet20", "vggface2-sfnet64"
 NOISE_RATES = (0, 20, 40, 60, 80)
@@ -78,6 +71,15 @@ class Ground:
             return ("head.name=normface", "head.scale=30")
         scale, margin = self.baselines[name]
         return (f"head.name={name}", f"head.scale={scale}", f"head.margin={margin}")
+
+    def rows(self, *names: str) -> tuple[Setting, ...]:
+        """Such losses as rows of a table."""
+        return tuple(Setting(name, self.baseline(name)) for name in names)
+
+    def printed(self, table: PublishedTable, row: str) -> dict[str, float]:
+        """The paper's numbers of a row, under the names that our columns have."""
+        numbers = {ours: table.value(row, theirs) for ours, theirs in self.columns.items()}
+        return {ours: number for ours, number in numbers.items() if number is not None}
 
 
 SMALL = Ground("small", SMALL_COLUMNS, SMALL_BASELINES)
@@ -151,7 +153,7 @@ def principles(ground: Ground) -> tuple[Setting, ...]:
     return (
         Setting("naive, without λ", naive),
         *(
-            Setting(label, overrides, paper_row(PRINCIPLES, label, ground.columns), drawn_as)
+            Setting(label, overrides, ground.printed(published.PRINCIPLES, label), drawn_as)
             for (label, overrides), drawn_as in zip(rungs.items(), adds, strict=True)
         ),
     )
@@ -163,7 +165,7 @@ def balance(ground: Ground) -> tuple[Setting, ...]:
         Setting(
             f"λ={value}",
             sphereface2(balance=value, sharpness=1),
-            paper_row(BALANCE, f"λ={value}", ground.columns),
+            ground.printed(published.BALANCE, f"λ={value}"),
         )
         for value in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99)
     )
@@ -175,7 +177,7 @@ def sharpness(ground: Ground) -> tuple[Setting, ...]:
         Setting(
             f"λ={value}, t={t}",
             sphereface2(balance=value, sharpness=t),
-            paper_row(SHARPNESS, f"λ={value}, t={t}", ground.columns),
+            ground.printed(published.SHARPNESS, f"λ={value}, t={t}"),
         )
         for value in (0.6, 0.7, 0.8)
         for t in (2, 3)
@@ -196,7 +198,7 @@ def hyperparameters(ground: Ground) -> tuple[Setting, ...]:
         # The centre is printed three times; the numbers of all other tables are those of m.
         theirs = f"λ=0.7, {label}" + (" (rows of m)" if (r, m, t) == centre else "")
         head = sphereface2(radius=r, margin=m, sharpness=t)
-        settings.append(Setting(label, head, paper_row(PARAMETERS, theirs, ground.columns)))
+        settings.append(Setting(label, head, ground.printed(published.PARAMETERS, theirs)))
     return tuple(settings)
 
 
@@ -212,9 +214,9 @@ def losses(ground: Ground) -> tuple[Setting, ...]:
         "curricularface": "CurricularFace",
     }
     types = {f"sphereface2-{kind}": f"SphereFace2-{kind.upper()}" for kind in "cam"}
-    rows = (*(Setting(name, ground.baseline(name)) for name in baselines), *margin_types(ground))
+    rows = (*ground.rows(*baselines), *margin_types(ground))
     return tuple(
-        replace(row, published=paper_row(LOSSES, (baselines | types)[row.label], ground.columns))
+        replace(row, published=ground.printed(published.LOSSES, (baselines | types)[row.label]))
         for row in rows
     )
 
@@ -229,8 +231,7 @@ def margin_types(ground: Ground) -> tuple[Setting, ...]:
 
 def benchmark_losses(ground: Ground) -> tuple[Setting, ...]:
     """The rows of Tables 6 to 8 that the paper trained itself."""
-    names = ("sphereface", "cosface", "arcface", "circle")
-    return (*(Setting(name, ground.baseline(name)) for name in names), margin_types(ground)[0])
+    return (*ground.rows("sphereface", "cosface", "arcface", "circle"), margin_types(ground)[0])
 
 
 def adjusted(ground: Ground) -> tuple[Setting, ...]:
@@ -240,22 +241,17 @@ def adjusted(ground: Ground) -> tuple[Setting, ...]:
     falls into a state without gradients at small scale, where every cosine is -1.
     """
     with_it = ("head.sharpness=3", "head.gradient=straight-through")
-    return (
-        Setting("cosface", ground.baseline("cosface")),
-        Setting("cosface, SA", (*ground.baseline("cosface"), *with_it)),
-        Setting("arcface", ground.baseline("arcface")),
-        Setting("arcface, SA", (*ground.baseline("arcface"), *with_it)),
-        margin_types(ground)[0],
+    both = (
+        Setting(f"{name}{word}", (*ground.baseline(name), *more))
+        for name in ("cosface", "arcface")
+        for word, more in (("", ()), (", SA", with_it))
     )
+    return (*both, margin_types(ground)[0])
 
 
 def margins(ground: Ground) -> tuple[Setting, ...]:
     """Tables 15 and 16: the margin types beside CosFace and ArcFace."""
-    return (
-        Setting("cosface", ground.baseline("cosface")),
-        Setting("arcface", ground.baseline("arcface")),
-        *margin_types(ground),
-    )
+    return (*ground.rows("cosface", "arcface"), *margin_types(ground))
 
 
 def label_noise(ground: Ground) -> tuple[Setting, ...]:
@@ -315,12 +311,6 @@ def newer_losses(ground: Ground) -> tuple[Setting, ...]:
         Setting("adaface", ("head.name=adaface", f"head.scale={scale}", f"head.margin={margin}")),
         Setting("magface", ("head.name=magface", f"head.scale={scale}", *margins)),
         Setting("simple", ("head.name=simple",)),
-        Setting("cosface", ground.baseline("cosface")),
+        *ground.rows("cosface"),
         margin_types(ground)[0],
     )
-
-
-def paper_row(table: PublishedTable, row: str, columns: Mapping[str, str]) -> dict[str, float]:
-    """The paper's numbers of a row, under the names that our columns have."""
-    numbers = {ours: table.value(row, theirs) for ours, theirs in columns.items()}
-    return {ours: number for ours, number in numbers.items() if number is not None}

@@ -10,10 +10,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sphereface2.datatools.inspect import Inspected, Inspection
-from sphereface2.datatools.inspect.augmented import EPOCHS, AugmentedImage
+from sphereface2.datatools.inspect import (
+    ERROR,
+    GOOD,
+    NOTE,
+    SUSPICION,
+    Finding,
+    Inspected,
+    Inspection,
+    findings,
+)
 from sphereface2.datatools.inspect.faces import MAX_DISPLACEMENT, MIN_AGREEMENT
-from sphereface2.datatools.inspect.findings import ERROR, GOOD, NOTE, SUSPICION, Finding, findings
+from sphereface2.datatools.inspect.inspection import EPOCHS, AugmentedImage
 from sphereface2.evaluation.mislabelled import BELONGS, MislabelledResult, Suspect
 from sphereface2.reporting.figures.inspection import (
     InspectionPictures,
