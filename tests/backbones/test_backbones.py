@@ -267,10 +267,11 @@ def test_halved(size: int, times: int, expected: int) -> None:
         (
             "sfnet4",
             {"towers": 3},
-            "backbone.towers must be a whole number of networks that share "
-            "backbone.embedding_dim=512 evenly, got 3",
+            "backbone.embedding_dim=512 is not 3 equal parts, one for each of backbone.towers=3; "
+            "backbone.embedding_dim=513 is",
         ),
-        ("iresnet18", {"towers": 0}, "backbone.towers must be a whole number of networks"),
+        ("iresnet18", {"towers": 0}, "backbone.towers must be at least 1, got 0"),
+        ("mbf", {"towers": 2.5}, "backbone.towers: must be a whole number, got 2.5"),
     ],
 )
 def test_wrong_options_are_refused(name: str, options: dict[str, Any], message: str) -> None:

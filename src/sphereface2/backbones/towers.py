@@ -21,10 +21,13 @@ class Towers(Backbone):
         self, build: Callable[[int], Backbone], *, towers: int, embedding_dim: int
     ) -> None:
         """build: makes one tower with an embedding of so many numbers"""
-        if towers < 2 or embedding_dim % towers:
+        if towers < 1:
+            raise ValueError(f"backbone.towers must be at least 1, got {towers}")
+        if embedding_dim % towers:
+            near = max(1, round(embedding_dim / towers)) * towers
             raise ValueError(
-                "backbone.towers must be a whole number of networks that share backbone."
-                f"embedding_dim={embedding_dim} evenly, got {towers}"
+                f"backbone.embedding_dim={embedding_dim} is not {towers} equal parts, one for each "
+                f"of backbone.towers={towers}; backbone.embedding_dim={near} is"
             )
         made = [build(embedding_dim // towers) for _ in range(towers)]
         super().__init__(width=1, input_size=made[0].input_size, embedding_dim=embedding_dim)
