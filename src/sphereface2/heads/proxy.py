@@ -124,7 +124,7 @@ class ProxyHead(Head):
         self.parts = parts
         if self.unit_weights:
             with torch.no_grad():
-                rows = self.weight.view(*self.weight.shape[:-1], parts, -1)
+                rows = self.weight.view(*self.weight.shape[:-1], parts, self.dim // parts)
                 rows /= torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
