@@ -17,7 +17,6 @@ from sphereface2.backbones import (
     outline_backbone,
 )
 from sphereface2.backbones.backbone import halved
-from sphereface2.backbones.sfnet import SFNet4
 
 PARAMETERS = {
     "sfnet4": 14_396_544,
@@ -264,14 +263,6 @@ def test_halved(size: int, times: int, expected: int) -> None:
         ),
         ("iresnet50", {"dropout": 1.0}, "backbone.dropout must lie in [0, 1), got 1.0"),
         ("sfnet4", {"batch_norm": "x"}, "backbone.batch_norm: must be true or false, got 'x'"),
-        (
-            "sfnet4",
-            {"towers": 3},
-            "backbone.embedding_dim=512 is not 3 equal parts, one for each of backbone.towers=3; "
-            "backbone.embedding_dim=513 is",
-        ),
-        ("iresnet18", {"towers": 0}, "backbone.towers must be at least 1, got 0"),
-        ("mbf", {"towers": 2.5}, "backbone.towers: must be a whole number, got 2.5"),
     ],
 )
 def test_wrong_options_are_refused(name: str, options: dict[str, Any], message: str) -> None:
@@ -293,33 +284,7 @@ def test_all_options_with_their_defaults() -> None:
         "batch_norm": False,
         "relu_after_sum": False,
         "dropout": 0.0,
-        "towers": 1,
     }
-
-
-@pytest.mark.parametrize("name", ["sfnet4", "iresnet18", "mobilefacenet"])
-def test_towers_are_networks_of_their_own_side_by_side(name: str) -> None:
-    whole = build_backbone(name, seed=0, towers=3, **SMALL)
-    networks = whole.parts()
-    assert [network.embedding_dim for network in networks] == [2, 2, 2]
-    assert (whole.embedding_dim, whole.input_size) == (6, 32)
-    first, *others = (next(network.parameters()) for network in networks)
-    assert not any(torch.equal(first, other) for other in others)
-    assert build_backbone(name, seed=0, **SMALL).parts()[0].embedding_dim == 6
-    # In training the parts are as they are, for a head that looks at their lengths.
-    assert torch.equal(whole(images()), torch.cat([network(images()) for network in networks], 1))
-    whole.eval()
-
-    def cosine(network: Backbone) -> float:
-        one, other = network(images(2)).detach()
-        return float(torch.nn.functional.cosine_similarity(one, other, dim=0))
-
-    assert cosine(whole) == pytest.approx(sum(map(cosine, networks)) / 3, abs=1e-6)
-
-
-def test_a_class_itself_is_one_tower() -> None:
-    with pytest.raises(ValueError, match=r"backbone\.towers=2: build_backbone makes several"):
-        SFNet4(towers=2)
 
 
 @pytest.mark.usefixtures("quick_processes")

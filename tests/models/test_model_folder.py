@@ -101,8 +101,7 @@ def test_a_model_comes_back_as_it_was(tmp_path: Path, name: str) -> None:
 
 def test_options_are_written_out_so_that_later_defaults_cannot_change_them(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
-    defaults = {"batch_norm": False, "relu_after_sum": False, "dropout": 0.0, "towers": 1}
-    options = {**OPTIONS, **defaults}
+    options = {**OPTIONS, "batch_norm": False, "relu_after_sum": False, "dropout": 0.0}
     assert config["backbone"] == {"name": "sfnet4", "options": options}
 
 

@@ -32,12 +32,11 @@ from sphereface2.data.mixing import build_training_source
 from sphereface2.evaluation.scoring import build_sets, score_sets
 from sphereface2.evaluation.verification import RAW_PIXELS, UNTRAINED, EvaluationResult
 from sphereface2.files import LockedError, read_note
-from sphereface2.models.folder import TorchModel, load_model
+from sphereface2.models.folder import load_model
 from sphereface2.runs import folder as run_folder
 from sphereface2.runs import train as runs
 from sphereface2.runs.estimate import estimate
 from sphereface2.runs.evaluate import evaluate
-from sphereface2.runs.export import export_model
 from sphereface2.runs.train import embedder_of
 from sphereface2.training.checkpoint import has_checkpoint, load_checkpoint
 from sphereface2.training.stopping import DivergedError
@@ -217,34 +216,6 @@ def test_an_interrupted_run_resumes_to_the_same_bits(
         evaluate(stopped)
     assert not runs.resume(stopped).interrupted
     assert same_model(stopped, finished)
-
-
-def test_towers_train_resume_and_export_as_one_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    towers = ("backbone.towers=2", "training.discriminant=true", "optimizer.name=muon", *NO_SETS)
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    runs.train(small(*towers), whole)
-    with monkeypatch.context() as patch:
-        stop_at(4, patch)
-        runs.train(small(*towers), stopped)
-    with pytest.raises(ValueError, match=r"backbone\.towers"):
-        runs.resume(stopped, overrides=["backbone.towers=1"])
-    runs.resume(stopped)
-    assert same_model(stopped, whole)
-    model = load_model(whole)
-    assert isinstance(model, TorchModel)
-    assert (model.embedding_dim, len(model.backbone.parts())) == (16, 2)
-    images = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3)).astype(np.uint8)
-    export_model(whole, tmp_path / "onnx")
-    exported = load_model(tmp_path / "onnx").embed(images)
-    np.testing.assert_allclose(exported, model.embed(images), atol=1e-4)
-    two = estimate(small(*NO_SETS, "backbone.towers=2", "backbone.embedding_dim=32"))
-    one = estimate(small(*NO_SETS), with_speed=False)
-    assert two.backbone_parameters == 2 * one.backbone_parameters
-    other = f"training.start_from={whole}", "backbone.towers=1"
-    with pytest.raises(ValueError, match=r"a network with towers 2, but backbone\.towers=1"):
-        runs.resolve(small(*other, *NO_SETS))
 
 
 class TestPeopleInOtherProportions:

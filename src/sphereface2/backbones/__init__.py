@@ -14,8 +14,7 @@ from sphereface2.backbones.backbone import Backbone
 from sphereface2.backbones.iresnet import IResNet18, IResNet34, IResNet50, IResNet100
 from sphereface2.backbones.mobilefacenet import MBF, MBFLarge, MobileFaceNet
 from sphereface2.backbones.sfnet import SFNet4, SFNet10, SFNet20, SFNet36, SFNet64
-from sphereface2.backbones.towers import Towers
-from sphereface2.registry import look_up, resolve_options
+from sphereface2.registry import build, look_up, resolve_options
 
 __all__ = ["BACKBONES", "Backbone", "backbone_options", "build_backbone", "outline_backbone"]
 
@@ -42,25 +41,16 @@ def build_backbone(name: str, *, seed: int | None = None, **options: Any) -> Bac
     without one they come from that generator, as for any torch module.
     """
     if seed is None:
-        return _build(name, options)
+        return build("backbone", BACKBONES, name, **options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _build(name, options)
-
-
-def _build(name: str, options: Mapping[str, Any]) -> Backbone:
-    given = backbone_options(name, options)
-    towers, kind = given.pop("towers"), BACKBONES[name]
-    if towers == 1:
-        return kind(**given)
-    dim = given.pop("embedding_dim")
-    return Towers(lambda each: kind(**given, embedding_dim=each), towers=towers, embedding_dim=dim)
+        return build("backbone", BACKBONES, name, **options)
 
 
 def outline_backbone(name: str, **options: Any) -> Backbone:
     """The backbone called `name` on torch's device meta: tensors of its shapes, without memory."""
     with _NoInitialValues(), torch.device("meta"):
-        return _build(name, options)
+        return build("backbone", BACKBONES, name, **options)
 
 
 class _NoInitialValues(TorchFunctionMode):

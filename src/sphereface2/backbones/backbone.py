@@ -15,22 +15,13 @@ class Backbone(nn.Module):
     A subclass builds its layers and embeds in `embed`. Its keyword arguments are the options that
     a config may set; `width` is the channels of the first layer, to which all others keep their
     proportion, and `dropout` is the share of the last features that each training step drops
-    before they are projected to the embedding. With several `towers`, which `build_backbone`
-    makes, so many such networks share the embedding (see `Towers`).
+    before they are projected to the embedding.
     """
 
     def __init__(
-        self,
-        *,
-        width: int,
-        input_size: int,
-        embedding_dim: int,
-        dropout: float = 0.0,
-        towers: int = 1,
+        self, *, width: int, input_size: int, embedding_dim: int, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        if towers != 1:
-            raise ValueError(f"backbone.towers={towers}: build_backbone makes several towers")
         _check("width", width, at_least=1)
         # Every network here halves the image four times.
         _check("input_size", input_size, at_least=16)
@@ -53,10 +44,6 @@ class Backbone(nn.Module):
     def embed(self, images: Tensor) -> Tensor:
         """The embeddings of images that have the right shape."""
         raise NotImplementedError  # every backbone defines its own
-
-    def parts(self) -> "list[Backbone]":
-        """The networks that an embedding is put together from: this one, but for `Towers`."""
-        return [self]
 
     def last_layers(self) -> tuple[nn.Linear, nn.BatchNorm1d | None]:
         """The layers that end the network: its projection and the norm of the embedding, if any."""

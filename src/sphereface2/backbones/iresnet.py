@@ -23,14 +23,9 @@ class IResNet(Backbone):
         embedding_dim: int = 512,
         dropout: float = 0.0,
         norm_eps: float = 1e-5,
-        towers: int = 1,
     ) -> None:
         super().__init__(
-            width=width,
-            input_size=input_size,
-            embedding_dim=embedding_dim,
-            dropout=dropout,
-            towers=towers,
+            width=width, input_size=input_size, embedding_dim=embedding_dim, dropout=dropout
         )
         if not 0 < norm_eps < 1:
             raise ValueError(f"backbone.norm_eps must lie in (0, 1), got {norm_eps}")

@@ -28,14 +28,9 @@ class MobileFaceNet(Backbone):
         input_size: int = 112,
         embedding_dim: int = 128,
         dropout: float = 0.0,
-        towers: int = 1,
     ) -> None:
         super().__init__(
-            width=width,
-            input_size=input_size,
-            embedding_dim=embedding_dim,
-            dropout=dropout,
-            towers=towers,
+            width=width, input_size=input_size, embedding_dim=embedding_dim, dropout=dropout
         )
         channels = self.scale * width
         layers: list[nn.Module] = [_convolution(3, channels, kernel=3, stride=2)]
@@ -82,14 +77,9 @@ class MBF(MobileFaceNet):
         input_size: int = 112,
         embedding_dim: int = 512,
         dropout: float = 0.0,
-        towers: int = 1,
     ) -> None:
         super().__init__(
-            width=width,
-            input_size=input_size,
-            embedding_dim=embedding_dim,
-            dropout=dropout,
-            towers=towers,
+            width=width, input_size=input_size, embedding_dim=embedding_dim, dropout=dropout
         )
 
 

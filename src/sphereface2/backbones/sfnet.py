@@ -29,14 +29,9 @@ class SFNet(Backbone):
         batch_norm: bool = False,
         relu_after_sum: bool = False,
         dropout: float = 0.0,
-        towers: int = 1,
     ) -> None:
         super().__init__(
-            width=width,
-            input_size=input_size,
-            embedding_dim=embedding_dim,
-            dropout=dropout,
-            towers=towers,
+            width=width, input_size=input_size, embedding_dim=embedding_dim, dropout=dropout
         )
         stages: list[nn.Module] = []
         channels = 3

@@ -384,7 +384,6 @@ def _head_step(
 ) -> Callable[[], None]:
     if isinstance(head, ProxyHead):
         head.sample_negatives(config.training.sample_rate)
-        head.split(config.backbone.options.get("towers", 1))
     build_fused_sgd(head, config.optimizer)
     moved = head.weight if isinstance(head, ProxyHead) and head.fused is not None else None
     rest = [p for p in head.parameters() if p.requires_grad and p is not moved]

@@ -72,8 +72,6 @@ class Update:
                 if isinstance(module, ProxyHead):
                     module.compile_maps()
         _sample_negatives(head, config.training.sample_rate)
-        if isinstance(head, ProxyHead) and len(backbone.parts()) > 1:
-            head.split(len(backbone.parts()))
 
     def join(self) -> None:
         """Connect the network with those of the other ranks; all of them call it.
