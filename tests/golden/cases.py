@@ -114,20 +114,21 @@ def read_metrics(folder: Path) -> list[Numbers]:
 
 
 class _Cells(HTMLParser):
-    """The texts of a page's table cells."""
+    """The texts of the elements of a page that have one of these tags."""
 
-    def __init__(self) -> None:
+    def __init__(self, *tags: str) -> None:
         super().__init__()
+        self.tags = tags
         self.cells: list[str] = []
         self.depth = 0
 
     def handle_starttag(self, tag: str, attributes: object) -> None:
-        if tag == "td":
+        if tag in self.tags:
             self.depth += 1
             self.cells.append("")
 
     def handle_endtag(self, tag: str) -> None:
-        if tag == "td":
+        if tag in self.tags:
             self.depth -= 1
 
     def handle_data(self, data: str) -> None:
@@ -135,17 +136,17 @@ class _Cells(HTMLParser):
             self.cells[-1] += f" {data}"
 
 
-def read_page(path: Path) -> list[str]:
-    """The numbers in the cells of a page's tables, cell by cell, in order.
+def read_page(path: Path, *tags: str) -> list[str]:
+    """The numbers in a page's table cells and bold words (its tiles), one by one, in order.
 
-    Cells that word a duration, a version or a place are left out, and so is the digest of all
-    settings in the name of a sweep's run: every new option changes it.
+    Those that word a duration, a version or a place are left out, and so is the digest of all
+    settings in the name of a sweep's run: every new option changes it. `tags` are read as well.
     """
-    parser = _Cells()
+    parser = _Cells("td", "b", *tags)
     parser.feed(path.read_text(encoding="utf-8"))
     found = []
     for cell in parser.cells:
-        if re.search(r"\d+\.\d+\.\d|\d:\d\d|\d (s|min|h)\b|/\w|seconds|minutes", cell):
+        if re.search(r"\d+\.\d+\.\d|\d:\d\d|\d (ms|s|min|h)\b|/\w|seconds|minutes", cell):
             continue
         named = re.sub(r"-[0-9a-f]{10}\b", "", cell)
         words = re.findall(r"[-−+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?", named)
@@ -395,6 +396,7 @@ def group(place: Path) -> Numbers:
         return {
             "faces": list(csv.reader(file)),
             "people": read_json(place / "out" / "people.json"),
+            "page": read_page(place / "out" / "index.html", "span"),
         }
 
 
@@ -412,7 +414,7 @@ def inspection(place: Path) -> Numbers:
     return {
         # Beside it lies embeddings.json: digests of the model and the images, no numbers.
         "results": {"inspection.json": read_json(out / "inspection.json")},
-        "page": read_page(out / "inspection.html"),
+        "page": read_page(out / "inspection.html", "span"),
     }
 
 
