@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from sphereface2.files import naming, write_atomically
+from sphereface2.files import JsonLines, naming, write_atomically
 from sphereface2.workers import install_command, usable_cores
 
 if TYPE_CHECKING:
@@ -113,13 +113,13 @@ class MetricsFile(Events):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: IO[str] | None = None
+        self._file: JsonLines | None = None
 
     def started(self, *, step: int, total_steps: int) -> None:
         # What an interrupted run wrote after its last checkpoint will be done and written again.
         kept = [line for line in self._lines() if _step_of(line) <= step]
         write_atomically(self.path, "".join(f"{line}\n" for line in kept))
-        self._file = self.path.open("a", encoding="utf-8")
+        self._file = JsonLines(self.path, remedy="remove it")
 
     def trained(self, record: TrainingRecord) -> None:
         self._write("train", record)
@@ -141,9 +141,7 @@ class MetricsFile(Events):
 
     def _write(self, kind: str, record: TrainingRecord | EvaluationRecord | Notice) -> None:
         assert self._file is not None
-        with naming(self.path):
-            self._file.write(json.dumps(_plain({"kind": kind, **asdict(record)})) + "\n")
-            self._file.flush()
+        self._file.add(_plain({"kind": kind, **asdict(record)}))
 
 
 class TensorBoard(Events):
