@@ -208,7 +208,8 @@ def training_with(head: str) -> Case:
 
 def training_of(backbone: str) -> Case:
     def case(place: Path) -> Numbers:
-        return read_metrics(train(place, "run", backbone={"name": backbone, **SMALL_BACKBONE}))
+        small = {"name": backbone, **SMALL_BACKBONE}
+        return read_metrics(train(place, "run", backbone=small, evaluation={"sets": PAIRS}))
 
     return case
 
