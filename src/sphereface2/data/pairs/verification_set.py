@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,7 @@ class NamedPairs:
     """Pairs of images that are known by name and need not be there.
 
     images: the names, each once; pairs: (n, 2) numbers of them; same, folds: (n,)
-    people, names: as those of `VerificationSet`
+    people, names: as those of `VerificationSet`; originals: never known, without the images
     """
 
     name: str
@@ -80,6 +80,7 @@ class NamedPairs:
     folds: NDArray[np.int64]
     people: NDArray[np.int64] | None = None
     names: Sequence[str] = ()
+    originals: ClassVar[None] = None
 
 
 class PairFormat:
@@ -191,8 +192,7 @@ _SHOWN = 3
 
 def notes_on_pairs(each: VerificationSet | NamedPairs) -> list[str]:
     """Mistakes in a list of pairs that no accuracy shows, a sentence each; usually none."""
-    originals = each.originals if isinstance(each, VerificationSet) else None
-    images = np.arange(len(each.images)) if originals is None else originals
+    images = np.arange(len(each.images)) if each.originals is None else each.originals
     pairs = np.sort(images[each.pairs], axis=1)
     notes = []
     with_itself = pairs[:, 0] == pairs[:, 1]
