@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binomtest
 
 from sphereface2.evaluation import metrics
-from sphereface2.evaluation.thresholds import allowed, tar_at_fars, tar_interval
+from sphereface2.evaluation.thresholds import Trials, allowed, tar_at_fars
 from sphereface2.evaluation.uncertainty import (
     OVER_PAIRS,
     OVER_PEOPLE,
@@ -112,6 +112,13 @@ def test_a_replicate_without_error_has_half_of_the_finest_one() -> None:
         spread = 1.959964 * math.log(99) / 2
         expected = [1 / (1 + math.exp(-math.log(9) - side * spread)) for side in (-1, 1)]
         assert (interval.low, interval.high) == pytest.approx(expected, abs=1e-6)
+
+
+def tar_interval(
+    scores: npt.NDArray[np.float64], same: npt.NDArray[np.bool_], target: float
+) -> Interval:
+    (measure,) = Trials.of(scores[same], scores[~same]).rates_at([target], name="TAR@FAR")
+    return measure.rate.interval
 
 
 class TestTarInterval:

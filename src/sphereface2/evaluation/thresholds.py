@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BeforeValidator
 
-from sphereface2.evaluation.metrics import BoolArray, FloatArray, RocPoints, checked_pairs
+from sphereface2.evaluation.metrics import RocPoints, checked_pairs
 from sphereface2.evaluation.uncertainty import (
     WILSON,
     WITH_THRESHOLD,
@@ -321,12 +321,3 @@ def tar_at_fars(
     """The highest TAR among the operating points whose FAR does not exceed each target."""
     values, kinds = checked_pairs(scores, same)
     return Trials.of(values[kinds], values[~kinds]).points_at(targets)
-
-
-def tar_interval(scores: FloatArray, same: BoolArray, target: float) -> Interval:
-    """The TAR at a target FAR for independent pairs, the threshold's own uncertainty included."""
-    trials = Trials.of(scores[same], scores[~same])
-    count = allowed(target, trials.impostors)
-    bound = -np.inf if count == trials.impostors else trials.highest[count]
-    rate = wilson(int(np.count_nonzero(trials.genuine > bound)), trials.genuine.size)
-    return trials.with_threshold(rate, count=count).interval

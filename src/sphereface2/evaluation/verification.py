@@ -27,7 +27,7 @@ from sphereface2.evaluation.metrics import (
     roc_curve,
 )
 from sphereface2.evaluation.pair_scores import COMBINED, Attributes, PairScores, combine
-from sphereface2.evaluation.thresholds import SavedRate, tar_at_fars, tar_interval
+from sphereface2.evaluation.thresholds import SavedRate, Trials, tar_at_fars
 from sphereface2.evaluation.uncertainty import (
     OVER_PEOPLE,
     REPLICATES,
@@ -306,17 +306,18 @@ def _with_intervals(
         alone = wilson(successes, trials).interval
         return alone if scored.people is None else wider(drawn.interval(values), alone)
 
-    def tar(number: int, target: float) -> Interval:
-        alone = tar_interval(scores, same, target)
-        return (
-            alone if scored.people is None else wider(drawn.interval(drawn.tar[:, number]), alone)
-        )
-
+    rates = Trials.of(scores[same], scores[~same]).rates_at([*targets, *far], name="TAR@FAR")
+    tars = [each.rate.interval for each in rates]
+    if scored.people is not None:
+        tars = [
+            wider(drawn.interval(values), alone)
+            for values, alone in zip(drawn.tar.T, tars, strict=True)
+        ]
     points = tuple(
-        replace(point, interval=tar(number, point.target)) if point.resolved else point
-        for number, point in enumerate(result.tar_at_far)
+        replace(point, interval=interval) if point.resolved else point
+        for point, interval in zip(result.tar_at_far, tars, strict=False)
     )
-    band = [tar(len(targets) + number, value) for number, value in enumerate(far.tolist())]
+    band = tars[len(targets) :]
     # As many trials as would give the EER its variance if FAR and FRR had equal slopes.
     trials = round(4 * result.genuine * result.impostor / result.pairs)
     errors = wilson(round(result.eer * trials), trials).interval
