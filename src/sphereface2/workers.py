@@ -159,7 +159,7 @@ class Program:
     A session of its own: a Ctrl-C in the terminal is for this process alone, and what the program
     has started can be killed with it.
 
-    words: what stands after `python`
+    words: what follows `python`
     environment: what it gets besides the environment of this process
     log: where it writes; without one, errors go where those of this process do
     files: numbers of open files, which it gets under the same numbers

@@ -57,7 +57,7 @@ def inspect(
         float,
         typer.Option(
             help="Of the suspects, at most this share is expected to be labelled rightly: as many "
-            "are named as keep it. More finds more errors; a model too weak to tell names none."
+            "are named as keep it. More finds more errors; a model that is too weak names none."
         ),
     ] = 0.1,
     threshold: Annotated[

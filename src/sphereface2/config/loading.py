@@ -333,7 +333,7 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(
                     None,
                     None,
-                    f"the key '{key}' stands twice, first in line {lines[key]}",
+                    f"the key '{key}' appears twice, first in line {lines[key]}",
                     key_node.start_mark,
                 )
             lines[key] = key_node.start_mark.line + 1

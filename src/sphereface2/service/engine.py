@@ -245,7 +245,7 @@ class MicroBatches:
         return self._thread.is_alive() and not self._closed
 
     def seconds_to_clear(self) -> float:
-        """How long those who wait now will take, as far as the last batches can tell."""
+        """How long the requests that wait now will take, by the last batches."""
         return (self._waiting + 1) * self._pace
 
     def embed(self, crops: Crops, *, deadline: float) -> Embeddings:

@@ -1,4 +1,4 @@
-"""What stands around every request, page and error: limits, headers, an id, a log line.
+"""What surrounds every request, page and error: limits, headers, an id, a log line.
 
 It is the outermost layer: whatever goes wrong inside, the caller gets the one form of an error and
 never a stack trace.
@@ -238,7 +238,7 @@ class _Body:
 
 
 def _request_id(given: str) -> str:
-    """The caller's own id if it can stand in a header and a log, else a fresh one."""
+    """The caller's own id if it is fit for a header and a log, else a fresh one."""
     return given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else uuid.uuid4().hex
 
 

@@ -1,7 +1,7 @@
 """Several processes that train together: how they meet, agree, and read and write one state.
 
 torchrun starts the processes and gives each its rank; without torchrun there is a team of one,
-for which everything here is a plain call. Collectives stand here and in `heads.sharding` only.
+for which everything here is a plain call. Collectives are here and in `heads.sharding` only.
 """
 
 from __future__ import annotations
@@ -384,7 +384,7 @@ def _reader(folder: Path) -> FileSystemReader:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
-    # The original unpickles whatever stands in the file. Read here, once: if that fails later, on
+    # The original unpickles whatever the file holds. Read here, once: if that fails later, on
     # one rank, torch prints a traceback and lets that rank continue without the others.
     with naming(folder / ".metadata"):
         metadata: Metadata = load_metadata(folder / ".metadata")

@@ -137,7 +137,7 @@ class Update:
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps, by name: the tensors themselves, so filling them sets the state.
 
-        Momentum stands under the name of its parameter, whichever optimiser moves that.
+        Momentum is kept under the name of its parameter, whichever optimiser moves that.
         """
         parts = {"backbone": self.backbone, "head": self.head}
         found: dict[str, Tensor] = {}

@@ -29,7 +29,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 KILLED = 128  # the exit code of a server of which a worker was killed, less the signal's number
 
 Order = tuple[int, int]
-"""Which place to fill, with images of which epoch; their numbers stand in the place."""
+"""Which place to fill, with images of which epoch; their numbers are in the place."""
 Report = tuple[int, Exception | None, tuple[BadImage, ...], int]
 """Which place, what went wrong, images that turned out to be unreadable, and the process."""
 

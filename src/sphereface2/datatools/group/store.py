@@ -229,7 +229,7 @@ class FaceStore(PhotoJournal):
     def take(self, saved: SavedEmbeddings, *, progress: Progress = unseen) -> list[str]:
         """Take over saved embeddings, whose names are the photos; all names.
 
-        A name that stands several times is a photo of several faces. Names whose embeddings have
+        A name that occurs several times is a photo of several faces. Names whose embeddings have
         changed are taken again.
         """
         total = len(saved.vectors)

@@ -36,7 +36,7 @@ METHODS = ("sphereface2-c", "cosface", "arcface")
 LEARNING_RATE, MOMENTUM, DECAY = 0.1, 0.9, 5e-4
 BATCH = 256
 _LEAST_ROUNDS = 3  # a median of fewer says little
-_MOST_PROCESSES = 8  # ranks on the CPU: each has a torch of its own, and there is a team a method
+_MOST_PROCESSES = 8  # ranks on the CPU: each has a torch of its own, in one team per method
 
 
 def measure_parallel(

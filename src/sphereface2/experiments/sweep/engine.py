@@ -257,7 +257,7 @@ class _Shift:
     def _tick(self) -> None:
         for state in self.board.states:
             if state.status is Status.RUNNING:
-                # What stands there before the worker has written is of the process before.
+                # What is there before the worker writes is from the process before it.
                 state.position = read_position(state.folder, since=state.launched)
                 if state.had is None and state.position.total:
                     state.had = state.share

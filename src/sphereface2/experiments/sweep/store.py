@@ -48,7 +48,7 @@ def as_stored(planned: Sequence[PlannedRun], runs: Path) -> list[PlannedRun]:
 
 
 def require_own_config(folder: Path, run: PlannedRun) -> None:
-    """A ValueError if something else than this run stands in its folder."""
+    """A ValueError if its folder holds something other than this run."""
     path = folder / CONFIG
     if path.exists() and path.read_text(encoding="utf-8") != run.config_yaml:
         raise ValueError(
