@@ -299,11 +299,11 @@ def _held_back(signals: Collection[int]) -> Iterator[None]:
 def catch_unraisable() -> None:
     """Act on two errors that Python itself would print and forget.
 
-    A Ctrl-C that meets a destructor comes again. A thread that has no memory for its first frame
-    begins again: `Thread.start` would wait for it for ever.
+    A Ctrl-C that meets a destructor is raised again. A thread that has no memory for its first
+    frame begins again: `Thread.start` would wait for it for ever.
     """
 
-    def come_again() -> None:
+    def raise_again() -> None:
         time.sleep(_MOMENT)
         # To that thread as a signal, which ends what it waits for.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -312,7 +312,7 @@ def catch_unraisable() -> None:
         thread = getattr(found.object, "__self__", None)
         if issubclass(found.exc_type, KeyboardInterrupt):
             # Not here, where it would be forgotten, too.
-            threading.Thread(target=come_again, daemon=True).start()
+            threading.Thread(target=raise_again, daemon=True).start()
         elif (
             issubclass(found.exc_type, MemoryError)
             and isinstance(thread, threading.Thread)

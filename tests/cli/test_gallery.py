@@ -114,7 +114,7 @@ def test_a_face_is_rejected_and_that_is_undone(known: Known, gallery: Path) -> N
     assert first["person"] == "Ada"
     assert f"not this person: {first['id']}" in run("gallery", "show", gallery, "Ada").stdout
     said = run("gallery", "unreject", gallery, first["id"], second["id"]).stdout
-    assert "2 faces removed" in said
+    assert "2 faces no longer count" in said
     said = run("gallery", "reject", gallery, faces[0], *words, "--stranger").stdout
     assert "kept as a stranger to all" in said
     assert "1 stranger" in run("gallery", "strangers", gallery).stdout

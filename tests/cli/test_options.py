@@ -382,7 +382,7 @@ COMMANDS: dict[str, dict[str, list[tuple[list[str], str]]]] = {
         "--json": ALWAYS,
     },
     "gallery migrate": {
-        "--model": [(["g", "g", "--model", "run"], "must be another than the old one")],
+        "--model": [(["g", "g", "--model", "run"], "must not be the old one")],
         "--collection": ALWAYS,
         "--flip": ALWAYS,
         "--json": ALWAYS,

@@ -141,7 +141,7 @@ def test_steps_replace_the_bases_epochs(file: Path) -> None:
 def test_bases_in_a_circle_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "a.yaml", "base: b.yaml\n")
     write(tmp_path, "b.yaml", f"base: ../{tmp_path.name}/a.yaml\n")
-    assert "recipes form a circle" in sentence(tmp_path / "a.yaml")
+    assert "recipes form a cycle" in sentence(tmp_path / "a.yaml")
 
 
 def test_a_base_that_is_not_a_name_is_refused(tmp_path: Path) -> None:

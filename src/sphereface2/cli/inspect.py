@@ -69,7 +69,7 @@ def inspect(
         bool, typer.Option("--json", help="Print the result as JSON instead of a table.")
     ] = False,
 ) -> None:
-    """Look for what is wrong with training data: sphereface2 inspect faces/ --model runs/first"""
+    """Find what is wrong with training data: sphereface2 inspect faces/ --model runs/first"""
     from sphereface2.data.sources import open_images
     from sphereface2.datatools.inspect.inspection import LabelJudge, inspect_data
 

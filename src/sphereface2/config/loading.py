@@ -94,7 +94,7 @@ def _read(source: str, *, folder: Path, seen: tuple[Path | str, ...]) -> dict[st
     origin, values = _read_one(source, folder)
     if origin in seen:
         raise ValueError(
-            f"recipes form a circle by their base: {' -> '.join(map(str, (*seen, origin)))}"
+            f"recipes form a cycle by their base: {' -> '.join(map(str, (*seen, origin)))}"
         )
     base = values.pop("base", None)
     if base is None:

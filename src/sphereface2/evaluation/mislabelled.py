@@ -200,7 +200,7 @@ def find_mislabelled(
     margin = centres.own - other
     right = judged & (margin > 0)
     like_none = float(np.percentile(other[right], _LIKE_NONE)) if right.any() else 1.0
-    at_home = other >= _similarity_at_home(centres.own[right], like_none)
+    at_home = other >= _own_person_similarity(centres.own[right], like_none)
     expected = right_below(margin[judged], -like_none)
     chance = np.ones(len(labels))
     for kind, has_twins in ((judged & at_home, True), (judged & ~at_home, False)):
@@ -253,7 +253,7 @@ def find_mislabelled(
     )
 
 
-def _similarity_at_home(own: Floats, like_none: float) -> float:
+def _own_person_similarity(own: Floats, like_none: float) -> float:
     """The similarity to a centre from which on an image looks like one of that person's.
 
     That of all but the least typical 2 % of the images with their own person, or up to a tenth of

@@ -66,7 +66,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            self._listen_for_the_end()
+            self._handle_stop_signals()
             await self._app(scope, receive, send)
             return
         start = time.monotonic()
@@ -96,8 +96,8 @@ class Guard:
         finally:
             self._report(scope, request_id, answer, body, time.monotonic() - start)
 
-    def _listen_for_the_end(self) -> None:
-        """Hear of SIGTERM when the server does, and close each connection with its next answer.
+    def _handle_stop_signals(self) -> None:
+        """At SIGTERM, as the server does, close each connection with its next answer.
 
         uvicorn asks the connections that it knows to close. One that it takes on at that moment it
         would serve on, until its patience ends in the midst of a request.

@@ -189,7 +189,7 @@ class _Shift:
             with stop_signals(self._stop) as caught:
                 while self.crew.children or (self.queue and not self.stop_requested):
                     for child, code in self.crew.ended():
-                        self._settle(child, code)
+                        self._record_end(child, code)
                     if self.stop_requested and not was_told:
                         was_told = self.board.is_stopping = True
                         self.crew.interrupt()
@@ -236,7 +236,7 @@ class _Shift:
             self.crew.start(state)
             self._change(state, Status.RUNNING)
 
-    def _settle(self, child: Child, code: int) -> None:
+    def _record_end(self, child: Child, code: int) -> None:
         state = child.state
         if code == 0 and _take_result(state):
             state.worked = time.monotonic() - state.began
