@@ -55,7 +55,7 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, there = context.Pipe()
         self._process = context.Process(target=_serve, args=(serve, there, *arguments), daemon=True)
-        with _held_back({signal.SIGINT}):  # for ever: the first process ends it
+        with _held_back({signal.SIGINT}):  # forever: the first process ends it
             self._process.start()
         there.close()  # else nobody would notice that the process has ended
 
@@ -261,7 +261,7 @@ def in_threads(
     """Each task with what `work` makes of it, in their order; closing it ends the threads.
 
     `work` also gets an event, and stops short when it is set: nobody waits for it any more. Threads
-    are a few tasks ahead only, for results may be large.
+    are a few tasks ahead only: results may be large.
     """
     stopped = threading.Event()
     pool = ThreadPoolExecutor(max(workers, 1), thread_name_prefix="in_threads")
@@ -300,7 +300,7 @@ def catch_unraisable() -> None:
     """Act on two errors that Python itself would print and forget.
 
     A Ctrl-C that meets a destructor is raised again. A thread that has no memory for its first
-    frame begins again: `Thread.start` would wait for it for ever.
+    frame begins again: `Thread.start` would wait for it forever.
     """
 
     def raise_again() -> None:

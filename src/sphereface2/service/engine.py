@@ -284,7 +284,7 @@ class MicroBatches:
         """Batch after batch, after some jobs that are to be embedded one by one.
 
         A thread in which the network fails ends, and a new one takes its place: oneDNN remembers
-        in each thread that it had no memory for its code, and fails there for ever.
+        in each thread that it had no memory for its code, and fails there forever.
         """
         left = deque(alone)
         while batch := [left.popleft()] if left else self._next():

@@ -100,7 +100,7 @@ class Guard:
         """At SIGTERM, as the server does, close each connection with its next answer.
 
         uvicorn asks the connections that it knows to close. One that it takes on at that moment it
-        would serve on, until its patience ends in the midst of a request.
+        would serve on, until its patience ends in the middle of a request.
         """
         if threading.current_thread() is not threading.main_thread():
             return  # a server in a thread is not ended by signals
@@ -146,7 +146,7 @@ class Guard:
     def _report(
         self, scope: Scope, request_id: str, answer: _Answer, body: _Body, seconds: float
     ) -> None:
-        # Its pattern, for a path may hold a name; and metrics need a bounded number of them.
+        # Its pattern, since a path may hold a name; and metrics need a bounded number of them.
         route = getattr(scope.get("route"), "path", "other")
         method = scope["method"] if scope["method"] in _KNOWN else "other"
         self._metrics.requests.labels(method, route, str(answer.status)).inc()

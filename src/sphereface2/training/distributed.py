@@ -150,7 +150,7 @@ def leave_group() -> None:
     thread in the middle of C++, which aborts the whole process: "terminate called without an
     active exception", and torchrun takes a rank that has done all its work for a lost one.
     And the last owner of the group waits for its threads and keeps the lock meanwhile, so
-    that both wait for ever: that was a data parallel module in the frames of a `LostRankError`.
+    that both wait forever: that was a data parallel module in the frames of a `LostRankError`.
     So the group is kept until Python shuts down, and the lock left to the threads before; then
     they idle.
     """

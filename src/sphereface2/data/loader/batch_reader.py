@@ -164,7 +164,7 @@ class ReadingServer:
     """Forks a worker for each connection, and ends when all of them are gone.
 
     It is a program of its own, not a fork of the training: in the fork of a process with threads,
-    OpenCV may wait for ever for a lock that a thread held which is not there. The server has no
+    OpenCV may wait forever for a lock that a thread held which is not there. The server has no
     threads and may fork, so its workers have the arrays of the source in common.
     """
 

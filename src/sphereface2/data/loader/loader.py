@@ -32,7 +32,7 @@ class BatchPlan:
     there are fewer than n), and a batch is `batch_size` / n groups, shuffled over all people. So
     people come up in proportion to their images, and one with many of them may be in a batch
     with more than one group. Images of label -1 form groups among themselves; they remain
-    strangers to each other, for a head knows that two labels of -1 are not a pair.
+    strangers to each other, since a head knows that two labels of -1 are not a pair.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.workers import Progress, unseen
 
 BATCH = 32
-"""Faces that are embedded at once. A batch is filled up, for some networks compute an image a
+"""Faces that are embedded at once. A batch is filled up: some networks compute an image a
 little differently in another company: a face has one embedding, whenever it came."""
 
 _CROP_SIDE = 112

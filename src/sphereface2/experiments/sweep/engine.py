@@ -139,7 +139,7 @@ class Crew:
         return words
 
     def ended(self) -> list[tuple[Child, int]]:
-        """The workers that have come to their end, each once, and their exit codes."""
+        """The workers that have ended, each once, and their exit codes."""
         codes = [(child, child.process.code()) for child in self.children]
         over = [(child, code) for child, code in codes if code is not None]
         for child, _ in over:

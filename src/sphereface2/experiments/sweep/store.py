@@ -118,7 +118,7 @@ def read_position(folder: Path, *, since: float = 0.0) -> Position:
 
 
 def sweep_result(sweep: Sweep, states: Sequence[RunState], *, runs: Path) -> SweepResult:
-    """What has come of all runs, in the order of the settings; `runs` is the store."""
+    """The results of all runs, in the order of the settings; `runs` is the store."""
     rows = []
     by_setting = [
         [state for state in states if state.plan.setting is setting] for setting in sweep.settings
