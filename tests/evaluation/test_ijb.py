@@ -119,7 +119,7 @@ def test_legacy_search_equals_a_brute_force_loop(seed: int, ties: bool) -> None:
 
 
 @pytest.mark.parametrize("identify", [identify_standard, identify_legacy])
-def test_a_template_that_stands_twice_is_refused(identify: Callable[..., object]) -> None:
+def test_a_template_that_occurs_twice_is_refused(identify: Callable[..., object]) -> None:
     templates, galleries, probes = _lists(0, ties=False)
     twice = np.concatenate([galleries[0].templates[:1], probes.templates[1:]])
     again = replace(probes, templates=twice)

@@ -171,7 +171,7 @@ class TestTarInterval:
 
 
 def repeated(seed: int, people: int, pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How often each pair stands in the first replicate, by the rule itself."""
+    """How often each pair occurs in the first replicate, by the rule itself."""
     drawn = np.random.default_rng(seed).integers(0, people, (1, people))[0]
     times = [int(np.count_nonzero(drawn == person)) for person in range(people)]
     return np.array([times[a] if a == b else times[a] * times[b] for a, b in pairs])
