@@ -224,7 +224,7 @@ def _bare(alive: ExitStack, crops: ImageFolder, workers: int) -> Read:
 
 
 def _bare_processes(alive: ExitStack, crops: ImageFolder, workers: int) -> Read:
-    # Programs of their own: a fork of a process whose threads use OpenCV may wait for ever.
+    # Programs of their own: a fork of a process whose threads use OpenCV may wait forever.
     pool = alive.enter_context(
         ProcessPoolExecutor(
             workers,

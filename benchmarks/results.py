@@ -3,7 +3,7 @@
     python -m benchmarks.results
 
 docs/results/NAME.json holds the result of `sphereface2 reproduce NAME`. If that is a table, it
-replaces what stands in the page between `<!-- table NAME -->` and `<!-- end NAME -->`. The rest of
+replaces what is in the page between `<!-- table NAME -->` and `<!-- end NAME -->`. The rest of
 the page is left as it is, and so are results of other kinds.
 """
 

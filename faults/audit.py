@@ -188,7 +188,7 @@ def _version(file: str) -> Version | None:
 
 
 def _beside(name: str, version: str) -> Iterator[_File]:
-    """Wheels that pip is told to look at beside the index, such as torch's for processors alone."""
+    """Wheels that pip also looks at beside the index, such as torch's for processors alone."""
     asked = [sys.executable, "-m", "pip", "config", "get", "global.find-links"]
     said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
     for folder in map(Path, said.split()):
@@ -288,7 +288,7 @@ def _name(requirement: Requirement) -> str:
 
 
 def vulnerabilities() -> tuple[bool, str]:
-    """Whether none is known as far as can be told, and what can be told.
+    """Whether none is known as far as can be found out, and what was found.
 
     pip-audit ends well, too, where it could look nothing up: so its answers are counted.
     """

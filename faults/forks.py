@@ -62,7 +62,7 @@ class Ended:
 
 
 class Fork:
-    """`sphereface2 WORDS` in a fork of this process; with `waits` it begins when told to `go`.
+    """`sphereface2 WORDS` in a fork of this process; with `waits` it begins at the word `go`.
 
     What it says on stderr goes to a file beside its folder, `said`. With `forks` the Python
     processes that it starts are such forks as well.

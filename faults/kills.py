@@ -129,7 +129,7 @@ class Bench:
         return forks
 
     def finish(self, forks: list[Fork], *, seconds: float = SECONDS) -> list[Ended]:
-        """Wait for the end; a service is asked what its client asks, and then told to end."""
+        """Wait for the end; a service is asked what its client asks, and then asked to end."""
         return [accompany(self.task, fork, seconds=seconds) for fork in forks]
 
     def meet(

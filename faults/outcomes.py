@@ -93,7 +93,7 @@ def arguments(
 ) -> argparse.ArgumentParser:
     """The options that every program takes, and the names of its parts, of which some may do.
 
-    A program that is told to end leaves none of its processes behind.
+    A program that is asked to end leaves none of its processes behind.
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])

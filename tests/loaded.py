@@ -125,7 +125,7 @@ def _hand_over_to(waiting: socket.socket) -> None:
 
 
 def _program(arguments: Any) -> list[str] | None:
-    """What stands after `python`, if that is -m or -c."""
+    """What follows `python`, if that is -m or -c."""
     if isinstance(arguments, str | bytes | os.PathLike):
         return None
     words = [os.fspath(word) for word in arguments]

@@ -99,12 +99,12 @@ def test_says_that_it_waits_and_then_continues(tmp_path: Path) -> None:
         path.unlink()  # as the process before does: the lock of this file is worth nothing now
         other.close()
         yield
-        steps.append("goes on")
+        steps.append("resumes")
 
     with file_lock(path, while_waiting=waiting):
         assert not is_free(path)
         steps.append("works")
-    assert steps == ["waits", "goes on", "works"]
+    assert steps == ["waits", "resumes", "works"]
 
 
 def test_a_killed_process_holds_nothing_though_its_children_live(tmp_path: Path) -> None:

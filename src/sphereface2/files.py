@@ -359,7 +359,7 @@ def take_room(path: Path) -> None:
 
 
 class WorkFolder:
-    """NAME.partial beside an output: all is made in there and gets its name in the end.
+    """NAME.partial beside an output: all is made in there and gets its name at the end.
 
     A note in it says what is being made and how far that is. An interrupted run leaves the folder;
     the next one reads the note and decides whether it can continue.
@@ -388,7 +388,7 @@ class WorkFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes away; a folder that is empty in the end goes."""
+        """Keep other processes away; a folder that is empty at the end is removed."""
         self.require_own()
         try:
             with file_lock(self.path / _LOCK, patience=0, refusal=written_elsewhere(self.path)):

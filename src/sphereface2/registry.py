@@ -2,7 +2,7 @@
 
 Every stage keeps a plain dict from a name to the class or function that builds it. The options
 that a name takes are the keyword arguments of that class or function, with the types and defaults
-of its signature, so they stand in one place only.
+of its signature, so they are in one place only.
 """
 
 import inspect
@@ -177,7 +177,7 @@ def resolve_options(
             ours = next((word for word in aliases[key] if word in known), key)
         if ours not in known:
             listing = ", ".join(known) if known else "none"
-            # What stands beside the options in a config may be misspelt as well: the name.
+            # What a config has beside the options may be misspelt as well: the name.
             meant = near(key, [*known, "name"])
             if meant == ["name"] and " " not in kind:
                 meant = [f"{kind}.name"]
@@ -190,7 +190,7 @@ def resolve_options(
                 "give one of them"
             )
         given[ours], words[ours] = value, key
-    # The types stand on __init__ for a class, on the function itself otherwise.
+    # The types are those of __init__ for a class, on the function itself otherwise.
     built = factory.__init__ if inspect.isclass(factory) else factory
     hints = get_type_hints(built, include_extras=True)
     parameters = inspect.signature(factory).parameters

@@ -208,7 +208,7 @@ class _PlainUnpickler(pickle._Unpickler):
         if isinstance(target, _DType):
             target.order = _text(state[1])
         elif isinstance(target, _Array):
-            _, shape, kind, fortran, data = state[-5:]  # in front of them stands a version
+            _, shape, kind, fortran, data = state[-5:]  # a version comes before them
             target.value = _filled(data, kind, shape, fortran=bool(fortran))
         else:
             raise NotPlainError(f"sets the state of {type(target).__name__}")

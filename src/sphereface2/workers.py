@@ -55,7 +55,7 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, there = context.Pipe()
         self._process = context.Process(target=_serve, args=(serve, there, *arguments), daemon=True)
-        with _held_back({signal.SIGINT}):  # for ever: the first process ends it
+        with _held_back({signal.SIGINT}):  # forever: the first process ends it
             self._process.start()
         there.close()  # else nobody would notice that the process has ended
 
@@ -159,7 +159,7 @@ class Program:
     A session of its own: a Ctrl-C in the terminal is for this process alone, and what the program
     has started can be killed with it.
 
-    words: what stands after `python`
+    words: what follows `python`
     environment: what it gets besides the environment of this process
     log: where it writes; without one, errors go where those of this process do
     files: numbers of open files, which it gets under the same numbers
@@ -261,7 +261,7 @@ def in_threads(
     """Each task with what `work` makes of it, in their order; closing it ends the threads.
 
     `work` also gets an event, and stops short when it is set: nobody waits for it any more. Threads
-    are a few tasks ahead only, for results may be large.
+    are a few tasks ahead only: results may be large.
     """
     stopped = threading.Event()
     pool = ThreadPoolExecutor(max(workers, 1), thread_name_prefix="in_threads")
@@ -299,11 +299,11 @@ def _held_back(signals: Collection[int]) -> Iterator[None]:
 def catch_unraisable() -> None:
     """Act on two errors that Python itself would print and forget.
 
-    A Ctrl-C that meets a destructor comes again. A thread that has no memory for its first frame
-    begins again: `Thread.start` would wait for it for ever.
+    A Ctrl-C that meets a destructor is raised again. A thread that has no memory for its first
+    frame begins again: `Thread.start` would wait for it forever.
     """
 
-    def come_again() -> None:
+    def raise_again() -> None:
         time.sleep(_MOMENT)
         # To that thread as a signal, which ends what it waits for.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -312,7 +312,7 @@ def catch_unraisable() -> None:
         thread = getattr(found.object, "__self__", None)
         if issubclass(found.exc_type, KeyboardInterrupt):
             # Not here, where it would be forgotten, too.
-            threading.Thread(target=come_again, daemon=True).start()
+            threading.Thread(target=raise_again, daemon=True).start()
         elif (
             issubclass(found.exc_type, MemoryError)
             and isinstance(thread, threading.Thread)

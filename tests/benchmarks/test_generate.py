@@ -273,7 +273,7 @@ def test_generated_benchmarks_are_evaluated_as_their_last_line_says(
     ("words", "sentence"),
     [
         (["ijbc", "made"], "choose from"),
-        (["ijb-c", "full"], "full is there already and not empty"),
+        (["ijb-c", "full"], "full already exists and is not empty"),
         (["ijb-c", "made", "--scale", "0"], "--scale must be above 0"),
         (["megaface", "full/file/made"], "cannot be written"),
     ],

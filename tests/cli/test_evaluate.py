@@ -150,7 +150,7 @@ def test_a_new_protocol_is_one_class_and_one_line(
     try:
         helped = " ".join(run("evaluate", "--help").stdout.replace("│", " ").split())
         assert "count: the first number of an embedding." in helped
-        assert "megaface, tinyface, count; their own options stand below" in helped
+        assert "megaface, tinyface, count; their own options are listed below" in helped
         words = ["evaluate", "run", "--protocol", "count", "--root", "crops", "--device", "cpu"]
         done = run(*words, "--least", "0.01", "--kind", "half")
         assert done.exit_code == 0, done.output
@@ -273,7 +273,7 @@ MISTAKES = [
     (["extract", "crops", "crops", "z.npy"], "crops holds no model"),
     (["generate", "small", "made"], "unknown benchmark 'small'; did you mean 'small-ijb'?"),
     (["generate", "ijb-c", "made"], "by 'python -m benchmarks.generate ijb-c DIR'"),
-    (["generate", "small-ijb", "crops"], "crops is there already and not empty"),
+    (["generate", "small-ijb", "crops"], "crops already exists and is not empty"),
     (["generate", "small-ijb", "made", "--scale", "0"], "--scale must be above 0"),
 ]
 

@@ -33,7 +33,7 @@ def filled(known: Known, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def gallery(filled: Path, tmp_path: Path) -> Path:
-    """A copy to change, without the journal that whoever has `filled` open may keep."""
+    """A copy to change, without the journal that a process with `filled` open may keep."""
     copy = Path(shutil.copytree(filled, tmp_path / "people"))
     with closing(sqlite3.connect(copy / "default" / "people.sqlite")) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -57,7 +57,7 @@ def test_who_is_it_in_words_json_and_a_picture(known: Known, filled: Path, tmp_p
     asked = ["--false-alarms", "1 in 10 searches", "--prior", "0.2"]
     said = run("identify", probe, *words, *asked).stdout.splitlines()
     assert "at most 1 in 10 searches for a stranger among 3 people is a false alarm" in said[0]
-    assert "20% of those whom you search for" in said[1]
+    assert "20% of the people you search for" in said[1]
     said = run("identify", probe, *words, "--false-accepts", "1e-3").stdout.splitlines()
     assert "at most 1 in 1,000 false accepts" in said[0]
     assert "cannot tell" in refused("identify", probe, *words, "--false-alarms", "1e-6")
@@ -114,7 +114,7 @@ def test_a_face_is_rejected_and_that_is_undone(known: Known, gallery: Path) -> N
     assert first["person"] == "Ada"
     assert f"not this person: {first['id']}" in run("gallery", "show", gallery, "Ada").stdout
     said = run("gallery", "unreject", gallery, first["id"], second["id"]).stdout
-    assert "2 faces removed" in said
+    assert "2 faces no longer count" in said
     said = run("gallery", "reject", gallery, faces[0], *words, "--stranger").stdout
     assert "kept as a stranger to all" in said
     assert "1 stranger" in run("gallery", "strangers", gallery).stdout

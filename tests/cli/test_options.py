@@ -382,7 +382,7 @@ COMMANDS: dict[str, dict[str, list[tuple[list[str], str]]]] = {
         "--json": ALWAYS,
     },
     "gallery migrate": {
-        "--model": [(["g", "g", "--model", "run"], "must be another than the old one")],
+        "--model": [(["g", "g", "--model", "run"], "must not be the old one")],
         "--collection": ALWAYS,
         "--flip": ALWAYS,
         "--json": ALWAYS,
@@ -542,7 +542,7 @@ def test_a_runs_own_sets_are_scored_as_the_options_say(place: Path) -> None:
     assert np.abs(scores(place / "plain") - scores(place / "flipped")).max() > 1e-3
     flips = [load_scores(place / name / "scores.npz")[1][0].flip for name in ("on", "flipped")]
     assert flips == [False, True]
-    # Side by side they are no comparison of models.
+    # Side by side they are not a comparison of models.
     mixed = run("compare", "flipped", "plain", "on", "--output", "mixed.html")
     warning = "flipped scored with mirror images, plain, on without: part of the difference may"
     assert warning in mixed.stdout

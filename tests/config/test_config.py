@@ -40,7 +40,7 @@ CHAIN = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1,
 
 
 def sentence(source: Path | str, *overrides: str) -> str:
-    """What the user is told, checked to be one line."""
+    """What the user reads, checked to be one line."""
     with pytest.raises((ValueError, FileNotFoundError)) as caught:
         load_config(source, overrides)
     text = str(caught.value)
@@ -141,7 +141,7 @@ def test_steps_replace_the_bases_epochs(file: Path) -> None:
 def test_bases_in_a_circle_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "a.yaml", "base: b.yaml\n")
     write(tmp_path, "b.yaml", f"base: ../{tmp_path.name}/a.yaml\n")
-    assert "recipes form a circle" in sentence(tmp_path / "a.yaml")
+    assert "recipes form a cycle" in sentence(tmp_path / "a.yaml")
 
 
 def test_a_base_that_is_not_a_name_is_refused(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_an_unknown_key_comes_before_the_missing_one_it_may_be(tmp_path: Path) -
         ("seed: 0\n\thead: x\n", ", line 2, column 1: not valid YAML: "),
         (
             "seed: 0\nhead: x\nseed: 1\n",
-            ", line 3, column 1: not valid YAML: the key 'seed' stands",
+            ", line 3, column 1: not valid YAML: the key 'seed' appears",
         ),
         ("training:\n  epochs: 1\n  epochs: 2\n", ", line 3, column 3: not valid YAML: the key"),
         ("1: 2\n", ", line 1, column 1: not valid YAML: the key 1 is not a word"),

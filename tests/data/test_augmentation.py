@@ -303,7 +303,7 @@ def test_adaface_is_as_its_authors_train() -> None:
         ("strong", {"resampling": "all"}, "augmentation.resampling: must be 'smooth' or 'any'"),
         ("none", {"rotation": 9}, "augmentation.rotation=9.0 would change nothing, for augmentat"),
         ("light", {"epochs": 0}, "augmentation.epochs: must be at least 1, got 0"),
-        ("none", {"epochs": 3}, "augmentation.epochs=3 would change nothing, for no image is"),
+        ("none", {"epochs": 3}, "augmentation.epochs=3 would change nothing, since no image is"),
         ("light", {"jpeg_quality": 9}, "for augmentation.jpeg is 0; set that as well"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which images stand in which batch, and their reading in threads and processes."""
+"""Which images are in which batch, and their reading in threads and processes."""
 
 import sys
 import threading

@@ -131,7 +131,7 @@ def test_people_are_known_by_folders_that_every_pair_bears_out(tmp_path: Path, n
     (found,) = pair_list(path=str(path))
     assert found.people is not None
     assert found.people.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
-    # One pair that says otherwise, and the folders are no people.
+    # One pair that says otherwise, and the folders are not people.
     path.write_text("\n".join([*lines, lines[0][:-1] + "0"]))
     (found,) = pair_list(path=str(path))
     assert found.people is None

@@ -237,7 +237,7 @@ def test_the_writer_refuses_what_the_format_cannot_say(tmp_path: Path) -> None:
 def test_labels_beyond_float32_are_counted_and_said(tmp_path: Path) -> None:
     labels = [float(np.float32(x)) for x in (5, 2**24 - 1, 2**24, 2**24 + 1, 2**24 + 2)]
     source = RecordIO(path=str(im2rec(tmp_path / "a.rec", labels, BODIES[:5])))
-    assert source.num_classes == 4, "2^24 + 1 was rounded to its neighbour by whoever wrote it"
+    assert source.num_classes == 4, "2^24 + 1 was rounded to its neighbour when it was written"
     assert source.people == ["5", "16777215", "16777216", "16777218"]
     assert source.notes[0] == (
         "3 images have labels from 16777216 on, where the float32 of RecordIO leaves numbers out: "

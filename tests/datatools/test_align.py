@@ -1,4 +1,4 @@
-"""Photos to crops: what is written where, what is told, and that a stopped run goes on."""
+"""Photos to crops: what is written where, what is reported, and that a stopped run resumes."""
 
 import csv
 import errno
@@ -250,7 +250,7 @@ def test_the_chosen_face_is_taken_and_several_are_counted(tmp_path: Path, stub: 
     largest = align_folder(source, tmp_path / "largest", detector="stub", choose="largest")
     align_folder(source, tmp_path / "central", detector="stub", choose="central")
     assert largest.several_faces == 1
-    # All faces are written down, one is marked, and the crop stands with that.
+    # All faces are written down, and the one that the crop shows is marked.
     for choice, marks in (("largest", ["1", "0"]), ("central", ["0", "1"])):
         table = rows(tmp_path / choice)
         assert [row["right"] for row in table] == ["112.00", "65.00"]

@@ -190,7 +190,7 @@ def test_what_is_interrupted_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_whoever_is_second_takes_what_the_first_made(
+def test_a_second_process_takes_what_the_first_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = SmallIjb.make

@@ -154,7 +154,7 @@ def test_a_centre_of_one_image_is_nobody_unless_there_is_nobody_else() -> None:
 
 def test_the_similarity_from_which_on_an_image_is_at_home() -> None:
     own = np.linspace(0, 1, 101).astype(np.float32)
-    at_home = mislabelled._similarity_at_home
+    at_home = mislabelled._own_person_similarity
     assert at_home(own, 0.0) == pytest.approx(0.02)
     assert at_home(own, 0.05) == pytest.approx(0.05)
     assert at_home(own, 0.5) == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""Answers: against counts over the calibration's own pairs, and what cannot be told is said."""
+"""Answers: against counts over the calibration's own pairs, also where these resolve too little."""
 
 import json
 from dataclasses import replace

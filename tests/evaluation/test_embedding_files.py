@@ -66,7 +66,7 @@ def test_our_archive_has_names_and_people(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="6 embeddings but 5 names"):
         read_embeddings(path)
     np.savez(path, embeddings=TABLE, names=np.array(["a"] * 6))
-    with pytest.raises(ValueError, match=r"5 names stand twice \(a, a"):
+    with pytest.raises(ValueError, match=r"5 names occur twice \(a, a"):
         in_order(read_embeddings(path), ["a"])
 
 

@@ -119,11 +119,11 @@ def test_legacy_search_equals_a_brute_force_loop(seed: int, ties: bool) -> None:
 
 
 @pytest.mark.parametrize("identify", [identify_standard, identify_legacy])
-def test_a_template_that_stands_twice_is_refused(identify: Callable[..., object]) -> None:
+def test_a_template_that_occurs_twice_is_refused(identify: Callable[..., object]) -> None:
     templates, galleries, probes = _lists(0, ties=False)
     twice = np.concatenate([galleries[0].templates[:1], probes.templates[1:]])
     again = replace(probes, templates=twice)
-    with pytest.raises(ValueError, match="x: 1 templates stand twice"):
+    with pytest.raises(ValueError, match="x: 1 templates occur twice"):
         identify(templates, galleries, again, name="x", fpir_targets=FPIRS)
 
 
@@ -236,7 +236,7 @@ def test_bad_input_names_the_first_offenders_and_their_count() -> None:
     absent = replace(gallery, templates=gallery.templates + 5000)
     with pytest.raises(ValueError, match="gallery G1: 4 templates have no image"):
         evaluate_ijb(replace(ijb, galleries=(absent,)), images, parts=("1:N standard",))
-    with pytest.raises(ValueError, match=r"4 templates stand twice \(\d+ in G1 and G1"):
+    with pytest.raises(ValueError, match=r"4 templates occur twice \(\d+ in G1 and G1"):
         evaluate_ijb(replace(ijb, galleries=(gallery, gallery)), images, parts=("1:N legacy",))
     with pytest.raises(ValueError, match=r"show people of no gallery .*use the standard one"):
         evaluate_ijb(replace(ijb, galleries=(gallery,)), images, parts=("1:N legacy",))
@@ -306,7 +306,7 @@ def test_a_set_without_some_images_keeps_the_rest() -> None:
 
 
 def test_one_probe_in_as_many_as_there_are_is_resolved() -> None:
-    """Of forty probes: a rate of 1 in 40 can be told from none, a smaller one cannot."""
+    """Of forty probes: a rate of 1 in 40 can be resolved, a smaller one cannot."""
     result = identify_legacy(*_lists(0, ties=False), name="x", fpir_targets=(0.025, 0.02499))
     assert [measure.resolved for measure in result.tpir] == [True, False]
 

@@ -91,7 +91,7 @@ def test_lists_of_ijb_that_are_empty_mixed_or_no_numbers(tmp_path: Path) -> None
     points = meta / "ijbc_name_5pts_score.txt"
     whole = points.read_text()
     points.write_text(whole.replace("0.9", "high", 1))
-    with pytest.raises(ValueError, match="after the image name only numbers may stand"):
+    with pytest.raises(ValueError, match="only numbers may follow the image name"):
         read_ijb(tmp_path, name="ijb-c")
     points.write_text(whole)
     pairs = meta / "ijbc_template_pair_label.txt"

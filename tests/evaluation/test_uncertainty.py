@@ -178,7 +178,7 @@ class TestTarInterval:
 
 
 def repeated(seed: int, people: int, pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How often each pair stands in the first replicate, by the rule itself."""
+    """How often each pair occurs in the first replicate, by the rule itself."""
     drawn = np.random.default_rng(seed).integers(0, people, (1, people))[0]
     times = [int(np.count_nonzero(drawn == person)) for person in range(people)]
     return np.array([times[a] if a == b else times[a] * times[b] for a, b in pairs])
@@ -231,7 +231,7 @@ def test_replicates_without_one_kind_of_pairs_are_left_out() -> None:
 
 
 def test_the_mix_of_both_kinds_stays_that_of_the_set() -> None:
-    """One genuine pair in four: whoever is drawn, it has a quarter of the say in the accuracy."""
+    """One genuine pair in four: in every draw it has a quarter of the say in the accuracy."""
     scores, same, who = drawn_pairs(0, people=12, each=60)
     kept = np.sort(np.concatenate([np.flatnonzero(same)[:20], np.flatnonzero(~same)]))
     scores, same, who = scores[kept], same[kept], who[kept]

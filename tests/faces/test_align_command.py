@@ -61,7 +61,7 @@ def test_a_second_look_is_counted(
         cv2.imwrite(str(photos / f"small{index}.png"), canvas)
     arguments = [str(photos), str(tmp_path / "crops"), "--workers", "1"]
     result = CliRunner().invoke(app, arguments)
-    assert re.search(r"of 8 photos \([1-4] found at a second look\); 8 in ", result.stdout)
+    assert re.search(r"of 8 photos \([1-4] found on a second look\); 8 in ", result.stdout)
 
 
 def test_a_model_for_the_wrong_detector_is_refused(photos: Path, tmp_path: Path) -> None:

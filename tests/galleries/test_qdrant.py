@@ -74,7 +74,7 @@ def test_a_removal_that_was_killed_is_done_by_the_repeated_request(
     gallery.close()
 
 
-def test_one_key_writes_the_same_points_whoever_sends_it(
+def test_one_key_writes_the_same_points_from_any_process(
     address: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gallery = opened(address)

@@ -138,7 +138,7 @@ def cosface(head: Any, x: Tensor, y: Tensor) -> Any:
 
 
 def arc(c: Tensor, margin: Tensor | float, past_pi: str = "falling") -> Any:
-    """cos(θ+m); past θ + m = π it is c - m·sin(π-m), goes on as it is, or stays at -1."""
+    """cos(θ+m); past θ + m = π it is c - m·sin(π-m), continues as cos(θ+m), or stays at -1."""
     m = torch.as_tensor(margin, dtype=c.dtype)
     if past_pi != "cosine" and float(torch.arccos(c.detach())) + float(m.detach()) > math.pi:
         return c - m * torch.sin(math.pi - m) if past_pi == "falling" else c * 0.0 - 1.0

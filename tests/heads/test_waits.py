@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -91,32 +92,24 @@ def step(head: Any, *, classes: int, collect: bool = False) -> Counted:
 
 
 @pytest.mark.parametrize("name", PROXY_HEADS)
-@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
-@pytest.mark.parametrize("rate", [1.0, 0.3], ids=["all", "sampled"])
-@pytest.mark.parametrize("sharded", [False, True], ids=["alone", "sharded"])
-def test_a_step_waits_for_nothing(
-    name: str,
-    *,
-    fused: bool,
-    rate: float,
-    sharded: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_step_waits_for_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "block_classes", lambda *_: 25)  # several, and the last is cut
     classes = 60
-    if sharded:
-        with class_shards(1, 2):
-            head: Any = build_head(name, 6, classes)
-        head.exchange = OtherRank(30, 60, rank=1, world=2)
-        if name == "unitsface":
-            head.pairs.exchange = head.exchange
-    else:
-        head = build_head(name, 6, classes)
-    if fused:
-        head.fused_sgd(lr=0.1, weight_decay=1e-3)
-    head.sample_negatives(rate)
-    for collect in (False, True):  # the second meets what the first has left
-        assert step(head, classes=classes, collect=collect).waits == {}, collect
+    for sharded, rate, fused in product((False, True), (1.0, 0.3), (False, True)):
+        if sharded:
+            with class_shards(1, 2):
+                head: Any = build_head(name, 6, classes)
+            head.exchange = OtherRank(30, 60, rank=1, world=2)
+            if name == "unitsface":
+                head.pairs.exchange = head.exchange
+        else:
+            head = build_head(name, 6, classes)
+        if fused:
+            head.fused_sgd(lr=0.1, weight_decay=1e-3)
+        head.sample_negatives(rate)
+        for collect in (False, True):  # the second meets what the first has left
+            waits = step(head, classes=classes, collect=collect).waits
+            assert waits == {}, f"{sharded=}, {rate=}, {fused=}, {collect=}"
 
 
 @pytest.mark.parametrize("name", ["sphereface2-c", "cosface"])

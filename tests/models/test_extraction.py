@@ -1,4 +1,4 @@
-"""Extraction: every image once, whoever does it, whenever it is interrupted."""
+"""Extraction: every image once, by whichever process, whenever it is interrupted."""
 
 import json
 from dataclasses import replace

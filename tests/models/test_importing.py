@@ -273,7 +273,7 @@ def test_the_command_writes_a_model_folder_and_says_what_it_takes(tmp_path: Path
     assert load_model(out).preprocessing == Preprocessing(SIZE, "BGR", (1.0, 2.0, 3.0), 4.0)
     code, text = run(path, out)
     assert code == 2
-    assert "is there already" in text
+    assert "already exists" in text
     assert run(path, out, "--overwrite", "--size", "31", "backbone.norm_eps=2e-5")[0] == 0
     model = load_model(out)
     assert isinstance(model, TorchModel)

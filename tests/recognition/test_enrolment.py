@@ -318,5 +318,5 @@ def test_an_export_is_read_as_saved_embeddings(
     np.testing.assert_array_equal(saved.vectors, gallery.embeddings(saved.names))
     names = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*")}
     assert names == {"embeddings.npz", "people.csv", "crops/000000.png", "crops/000001.png"}
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="already exists"):
         export(gallery, tmp_path / "out")

@@ -102,7 +102,7 @@ def test_the_words_name_the_person_the_chance_and_the_alarms(calibration: Calibr
     words = found.sentences()
     assert words[0].startswith("Ada: the score 0.700 reaches 0.4")
     assert "probability of Ada" in words[1]
-    assert "50% of those whom you search for are enrolled" in words[1]
+    assert "50% of the people you search for are enrolled" in words[1]
     assert "none of the 4,000 pairs" in words[2]
     assert "for a stranger among 40 people" in words[3]
     assert words[-1] == "next: Ben 0.100"

@@ -15,7 +15,7 @@ from tests.models.test_graph_models import save
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A torch model, and crops of people who can be told apart by their pixels."""
+    """A torch model, and crops of people who differ in their pixels."""
     place = tmp_path_factory.mktemp("export")
     save(place / "model")
     generator = np.random.default_rng(0)

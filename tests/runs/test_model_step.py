@@ -246,7 +246,7 @@ class TestDiscriminant:
     ) -> None:
         faces(tmp_path / "single", 4, 1, seed=9)
         words = ["training.discriminant=true", f"data.path={tmp_path / 'single'}"]
-        with pytest.raises(ValueError, match="discriminant=false does without"):
+        with pytest.raises(ValueError, match="discriminant=false skips it"):
             runs.train(load_config(last, words), tmp_path / "run")
         assert not (tmp_path / "run").exists()
 

@@ -259,7 +259,7 @@ class Evil:
 
 
 def sign(path: Path) -> None:
-    """Write the digests of changed files, as whoever changed them would."""
+    """Write the digests of changed files, as somebody who changed them would."""
     facts = json.loads((path / "checkpoint.json").read_text())
     facts.pop("digest", None)  # as versions before have written it
     for name in facts["files"]:

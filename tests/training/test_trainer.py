@@ -369,7 +369,7 @@ def test_without_such_sets_the_model_is_the_last_step(run_folder: Path) -> None:
     result = make_trainer(run_folder, evaluate=lambda net: {"plain": next(scores)}).run()
     assert result.model_step == ModelStep("last", 15, 15)
     assert result.checkpoint == result.last_checkpoint
-    # The best on the reported pairs is kept, for those who ask for it by name.
+    # The best on the reported pairs is kept, for users who ask for it by name.
     best = load_checkpoint(run_folder / "checkpoints" / "best")
     assert (best.step, best.evaluations, best.judged_on, best.own_sets) == (10, 2, ["plain"], False)
 

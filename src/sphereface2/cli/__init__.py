@@ -87,7 +87,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Options of the program itself; its help stands at the top, where it is made."""
+    """Options of the program itself; its help is given at the top, where it is made."""
 
 
 def main() -> None:
@@ -117,7 +117,7 @@ def _run() -> None:
     try:
         app(prog_name="sphereface2")
     except SystemExit:
-        # Here rather than by Python at its very end, where an error is beyond telling.
+        # Here rather than by Python at its very end, where an error cannot be reported.
         try:
             sys.stdout.flush()
         except OSError as error:

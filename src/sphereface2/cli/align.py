@@ -81,7 +81,7 @@ def _summary(done: "Aligned") -> str:
         f"{count:,} {how}"
         for count, how in (
             (done.several_faces, "with several faces"),
-            (done.second_look, "found at a second look"),
+            (done.second_look, "found on a second look"),
         )
         if count
     ]

@@ -146,7 +146,7 @@ def evaluate(
 
 # -- what is asked -------------------------------------------------------------------------------
 
-# The keys of a run's config that options stand for.
+# The keys of a run's config that options set.
 _KEYS = {
     "flip": "evaluation.flip",
     "batch_size": "evaluation.batch_size",
@@ -164,7 +164,7 @@ class EvaluateCommand(TyperCommand):
         own: list[Any] = super().get_params(ctx)
         for option in own:
             if option.name == "protocol":
-                option.help = f"{', '.join(PROTOCOLS)}; their own options stand below."
+                option.help = f"{', '.join(PROTOCOLS)}; their own options are listed below."
         return [*own, *_protocol_options()]
 
     def invoke(self, ctx: Any) -> Any:
@@ -252,7 +252,7 @@ def _refuse_idle_options(
             context, *_KEYS, because="is for a model that embeds images, not for --embeddings"
         )
         if protocol is None or protocol.saved:
-            refuse_idle(context, "root", because="is for images, which --embeddings does without")
+            refuse_idle(context, "root", because="is for images, which --embeddings does not need")
     if not on and protocol is None:
         refuse_idle(
             context,

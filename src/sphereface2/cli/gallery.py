@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sphereface2.recognition.doctor import Diagnosis
 
 app = typer.Typer(
-    help="Look after a gallery: who is in it, what is wrong with it, to another model.",
+    help="Look after a gallery: list, check and correct its people, or move it to another model.",
     no_args_is_help=True,
 )
 
@@ -201,7 +201,7 @@ def migrate(
     from sphereface2.recognition.recognizer import Recognizer
 
     if url == new:
-        raise ValueError("the new gallery must be another than the old one")
+        raise ValueError("the new gallery must not be the old one")
     old = _open(url, collection)
     recognizer = Recognizer(model, flip=flip)
     made = recognizer.open_gallery(new, collection=collection, create=True)
@@ -263,8 +263,8 @@ def unreject(
     gallery = _open(url, collection)
     for each in face:
         gallery.remove_negative(each)
-    said = f"{counted(len(face), 'face')} removed from those that are not the person"
-    print_answer({"removed": face}, said, as_json=json)
+    count = counted(len(face), "face no longer counts", "faces no longer count")
+    print_answer({"removed": face}, f"{count} against the person", as_json=json)
 
 
 @app.command()

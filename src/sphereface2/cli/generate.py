@@ -43,9 +43,9 @@ def generate(
 
 @contextmanager
 def made_beside(output: Path) -> Iterator[Path]:
-    """A folder to work in that gets its name in the end: what has the name is whole."""
+    """A folder to work in that gets its name at the end: what has the name is whole."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ValueError(f"{output} is there already and not empty; choose another folder")
+        raise ValueError(f"{output} already exists and is not empty; choose another folder")
     require_writable(output)
     with replacing(output) as making:
         yield making

@@ -37,8 +37,8 @@ def group(
         typer.Option(
             metavar="MODEL",
             envvar="SPHEREFACE2_MODEL",
-            help="A run or model folder; the environment may name it. Saved embeddings do without "
-            "if a --threshold is given.",
+            help="A run or model folder; the environment may name it. Not needed "
+            "for saved embeddings if a --threshold is given.",
         ),
     ] = None,
     false_accepts: Annotated[
@@ -69,8 +69,8 @@ def group(
         bool,
         typer.Option(
             "--afresh",
-            help="Decide everything again but your own merges, splits and names, for example with "
-            "a stricter rate; without it people only grow.",
+            help="Decide everything again except your own merges, splits and names, for example "
+            "with a stricter rate; without it people only grow.",
         ),
     ] = False,
     workers: options.Workers = None,

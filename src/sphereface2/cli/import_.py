@@ -80,7 +80,7 @@ def import_(
 
     require_writable(output)
     if output.exists() and not overwrite:
-        raise ValueError(f"{output} is there already; choose another folder, or give --overwrite")
+        raise ValueError(f"{output} already exists; choose another folder, or give --overwrite")
     shown: dict[str, Any] = {
         "channels": None if colour is None else colour.upper(),
         "mean": None if mean is None else _numbers("--mean", mean),

@@ -57,7 +57,7 @@ def inspect(
         float,
         typer.Option(
             help="Of the suspects, at most this share is expected to be labelled rightly: as many "
-            "are named as keep it. More finds more errors; a model too weak to tell names none."
+            "are named as keep it. More finds more errors; a model that is too weak names none."
         ),
     ] = 0.1,
     threshold: Annotated[
@@ -69,7 +69,7 @@ def inspect(
         bool, typer.Option("--json", help="Print the result as JSON instead of a table.")
     ] = False,
 ) -> None:
-    """Look for what is wrong with training data: sphereface2 inspect faces/ --model runs/first"""
+    """Find what is wrong with training data: sphereface2 inspect faces/ --model runs/first"""
     from sphereface2.data.sources import open_images
     from sphereface2.datatools.inspect.inspection import LabelJudge, inspect_data
 

@@ -72,7 +72,7 @@ Crops = Annotated[
     bool | None,
     typer.Option(
         "--crops/--photos",
-        help="The pictures are aligned crops, or photos to find the face in; found out for each if "
+        help="The pictures are aligned crops, or photos to find the face in; detected for each if "
         "not given.",
     ),
 ]
@@ -139,7 +139,7 @@ def checked_missing(word: str) -> "Missing":
 
 
 def given_options(context: typer.Context) -> dict[str, Any]:
-    """The values of the options that stand on the command line, by their Python names."""
+    """The values of the options given on the command line, by their Python names."""
     return {
         name: value
         for name, value in context.params.items()

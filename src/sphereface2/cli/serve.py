@@ -30,7 +30,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="API keys, a line each: NAME read|write KEY. Or SPHEREFACE2_KEYS in the "
+            help="API keys, one per line: NAME read|write KEY. Or SPHEREFACE2_KEYS in the "
             "environment. Needed on every address but this machine's own.",
         ),
     ] = None,
@@ -62,13 +62,13 @@ def serve(
         float,
         typer.Option(min=0, help="Requests per second for each key or address; 0: no limit."),
     ] = 100.0,
-    burst: Annotated[int, typer.Option(min=1, help="Requests at once after a rest.")] = 200,
+    burst: Annotated[int, typer.Option(min=1, help="Requests at once after a pause.")] = 200,
     max_upload: Annotated[float, typer.Option(min=0.001, help="Megabytes of a request.")] = 20.0,
     max_pixels: Annotated[float, typer.Option(min=0.001, help="Millions in a photo.")] = 50.0,
     max_faces: Annotated[int, typer.Option(min=1, help="Faces in a photo.")] = 100,
     max_batch: Annotated[int, typer.Option(min=1, help="Faces for the network at once.")] = 32,
     max_pending: Annotated[
-        int, typer.Option(min=1, help="Requests at work or waiting; beyond that: 429.")
+        int, typer.Option(min=1, help="Requests in progress or waiting; beyond that: 429.")
     ] = 64,
     deadline: Annotated[
         float, typer.Option(min=0.001, help="Seconds until a request is given up: 503.")

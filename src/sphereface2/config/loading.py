@@ -94,7 +94,7 @@ def _read(source: str, *, folder: Path, seen: tuple[Path | str, ...]) -> dict[st
     origin, values = _read_one(source, folder)
     if origin in seen:
         raise ValueError(
-            f"recipes form a circle by their base: {' -> '.join(map(str, (*seen, origin)))}"
+            f"recipes form a cycle by their base: {' -> '.join(map(str, (*seen, origin)))}"
         )
     base = values.pop("base", None)
     if base is None:
@@ -333,7 +333,7 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(
                     None,
                     None,
-                    f"the key '{key}' stands twice, first in line {lines[key]}",
+                    f"the key '{key}' appears twice, first in line {lines[key]}",
                     key_node.start_mark,
                 )
             lines[key] = key_node.start_mark.line + 1

@@ -35,7 +35,7 @@ _OPTIONS_OF = {
 
 START = "start"
 """The backbone's name where it is the network of training.start_from."""
-REQUIRED = "???"  # stands in a recipe where only the user can know the value
+REQUIRED = "???"  # in a recipe: a value that only the user can know
 
 
 def _whole(value: Any) -> Any:

@@ -175,7 +175,7 @@ class Augmentation:
             image = shrunk(image, shrink)
             height, width = image.shape[:2]
         # From a pixel of the place, seen from its middle, to one of the image, seen from its own:
-        # plain numbers, for arrays of two would take longer than the warp of a small image.
+        # plain numbers, as arrays of two would take longer than the warp of a small image.
         angle = math.radians(self.rotation * (2 * draw.rotation - 1))
         cosine, sine = math.cos(angle) / (size * zoom), math.sin(angle) / (size * zoom)
         sign = -1.0 if mirror else 1.0
@@ -383,7 +383,7 @@ def augmentation_options(name: str, options: Mapping[str, Any]) -> dict[str, Any
     resolved = resolve_options("augmentation", name, factory, options)
     if resolved["epochs"] is not None and not any(resolved[share] for share in _STRENGTHS):
         raise ValueError(
-            f"augmentation.epochs={resolved['epochs']} would change nothing, for no image is "
+            f"augmentation.epochs={resolved['epochs']} would change nothing, since no image is "
             "changed in any epoch; name an augmentation, such as augmentation.name=light"
         )
     for share, strengths in _STRENGTHS.items():

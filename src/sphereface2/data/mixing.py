@@ -229,7 +229,7 @@ def plan_batches(
     )
 
 
-# Where strangers come from. Who they are is of no matter, so a folder may have any structure.
+# Where strangers come from. Who they are does not matter, so a folder may have any structure.
 STRANGERS: dict[str, Callable[..., Source]] = {**SOURCES, "folder": LooseImages}
 
 
@@ -249,7 +249,7 @@ def build_training_source(config: RunConfig) -> Source:
         seed = config.seed if noise.seed is None else noise.seed
         source = NoisyLabels(source, rate=noise.rate, kind=noise.kind, seed=seed)
     if open_set is not None:
-        _refuse_acquaintances(config.data, open_set.data)
+        _refuse_known_strangers(config.data, open_set.data)
         strangers = build("open_set.data", STRANGERS, open_set.data.name, **open_set.data.options)
         source = WithStrangers(source, strangers, share=open_set.share)
     return source
@@ -271,7 +271,7 @@ def _require_two_people(source: Source, data: Choice) -> None:
         )
 
 
-def _refuse_acquaintances(people: Choice, strangers: Choice) -> None:
+def _refuse_known_strangers(people: Choice, strangers: Choice) -> None:
     """Strangers who are learnt as people, too, would be pushed away from themselves."""
     if people.name != strangers.name:
         return

@@ -39,7 +39,7 @@ def fit_within(image: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:
 
 
 def coarsen(place: NDArray[np.uint8], side: int, *, down: int, up: int) -> None:
-    """Scale a square image down to `side` and up again where it stands, by OpenCV's methods."""
+    """Scale a square image down to `side` and up again in place, by OpenCV's methods."""
     coarse = cv2.resize(place, (side, side), interpolation=down)
     cv2.resize(coarse, place.shape[:2], place, interpolation=up)
 

@@ -36,7 +36,7 @@ class Aligned:
     several_faces: int
     """Photos with more than one face, of which one was taken."""
     second_look: int
-    """Photos whose face was found at a second look only."""
+    """Photos whose face was found only on a second look."""
     without_face: int
     unreadable: int
     new: int

@@ -230,8 +230,8 @@ class SmallIjb:
 class SmallMegaFace:
     """`images` probes of each of `people` people, and strangers with `stranger_images` each.
 
-    MegaFace's million has 1.4 images a stranger. All names are right, so the lists of noisy images
-    are empty.
+    MegaFace's million has 1.4 images per stranger. All names are right, so the lists of noisy
+    images are empty.
     """
 
     people: int

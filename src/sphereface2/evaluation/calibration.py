@@ -43,7 +43,7 @@ _REPLICATES = 200
 class RankedScores:
     """The scores of one kind of pairs in a few hundred numbers: how many lie at or above any score.
 
-    The 128 highest are kept exactly, for there a few pairs decide on a rate; below, every score
+    The 128 highest are kept exactly: there a few pairs decide on a rate; below, every score
     whose rank is 5 % further. What lies between two of them is counted as if it lay above: the rate
     is never understated, and overstated by 5 % at most.
 

@@ -1,4 +1,4 @@
-"""From a score to an answer: a probability, the false accepts that stand against it, a decision.
+"""From a score to an answer: a probability, the false accepts at it, a decision.
 
 All of it comes from a calibration; what its pairs cannot resolve is said, not guessed.
 """
@@ -132,7 +132,7 @@ def decide(
 def threshold_for(calibration: Calibration, false_accepts: float) -> float:
     """The score that at most this share of the pairs of different people reach.
 
-    A ValueError if the calibration has too few pairs to tell.
+    A ValueError if the calibration has too few pairs to know.
     """
     for each in calibration.thresholds:
         if math.isclose(each.target, false_accepts) and each.resolved:
@@ -231,7 +231,7 @@ def _least(impostors: int) -> float:
 
 
 def as_probability(share: float) -> str:
-    """A probability with what it cannot tell from 0 and 1."""
+    """A probability in percent; near 0 and 1 the bound that it lies beyond."""
     if share > 0.9995:
         return "above 99.9%"
     return "below 0.1%" if share < 0.0005 else f"{100 * share:.1f}%"

@@ -117,7 +117,7 @@ def in_order(
             twice.append(name)
         rows[name] = number
     if twice:
-        raise ValueError(f"{saved.source}: {len(twice):,} names stand twice ({first_of(twice)})")
+        raise ValueError(f"{saved.source}: {len(twice):,} names occur twice ({first_of(twice)})")
     lacking = [name for name in names if name not in rows]
     if lacking and missing == "error":
         have = "has" if len(lacking) == 1 else "have"

@@ -103,7 +103,7 @@ class SplitPerson:
     """A label that looks like two people.
 
     part: the images of the smaller of the two
-    unity: similarity between the two parts over that within them, 1 if they cannot be told apart
+    unity: similarity between the two parts over that within them, 1 if they do not differ
     """
 
     label: int
@@ -128,7 +128,7 @@ class MislabelledResult:
     threshold: the largest margin of a suspect, or that which was asked for
     false_alarms: the share of the suspects whose label may be right after all
     confused: the share of judged images that are nearer to another person than to their own
-    is_able: whether the model tells people apart well enough for images of nobody here to be named
+    is_able: whether the model separates people well enough for images of nobody here to be named
     """
 
     images: int
@@ -175,7 +175,7 @@ def find_mislabelled(
     """The likely label errors among images with these embeddings (N, D) and labels.
 
     As many are named as keep the expected share of right labels among them at `false_alarms`; a
-    model that cannot tell names none. `threshold` names all images with a smaller margin instead.
+    model that is too weak names none. `threshold` names all images with a smaller margin instead.
     Labels of -1 are left out. The embeddings may be a memory map; they are read in blocks, and no
     matrix of images × people is made.
     """
@@ -200,7 +200,7 @@ def find_mislabelled(
     margin = centres.own - other
     right = judged & (margin > 0)
     like_none = float(np.percentile(other[right], _LIKE_NONE)) if right.any() else 1.0
-    at_home = other >= _similarity_at_home(centres.own[right], like_none)
+    at_home = other >= _own_person_similarity(centres.own[right], like_none)
     expected = right_below(margin[judged], -like_none)
     chance = np.ones(len(labels))
     for kind, has_twins in ((judged & at_home, True), (judged & ~at_home, False)):
@@ -253,7 +253,7 @@ def find_mislabelled(
     )
 
 
-def _similarity_at_home(own: Floats, like_none: float) -> float:
+def _own_person_similarity(own: Floats, like_none: float) -> float:
     """The similarity to a centre from which on an image looks like one of that person's.
 
     That of all but the least typical 2 % of the images with their own person, or up to a tenth of

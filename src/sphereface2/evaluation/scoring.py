@@ -258,8 +258,8 @@ def _rows_of_bin(saved: SavedEmbeddings, word: str, images: int) -> tuple[Vector
     """The images of a .bin file have no names: a row each, in its order (2i, 2i+1 are pair i)."""
     if saved.names is not None:
         raise ValueError(
-            f"{saved.source} has the names of its images, but those of {word} have none to be "
-            f"found by; if its rows are in the order of {word} take the names away, else use the "
+            f"{saved.source} has the names of its images, but those of {word} have none; "
+            f"if its rows are in the order of {word}, remove the names, or else use the "
             f"embeddings that 'sphereface2 evaluate MODEL --on {word}' keeps"
         )
     if len(saved.vectors) != images:

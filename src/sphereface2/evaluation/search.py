@@ -213,7 +213,7 @@ def scan(
     """One matrix product in blocks; of each block only what may still matter is looked at twice.
 
     A score matters if it is above the probe's own keep-th best so far or above the keep_all-th best
-    of all probes, so after the first blocks one comparison a score is all that is spent.
+    of all probes, so after the first blocks one comparison per score is all that is spent.
     """
     count = len(unit)
     kept = _Best(count, keep)

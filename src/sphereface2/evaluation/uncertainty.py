@@ -108,7 +108,7 @@ def logit_normal(
 
     There the spread hardly depends on the value; percentiles of few people sit too high. `finest`
     is the smallest error that the data can show: a replicate without any is taken to have half of
-    it, for on this scale none at all is infinitely far away.
+    it: on this scale none at all is infinitely far away.
     """
     if not 0.0 < value < 1.0:
         return percentiles(replicates, method=method)

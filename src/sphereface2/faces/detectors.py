@@ -148,7 +148,7 @@ class Network:
 def pyramid(height: int, width: int, *, min_face: int, scale_factor: float) -> list[float]:
     """The scales at which faces from `min_face` up to the whole picture fill the first network.
 
-    The largest level has at most `MOST_PIXELS`, for a small `min_face` on a large photo would
+    The largest level has at most `MOST_PIXELS`: a small `min_face` on a large photo would
     otherwise take more memory than there is.
     """
     scale = min(CELL / min_face, (MOST_PIXELS / (height * width)) ** 0.5)

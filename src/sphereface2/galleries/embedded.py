@@ -250,13 +250,13 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
                 return np.empty((0, self.dim), dtype=np.float32)
             return self._rows.rows(max(places) + 1)[list(places)]
 
-        return self._undisturbed(work)
+        return self._in_one_state(work)
 
     def crop(self, photo: str) -> bytes:
         def work(db: sqlite3.Connection) -> bytes:
             return self._crops.read(*self._photo(db, photo, "crop_start, crop_stop"))
 
-        return self._undisturbed(work)
+        return self._in_one_state(work)
 
     def blocks(self, rows: int = 65_536) -> Iterator[tuple[list[str], Embeddings]]:
         last = 0
@@ -269,7 +269,7 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
             return (found[-1][0] if found else last), [id_ for _, id_, _ in found], values
 
         while True:
-            last, ids, values = self._undisturbed(work)
+            last, ids, values = self._in_one_state(work)
             if not ids:
                 return
             yield ids, values
@@ -292,7 +292,7 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
             found = nearest_people(rows, index.owners, queries, people)
             return [[hit(row, score) for _, row, score in each] for each in found]
 
-        return self._undisturbed(work)
+        return self._in_one_state(work)
 
     def close(self) -> None:
         super().close()
@@ -332,7 +332,7 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
                 f"the gallery {printable(self._folder)} was removed or replaced; open it again"
             )
 
-    def _undisturbed(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _in_one_state(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """What `work` reads, with all its rows of one state."""
         count = "SELECT removals FROM state"
         for _ in range(_TRIES):

@@ -1,7 +1,7 @@
 """What every gallery does, wherever it keeps its people.
 
 A gallery is one collection of people whose photos were embedded by one model. It stores and
-searches; what a score means is decided by those who ask (`recognition`).
+searches; what a score means is decided by its callers (`recognition`).
 """
 
 from __future__ import annotations

@@ -348,7 +348,7 @@ class PostgreSQLGallery(SqlGallery["Database"]):
 
 
 def _sql(text: LiteralString, *parts: str | int | Composed) -> Composed:
-    """A statement with what stands in its braces: names, numbers, and parts of statements."""
+    """A statement with what goes into its braces: names, numbers, and parts of statements."""
     from psycopg.sql import SQL, Identifier, Literal
 
     def part(each: str | int | Composed) -> Composable:

@@ -36,7 +36,7 @@ T = TypeVar("T")
 Database = TypeVar("Database")
 
 NEAR = 5_000  # names or ids among which the nearest spelling is looked for
-_TAKEN = ("IntegrityError", "UniqueViolation")  # what databases call a name that is there already
+_TAKEN = ("IntegrityError", "UniqueViolation")  # what databases call a name that already exists
 _PEOPLE = (
     "SELECT name, (SELECT count(*) FROM photo WHERE person = number), metadata, added FROM person"
 )

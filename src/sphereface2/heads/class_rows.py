@@ -108,7 +108,7 @@ class FusedSGD(torch.optim.Optimizer):
 class ClassRows:
     """All class weights, or the sampled ones among them.
 
-    `index` names the rows that take part, in rising order; None means all. A row may stand there
+    `index` names the rows that take part, in rising order; None means all. A row may be there
     twice, so that the length is known beforehand; of such, all but one are `repeats`, and they
     move nothing. `class_weight` is what each class counts as a negative, 0 for repeats. With a
     `step` the rows are moved block by block; otherwise a gradient of the weight's shape is filled,

@@ -247,7 +247,7 @@ class Evaluation:
     def _leave_out(self, logit_cb: Tensor, class_weight: Tensor | None) -> Tensor:
         """Logits of classes that weigh nothing as -inf: the largest one must be one that counts.
 
-        A target's own class may stand there a second time, with its logit before the margin.
+        A target's own class may be there a second time, with its logit before the margin.
         """
         if class_weight is None:
             return logit_cb

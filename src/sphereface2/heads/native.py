@@ -188,7 +188,7 @@ class NativeMaps:
         self._memory: dict[str, Tensor] = {}
 
     def memory(self, name: str, *shape: int) -> Tensor:
-        """A tensor that is kept from step to step, for fresh memory costs time to get."""
+        """A tensor that is kept from step to step: fresh memory costs time to get."""
         found = self._memory.get(name)
         if found is None or found.shape != shape:
             found = self._memory[name] = torch.zeros(shape)

@@ -238,7 +238,7 @@ class Sample:
     index: their rows, rising, a class perhaps twice; None: all classes;
     labels: the batch's labels counted within them;
     class_weight: what each counts as a negative so that the sum is right on average; None: 1;
-    repeats: which of them stand there a second time, and weigh nothing.
+    repeats: which of them are there a second time, and weigh nothing.
     """
 
     index: Tensor | None
@@ -266,7 +266,7 @@ def sample_classes(labels: Tensor, num_classes: int, rate: float, *, dtype: torc
     drawn = edges[:-1] + torch.minimum((share * width).long(), width - 1)
     is_known = labels >= 0
     own = torch.where(is_known, labels.long(), drawn[:1])
-    # Stable, so that of a class that comes twice a draw stands first.
+    # Stable, so that of a class that comes twice a draw comes first.
     index, order = torch.cat([drawn, own]).sort(stable=True)
     repeats = torch.zeros_like(index, dtype=torch.bool)
     repeats[1:] = index[1:] == index[:-1]

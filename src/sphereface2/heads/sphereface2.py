@@ -20,7 +20,7 @@ from sphereface2.heads.head import MarginHead, MarginSchedule
 from sphereface2.heads.proxy import BiasKind, ProxyHead
 
 USUAL_PULL = 30.0
-"""How strongly the heads pull a sample at a right angle to its class, unless told otherwise."""
+"""How strongly the heads pull a sample at a right angle to its class, by default."""
 
 
 class SphereFace2(MarginHead, ProxyHead):

@@ -16,7 +16,7 @@ import torch
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
-_POOLS: dict[tuple[int, int], ThreadPoolExecutor] = {}  # by process, for a fork keeps no threads
+_POOLS: dict[tuple[int, int], ThreadPoolExecutor] = {}  # by process: a fork keeps no threads
 
 
 def on_torch_threads(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:

@@ -23,7 +23,7 @@ def require_pairs(labels: NDArray[np.integer]) -> None:
     if len(counts) < 2 or counts.max() < 2:
         raise ValueError(
             "training.discriminant compares images of a person with each other: it needs two "
-            "people, and one of them with two images; training.discriminant=false does without"
+            "people, and one of them with two images; training.discriminant=false skips it"
         )
 
 

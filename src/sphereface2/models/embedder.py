@@ -40,7 +40,7 @@ class MissingImageError(ValueError):
 
 @contextmanager
 def offering_to_skip() -> Iterator[None]:
-    """Let the message about an image that is missing say how to do without it."""
+    """Let the message about an image that is missing say how to leave it out."""
     try:
         yield
     except MissingImageError as error:

@@ -383,7 +383,7 @@ class Extraction(WorkFolder):
         begun = self.noted() or {}
         wanted = json.loads(json.dumps(self.what))
         if "missing" in wanted:
-            # What was begun with all images serves one that does without some, not the reverse.
+            # Work begun on all images can be resumed without some of them, but not the reverse.
             begun["missing"] = wanted["missing"]
         for key in sorted({*begun, *wanted}):
             if begun.get(key) != wanted.get(key):

@@ -1,4 +1,4 @@
-"""What other projects call the layers of our backbones, for those whose networks compute the same.
+"""What other projects call the layers of our backbones, where they compute the same.
 
 A layout maps each of our modules to the name that it has there. Where a layer of ours has no
 counterpart because it does nothing there, the layout says with which values ours does nothing.

@@ -31,7 +31,7 @@ Tensors = dict[str, Tensor]
 
 _COUNTER = "num_batches_tracked"  # of batch norm: no weight, and not in files of before torch 0.4.1
 _DEEPEST = 8  # dictionaries within dictionaries
-# What stands beside a network in a checkpoint and is left behind knowingly: the class centres and
+# What a checkpoint holds beside the network and is left behind knowingly: the class centres and
 # what else a loss has, and the state of the training.
 _OF_A_HEAD = re.compile(
     r"head|classifier|softmax|margin|metric|kernel|(arc|cos|ada|mag|sphere)face|partial_?fc|loss"

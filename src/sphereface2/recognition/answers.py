@@ -236,7 +236,7 @@ class Identification:
         assert answer.prior is not None
         said.append(
             f"probability of {first.person}: {as_probability(answer.probability)}, if "
-            f"{in_percent(answer.prior)} of those whom you search for are enrolled (the prior), "
+            f"{in_percent(answer.prior)} of the people you search for are enrolled (the prior), "
             "each as likely as the other"
         )
         said += [answer.false_accepts_in_words(), _alarms_in_words(first, people)]
@@ -294,7 +294,7 @@ def candidate(
     objection: Objection | None = None,
     prior: float | None = None,
 ) -> Candidate:
-    """One of those whom a search found, by the cosines with all of their photos."""
+    """Somebody whom a search found, by the cosines with all of their photos."""
     mean = float(np.clip(np.mean(scores), -1.0, 1.0))
     answer = decide(mean, calibration, false_accepts=rule.target, prior=prior)
     found = Candidate(person, len(scores), max(scores), answer, objection=objection)
@@ -313,7 +313,7 @@ def share_out(
     """The candidates, best first, with probabilities that take in that only one can be right.
 
     With a chance p that the person is one of N and odds r that the score gives for each, which is
-    P(score | same) / P(score | different): r·p/N / (Σ r·p/N + 1 - p), over those who were scored.
+    P(score | same) / P(score | different): r·p/N / (Σ r·p/N + 1 - p), over all who were scored.
     """
     ranked = sorted(candidates, key=lambda each: (-each.answer.score, each.person))
     if calibration is None:

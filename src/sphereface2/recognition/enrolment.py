@@ -179,7 +179,7 @@ def add_once(
 ) -> list[str]:
     """Add photos; the same request made twice at once adds them once.
 
-    key: the user's, which holds for ever; one of the digests holds as long as the photos are there
+    key: the user's, which holds forever; one of the digests holds as long as the photos are there
     """
     if key is not None:
         return gallery.add(person, photos, metadata=metadata, key=key)

@@ -133,7 +133,7 @@ class Gate:
     same_as_another: somebody else of the gallery scores as high as so few enrolments of a new
         person would by chance, and higher than photos of the person that are enrolled
 
-    The last two need a calibrated model; without one they are left out, which is said.
+    The last two need a calibrated model; without one they are left out, and a note says so.
     """
 
     several_faces: float | None = 0.25

@@ -160,7 +160,7 @@ def export(gallery: Gallery, folder: Path, *, progress: Progress = unseen) -> in
     embedding_files.read_embeddings`. No name of a person becomes the name of a file.
     """
     if folder.exists():
-        raise ValueError(f"{folder} is there already; give a new folder")
+        raise ValueError(f"{folder} already exists; give a new folder")
     require_writable(folder)
     people = {person.name: person for person in gallery.people()}
     with replacing(folder) as made:

@@ -89,7 +89,7 @@ class Objection:
         known = f"{self.negatives} faces known not to be {self.person}"
         if self.trial is None:
             return (
-                f"{known}: not learned from yet, for that takes {LEAST_NEGATIVES}, and "
+                f"{known}: not learned from yet, which takes {LEAST_NEGATIVES}, and "
                 f"{LEAST_PHOTOS} photos of the person (there are {self.photos})"
             )
         trial = self.trial

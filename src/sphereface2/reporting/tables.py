@@ -39,7 +39,7 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """What stands in one line: "97.3 ± 0.6"."""
+        """All of it in one line: "97.3 ± 0.6"."""
         return f"{self.value} ± {self.deviation}" if self.deviation else self.value
 
 
@@ -310,7 +310,7 @@ def detail_content(evaluation: EvaluationResult, *, model: str | None = None) ->
     note = "under each TAR: " + ("its interval, then " if intervals else "")
     note += "the FAR reached, in impostor pairs accepted/all"
     if any(point.interval and point.interval.low == 0 < point.rate for point in points):
-        note += "; from 0: too few impostor pairs stand above the threshold to bound it"
+        note += "; from 0: too few impostor pairs lie above the threshold to bound it"
     if any(not point.resolved for point in points):
         note += f"; {UNRESOLVED}: the target is below one of so many impostor pairs"
     return TableContent(

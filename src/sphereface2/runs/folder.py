@@ -1,4 +1,4 @@
-"""The folder of a run: what stands in it under which name, and who may write there."""
+"""The folder of a run: what is in it under which name, and who may write there."""
 
 import json
 import shutil

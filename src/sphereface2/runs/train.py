@@ -178,14 +178,14 @@ def resume(
             before = {**checkpoint.settings, **known}
             changes = differing_settings(before, config_settings(config))
             if is_over and not any(change.names_images for change in changes):
-                return _left_as_it_is(folder, config, checkpoint, changes, events)
+                return _already_finished(folder, config, checkpoint, changes, events)
         with team.together():
             trainer = _build_trainer(
                 config, folder, events=events, watch=watch, checkpoint=checkpoint
             )
         team.require_same(_identity(trainer))
         if checkpoint is not None and is_over:
-            return _left_as_it_is(folder, config, checkpoint, changes, events)
+            return _already_finished(folder, config, checkpoint, changes, events)
         if checkpoint is None:
             _start(trainer, config, watch)
         step = 0 if checkpoint is None else checkpoint.step
@@ -226,7 +226,7 @@ def _refuse_idle_changes(
                 )
 
 
-def _left_as_it_is(
+def _already_finished(
     folder: Path,
     config: RunConfig,
     checkpoint: Checkpoint,

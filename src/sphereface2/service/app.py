@@ -28,7 +28,7 @@ from sphereface2.service.engine import RequestRecognizer
 from sphereface2.service.errors import ApiError, try_later
 from sphereface2.service.guard import Guard
 from sphereface2.service.keys import Key
-from sphereface2.service.people import WithCrops, about_people
+from sphereface2.service.people import WithCrops, add_people_routes
 from sphereface2.service.service import Service
 from sphereface2.service.settings import Settings
 from sphereface2.service.shapes import (
@@ -108,8 +108,8 @@ def build_app(
         responses=_ERRORS,
     )
     # Into its own router: one that is included is analysed again, by the first request.
-    about_photos(app.router, service)
-    about_people(app.router, service)
+    add_photo_routes(app.router, service)
+    add_people_routes(app.router, service)
     # Not mounted at "/": that would take the addresses of the API with a wrong method for files.
     app.router.default = _Page(directory=PAGE, html=True)
     app.add_exception_handler(ApiError, _refused)
@@ -152,7 +152,7 @@ async def _wrong_parameters(request: Request, error: Exception) -> JSONResponse:
 # -- the routes about photos and the model --------------------------------------------------------
 
 
-def about_photos(routes: APIRouter, service: Service) -> None:
+def add_photo_routes(routes: APIRouter, service: Service) -> None:
     """Add the routes of a service that need no gallery."""
     read = [Depends(service.access.may(write=False))]
 

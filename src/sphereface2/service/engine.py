@@ -245,7 +245,7 @@ class MicroBatches:
         return self._thread.is_alive() and not self._closed
 
     def seconds_to_clear(self) -> float:
-        """How long those who wait now will take, as far as the last batches can tell."""
+        """How long the requests that wait now will take, by the last batches."""
         return (self._waiting + 1) * self._pace
 
     def embed(self, crops: Crops, *, deadline: float) -> Embeddings:
@@ -284,7 +284,7 @@ class MicroBatches:
         """Batch after batch, after some jobs that are to be embedded one by one.
 
         A thread in which the network fails ends, and a new one takes its place: oneDNN remembers
-        in each thread that it had no memory for its code, and fails there for ever.
+        in each thread that it had no memory for its code, and fails there forever.
         """
         left = deque(alone)
         while batch := [left.popleft()] if left else self._next():

@@ -1,4 +1,4 @@
-"""What stands around every request, page and error: limits, headers, an id, a log line.
+"""What surrounds every request, page and error: limits, headers, an id, a log line.
 
 It is the outermost layer: whatever goes wrong inside, the caller gets the one form of an error and
 never a stack trace.
@@ -66,7 +66,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            self._listen_for_the_end()
+            self._handle_stop_signals()
             await self._app(scope, receive, send)
             return
         start = time.monotonic()
@@ -96,11 +96,11 @@ class Guard:
         finally:
             self._report(scope, request_id, answer, body, time.monotonic() - start)
 
-    def _listen_for_the_end(self) -> None:
-        """Hear of SIGTERM when the server does, and close each connection with its next answer.
+    def _handle_stop_signals(self) -> None:
+        """At SIGTERM, as the server does, close each connection with its next answer.
 
         uvicorn asks the connections that it knows to close. One that it takes on at that moment it
-        would serve on, until its patience ends in the midst of a request.
+        would serve on, until its patience ends in the middle of a request.
         """
         if threading.current_thread() is not threading.main_thread():
             return  # a server in a thread is not ended by signals
@@ -146,7 +146,7 @@ class Guard:
     def _report(
         self, scope: Scope, request_id: str, answer: _Answer, body: _Body, seconds: float
     ) -> None:
-        # Its pattern, for a path may hold a name; and metrics need a bounded number of them.
+        # Its pattern, since a path may hold a name; and metrics need a bounded number of them.
         route = getattr(scope.get("route"), "path", "other")
         method = scope["method"] if scope["method"] in _KNOWN else "other"
         self._metrics.requests.labels(method, route, str(answer.status)).inc()
@@ -238,7 +238,7 @@ class _Body:
 
 
 def _request_id(given: str) -> str:
-    """The caller's own id if it can stand in a header and a log, else a fresh one."""
+    """The caller's own id if it is fit for a header and a log, else a fresh one."""
     return given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else uuid.uuid4().hex
 
 

@@ -87,7 +87,7 @@ def _digest(secret: str) -> bytes:
 
 
 class RateLimit:
-    """So many requests per second for each caller, and `burst` at once after a rest."""
+    """So many requests per second for each caller, and `burst` at once after a pause."""
 
     _MOST = 10_000  # callers that are remembered
 

@@ -78,7 +78,7 @@ async def idempotency_key(
 Key = Annotated[str | None, Depends(idempotency_key)]
 
 
-def about_people(routes: APIRouter, service: Service) -> None:
+def add_people_routes(routes: APIRouter, service: Service) -> None:
     """Add the routes of a service that keeps people."""
     read = [Depends(service.access.may(write=False))]
     write = [Depends(service.access.may(write=True))]

@@ -193,7 +193,7 @@ class Collections:
         except FileNotFoundError:
             return False
         finally:
-            # After it is gone, for requests may open it until then.
+            # After it is gone: requests may open it until then.
             with self._lock:
                 self._forget(name)
         if name == DEFAULT:

@@ -52,7 +52,7 @@ class Asked(BaseModel):
 
     kind: Kind = Field(
         default="auto",
-        description="a photo to find the face in, an aligned crop, or found out for each",
+        description="a photo to find the face in, an aligned crop, or detected for each",
     )
     choose: Choice = Field(
         default="prominent", description="which of several faces; only: they are wrong"

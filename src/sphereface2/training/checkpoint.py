@@ -92,7 +92,7 @@ class Checkpoint:
     """The state of a run after `step` updates, its tensors aside; the trainer's own as it goes.
 
     No state of random numbers is among it: every random choice of a run is a function of its seed
-    and the step, and the seed stands in the settings. So is the position in the data.
+    and the step, and the seed is in the settings. So is the position in the data.
     """
 
     settings: dict[str, Any]

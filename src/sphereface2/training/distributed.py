@@ -1,7 +1,7 @@
 """Several processes that train together: how they meet, agree, and read and write one state.
 
 torchrun starts the processes and gives each its rank; without torchrun there is a team of one,
-for which everything here is a plain call. Collectives stand here and in `heads.sharding` only.
+for which everything here is a plain call. Collectives are here and in `heads.sharding` only.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def leave_group() -> None:
     thread in the middle of C++, which aborts the whole process: "terminate called without an
     active exception", and torchrun takes a rank that has done all its work for a lost one.
     And the last owner of the group waits for its threads and keeps the lock meanwhile, so
-    that both wait for ever: that was a data parallel module in the frames of a `LostRankError`.
+    that both wait forever: that was a data parallel module in the frames of a `LostRankError`.
     So the group is kept until Python shuts down, and the lock left to the threads before; then
     they idle.
     """
@@ -384,7 +384,7 @@ def _reader(folder: Path) -> FileSystemReader:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
-    # The original unpickles whatever stands in the file. Read here, once: if that fails later, on
+    # The original unpickles whatever the file holds. Read here, once: if that fails later, on
     # one rank, torch prints a traceback and lets that rank continue without the others.
     with naming(folder / ".metadata"):
         metadata: Metadata = load_metadata(folder / ".metadata")

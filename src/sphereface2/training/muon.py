@@ -67,7 +67,7 @@ class Muon(torch.optim.SGD):
             length = matrix.norm()
             along = (ahead * matrix).sum() / (ahead.norm() * length).clamp(min=_SMALLEST)
             wanted = length * (1.0 - rate * along) * (1.0 - rate * group["weight_decay"])
-            # A matrix of zeros has no length to go by: it gets that of entries of 0.001.
+            # A matrix of zeros has no length: it is given that of entries of 0.001.
             least = 1e-3 * matrix.numel() ** 0.5
             step = rate * length.clamp(min=least) / turn.norm().clamp(min=_SMALLEST)
             matrix.sub_(turn * step)

@@ -137,7 +137,7 @@ class Update:
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps, by name: the tensors themselves, so filling them sets the state.
 
-        Momentum stands under the name of its parameter, whichever optimiser moves that.
+        Momentum is kept under the name of its parameter, whichever optimiser moves that.
         """
         parts = {"backbone": self.backbone, "head": self.head}
         found: dict[str, Tensor] = {}
@@ -191,7 +191,7 @@ def add_gradients(
 ) -> Tensor:
     """Add the gradient of the batch's loss to the parameters of both; returns the loss.
 
-    The head sees the whole batch once, however many micro-batches there are, for a loss may
+    The head sees the whole batch once, however many micro-batches there are: a loss may
     couple the samples of a batch. With several micro-batches the backbone therefore runs twice:
     first without a graph for the embeddings, then, once the head has given their gradient, micro-
     batch by micro-batch with a graph. So memory is that of a micro-batch, time is a third more,

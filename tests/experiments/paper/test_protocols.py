@@ -193,7 +193,7 @@ def test_is_measured_once_for_these_weights_and_images(
     assert len(asked) == 4
 
 
-def test_whoever_waited_takes_what_the_first_measured(
+def test_a_process_that_waited_takes_what_the_first_measured(
     ijb_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = save_run(tmp_path / "run")

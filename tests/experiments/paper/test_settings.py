@@ -59,7 +59,7 @@ def test_the_papers_scale_has_its_own_settings() -> None:
         (
             "hyperparameters",
             published.PARAMETERS,
-            # The centre stands in the paper three times, here once.
+            # The centre is in the paper three times, here once.
             {"λ=0.7, r=30, m=0.4, t=3 (rows of r)", "λ=0.7, r=30, m=0.4, t=3 (rows of t)"},
         ),
         ("losses", published.LOSSES, {}),

@@ -87,7 +87,7 @@ class Interrupting(Heard):
 
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The ids of all workers that were started; one that is told to stop is let go on."""
+    """The ids of all workers that were started; one that is asked to stop may continue."""
     ids: list[int] = []
     start, interrupt = Crew.start, Crew.interrupt
 
@@ -150,7 +150,7 @@ def test_a_run_resumes_after_all_that_can_happen_to_it(tmp_path: Path, workers: 
     reached = load_checkpoint(last).step
     assert 0 < reached < STEPS
 
-    # It goes on, and is stopped.
+    # It continues, and is stopped.
     stopping = Interrupting(workers)
     with pytest.raises(SweepStopped, match="0 of 1 runs done"):
         run_sweep(sweep, runs=runs, jobs=1, events=stopping)
@@ -159,7 +159,7 @@ def test_a_run_resumes_after_all_that_can_happen_to_it(tmp_path: Path, workers: 
     assert not is_taken(folder)
     assert not (folder / EVALUATION).exists()
 
-    # It goes on to its end, though another setting fails before.
+    # It runs to its end, though another setting fails before.
     heard = Heard()
     result = run_sweep(tiny_sweep(recipe, bad, own), runs=runs, jobs=1, events=heard)
     assert heard.statuses == [

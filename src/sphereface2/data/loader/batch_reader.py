@@ -29,7 +29,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 KILLED = 128  # the exit code of a server of which a worker was killed, less the signal's number
 
 Order = tuple[int, int]
-"""Which place to fill, with images of which epoch; their numbers stand in the place."""
+"""Which place to fill, with images of which epoch; their numbers are in the place."""
 Report = tuple[int, Exception | None, tuple[BadImage, ...], int]
 """Which place, what went wrong, images that turned out to be unreadable, and the process."""
 
@@ -164,7 +164,7 @@ class ReadingServer:
     """Forks a worker for each connection, and ends when all of them are gone.
 
     It is a program of its own, not a fork of the training: in the fork of a process with threads,
-    OpenCV may wait for ever for a lock that a thread held which is not there. The server has no
+    OpenCV may wait forever for a lock that a thread held which is not there. The server has no
     threads and may fork, so its workers have the arrays of the source in common.
     """
 

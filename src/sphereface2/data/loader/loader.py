@@ -1,4 +1,4 @@
-"""Batches of training images: which images stand in which, and how they are read ahead."""
+"""Batches of training images: which images are in which, and how they are read ahead."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from sphereface2.data.sources.source import Source, suits_processes
 
 
 class BatchPlan:
-    """Which images stand in which batch: a pure function of (seed, epoch, step).
+    """Which images are in which batch: a pure function of (seed, epoch, step).
 
     With `images_per_person` = 1 an epoch is a random order of all images, cut into batches; what
     does not fill a last batch is left out. With n > 1 each person's images are shuffled and cut
     into groups of n (a last group is filled up with images of the same person, repeated where
     there are fewer than n), and a batch is `batch_size` / n groups, shuffled over all people. So
-    people come up in proportion to their images, and one with many of them may stand in a batch
+    people come up in proportion to their images, and one with many of them may be in a batch
     with more than one group. Images of label -1 form groups among themselves; they remain
-    strangers to each other, for a head knows that two labels of -1 are not a pair.
+    strangers to each other, since a head knows that two labels of -1 are not a pair.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class MixedPlan:
     """The batches of a plan with strangers among them, as many in each.
 
     An epoch shows the known images as `known` plans them. The strangers are `strangers` further
-    images, with the indices from `first` on; `per_batch` of them stand in each batch. They come in
+    images, with the indices from `first` on; `per_batch` of them are in each batch. They come in
     rounds: each round is a random order of all of them, and an epoch takes up where the one before
     has ended. So another subset comes up in each epoch where there are many, all of them come up
     several times where there are few, and over a training all come up equally often.

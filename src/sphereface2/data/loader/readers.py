@@ -152,7 +152,7 @@ class ReadingProcesses:
 
     Threads have to share Python's lock, with each other and with the training; processes do not.
     What they read lies in shared memory, so that nothing is sent but which batch to read and that
-    it is there. What the processes do stands in `batch_reader`.
+    it is there. What the processes do is in `batch_reader`.
     """
 
     def __init__(

@@ -126,7 +126,7 @@ def _images(found: Any, file: Path) -> list[bytes | NDArray[np.uint8]]:
 
 
 def _originals(images: Sequence[bytes | NDArray[np.uint8]]) -> NDArray[np.int64]:
-    """Of each image the first with the same bytes: a photo stands in the file for each pair."""
+    """Of each image the first with the same bytes: the file holds a photo once for each pair."""
     first: dict[bytes, int] = {}
     content = (image if isinstance(image, bytes) else image.tobytes() for image in images)
     return np.array([first.setdefault(each, i) for i, each in enumerate(content)], np.int64)

@@ -90,7 +90,7 @@ class EncodedImages(ABC):
         return to_array(self.encoded(index))
 
     def names_of_people(self) -> list[str]:
-        """The name of each class, which may stand beside a file that holds numbers only."""
+        """The name of each class, which may be kept beside a file that holds numbers only."""
         return self.people
 
     @property
@@ -271,5 +271,5 @@ def file_name(person: str, relative: str) -> str:
 
 
 def people_file(rec: Path) -> Path:
-    """Beside a .rec, which holds numbers only: the name of each person, a line each."""
+    """Beside a .rec, which holds numbers only: the names of the people, one per line."""
     return rec.with_name(f"{rec.stem}.people.txt")

@@ -30,7 +30,7 @@ class PackedNames:
     """The names of millions of files in a row, found by where they end.
 
     A list of strings takes three times as much, and forked processes that use it end up with a
-    copy each, for a count of references stands in every string.
+    copy each, because every string holds its count of references.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -245,7 +245,7 @@ def _decode_heif(encoded: bytes, most_pixels: int) -> NDArray[np.uint8]:
 
 
 def _look_at_jpeg(encoded: Encoded) -> ImageHeader:
-    """Walk the segments; the size stands in a start-of-frame segment, before the first scan."""
+    """Walk the segments; the size is in a start-of-frame segment, before the first scan."""
     header = None
     place, marker = 2, 0
     while marker != _START_OF_SCAN:
@@ -258,7 +258,7 @@ def _look_at_jpeg(encoded: Encoded) -> ImageHeader:
                 return header
         place += 1 if marker == 0xFF else 2 + length  # 0xFF may be doubled to fill up
     # Within a scan 0xFF is followed by 0 or a restart mark, so 0xFFD9 there is the real end, with
-    # something behind it. A preview within the EXIF data has an end, too, but stands before.
+    # something behind it. A preview within the EXIF data has an end, too, but comes before.
     if header is None or bytes(encoded[place:]).rfind(b"\xff\xd9") < 0:
         raise ValueError(_CUT_SHORT)
     return header

@@ -58,7 +58,7 @@ class RecordIO(EncodedImages):
         for start in range(0, len(offsets), _AT_ONCE):
             self._read_heads(heads, keys, offsets, slice(start, start + _AT_ONCE))
         if not self._index_file.exists() and len(np.unique(heads.ids)) == len(keys):
-            keys = heads.ids  # writers put the key there, too; record 0 may stand at the end
+            keys = heads.ids  # writers put the key there, too; record 0 may be at the end
         is_image, notes = _find_images(keys, heads)
         self._keys = keys[is_image]
         self._starts = heads.starts[is_image]

@@ -21,7 +21,7 @@ class RecordWriter(ImageWriter):
     of its images, so all images of a label must follow one another. Images are stored as they are.
 
     After an error what was written stays in `path`.part, from which `resume` continues: `written`
-    images are there already.
+    images are already there.
     """
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
@@ -148,9 +148,9 @@ _MAGIC = struct.pack("<I", MAGIC)
 
 
 def to_frames(payload: bytes) -> bytes:
-    """A record as it stands in the file.
+    """A record as the file holds it.
 
-    The magic must not stand at a multiple of four but where a frame begins: the payload is cut
+    The magic must be at a multiple of four only where a frame begins: the payload is cut
     wherever it has one there, and the four bytes are left out.
     """
     if len(payload) > MAX_LENGTH:

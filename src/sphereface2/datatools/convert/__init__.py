@@ -57,7 +57,7 @@ def convert(
 
     Images are copied byte for byte. Nothing is written before every image has been checked; with
     `on_bad_image` "skip" unreadable ones are left out. All is made in `target`.partial and gets
-    its name in the end; the same call resumes after an interruption, a kill or a full disk.
+    its name at the end; the same call resumes after an interruption, a kill or a full disk.
     """
     began = time.monotonic()
     form = _guess(target) if format is None else format

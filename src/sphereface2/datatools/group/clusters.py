@@ -39,7 +39,7 @@ class Apart:
 
     photos: (n,) the photo of each face: two faces of one photo are two people
     names: (n,) the number of the name of each face, -1 for none: names stay apart
-    sides: of a face, on which sides of which constraints it stands: the two sides stay apart
+    sides: the constraints that a face is part of, and on which side; the two sides stay apart
     """
 
     photos: npt.NDArray[np.int64]
@@ -158,7 +158,7 @@ class _Joining:
         return [sorted(self.members[slot]) for slot in sorted(alive)]
 
     def _look(self, slot: int, heap: list[tuple[float, int, int, int, int, int]]) -> None:
-        """Put the nearest of those who reach the threshold on the heap."""
+        """Put the nearest person who reaches the threshold on the heap."""
         near = np.unique(self._slots(self.near[slot]))
         near = near[near != slot]
         pairs = self.size[near] * self.size[slot]

@@ -39,7 +39,7 @@ class People:
     """Who each face is, and what the user has said about them.
 
     person: of each face by its number
-    names: of those who have one
+    names: of the people who have one
     last: the highest number that a person ever had
     fixed: faces that the user put together have one number here
     apart: pairs of sets of faces that the user has separated

@@ -29,7 +29,7 @@ from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.workers import Progress, unseen
 
 BATCH = 32
-"""Faces that are embedded at once. A batch is filled up, for some networks compute an image a
+"""Faces that are embedded at once. A batch is filled up: some networks compute an image a
 little differently in another company: a face has one embedding, whenever it came."""
 
 _CROP_SIDE = 112
@@ -229,7 +229,7 @@ class FaceStore(PhotoJournal):
     def take(self, saved: SavedEmbeddings, *, progress: Progress = unseen) -> list[str]:
         """Take over saved embeddings, whose names are the photos; all names.
 
-        A name that stands several times is a photo of several faces. Names whose embeddings have
+        A name that occurs several times is a photo of several faces. Names whose embeddings have
         changed are taken again.
         """
         total = len(saved.vectors)

@@ -389,7 +389,7 @@ def _copies(inspection: Inspection) -> Finding:
         return Finding(
             ERROR if same.across_people else SUSPICION,
             "Copies",
-            f"{text} {counted(across, 'group of copies stands', 'groups of copies stand')} under "
+            f"{text} {counted(across, 'group of copies is', 'groups of copies are')} under "
             "several people" + (": one label is wrong." if same.across_people else "."),
             "See duplicates.csv; keep each image under one person.",
         )

@@ -227,7 +227,7 @@ def near_pairs(
 
     Not all are compared with all: 48 times 22 bits are picked, and only hashes that agree in all
     of those are compared. A pair that differs in 12 bits is missed once in a hundred times, one
-    that differs in 8 or fewer practically never. Equal hashes must have been merged before, for a
+    that differs in 8 or fewer practically never. Equal hashes must have been merged before: a
     thousand copies of one are half a million pairs.
     """
     if not 0 <= max_distance < BITS // 4:

@@ -245,7 +245,7 @@ def augmented_examples(
     source: EncodedImages, augmentation: Augmentation, *, size: int | None = None
 ) -> tuple[AugmentedImage, ...]:
     """A dozen images from all over the data; `size` is the network's, the image's own if None."""
-    # Three times as many as are shown: some may be unreadable, which is not the matter here.
+    # Three times as many as are shown: some may be unreadable, which is not reported here.
     places = np.linspace(0, len(source) - 1, 3 * IMAGES).round().astype(np.int64)
     # The first of every three, then the others, and each image once.
     order = np.concatenate([places[start::3] for start in (0, 1, 2)])

@@ -117,7 +117,7 @@ class IjbC(Protocol[IjbResult]):
         try:
             self._lists = read_ijb(root, name=self.name)
         except FileNotFoundError:
-            # 1:1 does without galleries, though who the templates show makes its intervals better.
+            # 1:1 needs no galleries, but knowing who the templates show improves its intervals.
             if self.parts != ("1:1",):
                 raise
             self._lists = read_ijb(root, name=self.name, identification=False)

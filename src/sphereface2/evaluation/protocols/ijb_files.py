@@ -74,7 +74,7 @@ def read_ijb(root: Path, *, name: str | None = None, identification: bool = True
     """
     folder, prefix = _find(root, name)
     title = TITLES.get(prefix, prefix)
-    path = folder / f"{prefix}_face_tid_mid.txt"  # `image template media` a line
+    path = folder / f"{prefix}_face_tid_mid.txt"  # `image template media` in each line
     fields = _fields(path, columns=3)
     names, templates, media = fields[0::3], _whole(path, fields[1::3]), _whole(path, fields[2::3])
     listed, landmarks, scores = _read_points(folder / f"{prefix}_name_5pts_score.txt")
@@ -116,7 +116,7 @@ def image_folder(root: Path, *, name: str | None = None) -> Path:
 
 
 def read_pairs(path: Path) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """(m, 2) template ids and (m,) whether they are of one person: `id id 0|1` a line."""
+    """(m, 2) template ids and (m,) whether they are of one person: `id id 0|1` in each line."""
     table = _integers(path, columns=3)
     wrong = np.flatnonzero((table[:, 2] != 0) & (table[:, 2] != 1))
     if wrong.size:
@@ -193,14 +193,14 @@ def _find(root: Path, name: str | None) -> tuple[Path, str]:
 def _read_points(
     path: Path,
 ) -> tuple[list[str], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """`image x1 y1 ... x5 y5 score` a line."""
+    """`image x1 y1 ... x5 y5 score` in each line."""
     fields = _fields(path, columns=12)
     names = fields[0::12]
     del fields[0::12]
     try:
         numbers = np.array(fields, dtype=np.float32).reshape(-1, 11)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}; after the image name only numbers may stand") from None
+        raise ValueError(f"{path}: {error}; only numbers may follow the image name") from None
     return names, numbers[:, :10].reshape(-1, 5, 2), numbers[:, 10].copy()
 
 

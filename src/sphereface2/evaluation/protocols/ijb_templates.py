@@ -65,7 +65,7 @@ IMAGE_NORMS: tuple[ImageNorm, ...] = ("kept", "unit")
 _BLOCK = 8_192  # images per block, or one template if it has more
 _DENSE = 1 << 25  # up to this id a table answers "where"; beyond it a binary search does
 _SCORES = 1 << 23  # scores per block: 32 MB
-_SPARSE = 64  # products a pair beyond which a list is too sparse for a matrix product
+_SPARSE = 64  # products per pair beyond which a list is too sparse for a matrix product
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +189,7 @@ def pair_scores(
     """The cosine of each pair of rows, in float32 and bounded memory.
 
     IJB pairs few left templates with many right ones, so blocks of the full matrix product and a
-    look-up are some hundred times faster than a dot product a pair. Sparse lists go pair by pair.
+    look-up are some hundred times faster than a dot product per pair. Sparse lists go pair by pair.
     """
     vectors, count = templates.vectors, len(left)
     lefts, left_codes = _codes(left, len(vectors))
@@ -416,7 +416,7 @@ def identify_legacy(
 
 
 def check_lists(galleries: Sequence[TemplateList], probes: TemplateList, *, name: str) -> None:
-    """Refuse a template that stands twice, be it in one list or in two."""
+    """Refuse a template that occurs twice, be it in one list or in two."""
     seen: dict[int, str] = {}
     twice: list[str] = []
     for part in (*galleries, probes):
@@ -425,7 +425,7 @@ def check_lists(galleries: Sequence[TemplateList], probes: TemplateList, *, name
                 twice.append(f"{template} in {seen[template]} and {part.name}")
             seen[template] = part.name
     if twice:
-        raise ValueError(f"{name}: {len(twice):,} templates stand twice ({first_of(twice)})")
+        raise ValueError(f"{name}: {len(twice):,} templates occur twice ({first_of(twice)})")
 
 
 def _search(

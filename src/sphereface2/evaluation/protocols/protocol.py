@@ -219,7 +219,7 @@ class Embedded:
 
     @property
     def folded(self) -> Vectors:
-        """(n, D): the mirror image's added where it stands beside the image's."""
+        """(n, D): the mirror image's added where it is beside the image's."""
         if self.mirror == "given":
             return self.vectors
         return fold_mirror(np.asarray(self.vectors), self.mirror)

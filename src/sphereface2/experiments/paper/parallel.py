@@ -36,7 +36,7 @@ METHODS = ("sphereface2-c", "cosface", "arcface")
 LEARNING_RATE, MOMENTUM, DECAY = 0.1, 0.9, 5e-4
 BATCH = 256
 _LEAST_ROUNDS = 3  # a median of fewer says little
-_MOST_PROCESSES = 8  # ranks on the CPU: each has a torch of its own, and there is a team a method
+_MOST_PROCESSES = 8  # ranks on the CPU: each has a torch of its own, in one team per method
 
 
 def measure_parallel(
@@ -55,7 +55,7 @@ def measure_parallel(
 
     After its share of `seconds` a number of ranks begins no further round, once there are three.
     On the CPU a rank is a process of one thread, and the heads on one number of ranks are alive at
-    once and take turns; on GPUs, which nobody shares, they come one after another, for a GPU has
+    once and take turns; on GPUs, which nobody shares, they come one after another: a GPU has
     to hold them.
     """
     worlds = tuple(ranks or possible_ranks(device, batch=batch))
@@ -307,7 +307,7 @@ def rank_team(
     block begins, and whatever ends the block ends them.
     """
     workers: list[Worker] = []
-    patience = 0.0  # one that another rank has failed would wait for it for ever
+    patience = 0.0  # one that another rank has failed would wait for it forever
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -249,7 +249,7 @@ def _megaface(subject: Subject, root: Path) -> _Measured:
         kind = ", refined" if refined else ""
         columns = _megaface_columns(result, kind)
         if not is_made(root):
-            # The paper's 1e-6 of a million is one false accept a probe; of some thousand
+            # The paper's 1e-6 of a million is one false accept per probe; of some thousand
             # strangers 1e-4 comes near to that, and is what a small network can be judged by.
             del columns[f"TPR@FPR 1e-4{kind}"]
         values |= _resolved(columns)

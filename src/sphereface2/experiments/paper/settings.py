@@ -1,6 +1,6 @@
 """The rows of the paper's tables as changes to a recipe, each beside the paper's own numbers.
 
-The same rows serve both scales: what is particular to a scale stands in its recipe. A head that
+The same rows serve both scales: what is particular to a scale is in its recipe. A head that
 differs from the recipe's is given with all that matters, because a new name drops the old options.
 """
 
@@ -46,7 +46,7 @@ SMALL_BASELINES = PAPER_BASELINES | {
 
 @dataclass(frozen=True)
 class Ground:
-    """What the rows of a table stand on.
+    """What the rows of a table rest on.
 
     recipe: what they change
     columns: our sets -> the paper's columns

@@ -139,7 +139,7 @@ class Crew:
         return words
 
     def ended(self) -> list[tuple[Child, int]]:
-        """The workers that have come to their end, each once, and their exit codes."""
+        """The workers that have ended, each once, and their exit codes."""
         codes = [(child, child.process.code()) for child in self.children]
         over = [(child, code) for child, code in codes if code is not None]
         for child, _ in over:
@@ -189,7 +189,7 @@ class _Shift:
             with stop_signals(self._stop) as caught:
                 while self.crew.children or (self.queue and not self.stop_requested):
                     for child, code in self.crew.ended():
-                        self._settle(child, code)
+                        self._record_end(child, code)
                     if self.stop_requested and not was_told:
                         was_told = self.board.is_stopping = True
                         self.crew.interrupt()
@@ -236,7 +236,7 @@ class _Shift:
             self.crew.start(state)
             self._change(state, Status.RUNNING)
 
-    def _settle(self, child: Child, code: int) -> None:
+    def _record_end(self, child: Child, code: int) -> None:
         state = child.state
         if code == 0 and _take_result(state):
             state.worked = time.monotonic() - state.began
@@ -257,7 +257,7 @@ class _Shift:
     def _tick(self) -> None:
         for state in self.board.states:
             if state.status is Status.RUNNING:
-                # What stands there before the worker has written is of the process before.
+                # What is there before the worker writes is from the process before it.
                 state.position = read_position(state.folder, since=state.launched)
                 if state.had is None and state.position.total:
                     state.had = state.share

@@ -140,7 +140,7 @@ def _axis(assignment: str) -> tuple[str, list[str]]:
 
 
 def _words(keys: Sequence[str]) -> dict[str, str]:
-    """What stands before a value in labels: the last word of its key, or all of it if need be."""
+    """What comes before a value in labels: the last word of its key, or all of it if need be."""
     last = Counter(key.rpartition(".")[2] for key in keys)
     words = {}
     for key in keys:
@@ -154,7 +154,7 @@ def _words(keys: Sequence[str]) -> dict[str, str]:
 class PlannedRun:
     """One seed of one setting.
 
-    config_yaml: the resolved config, as it stands in the run folder
+    config_yaml: the resolved config, as it is in the run folder
     name: of the run folder; runs with one config have one name, in whichever sweep
     """
 

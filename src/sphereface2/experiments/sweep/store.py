@@ -48,7 +48,7 @@ def as_stored(planned: Sequence[PlannedRun], runs: Path) -> list[PlannedRun]:
 
 
 def require_own_config(folder: Path, run: PlannedRun) -> None:
-    """A ValueError if something else than this run stands in its folder."""
+    """A ValueError if its folder holds something other than this run."""
     path = folder / CONFIG
     if path.exists() and path.read_text(encoding="utf-8") != run.config_yaml:
         raise ValueError(
@@ -118,7 +118,7 @@ def read_position(folder: Path, *, since: float = 0.0) -> Position:
 
 
 def sweep_result(sweep: Sweep, states: Sequence[RunState], *, runs: Path) -> SweepResult:
-    """What has come of all runs, in the order of the settings; `runs` is the store."""
+    """The results of all runs, in the order of the settings; `runs` is the store."""
     rows = []
     by_setting = [
         [state for state in states if state.plan.setting is setting] for setting in sweep.settings

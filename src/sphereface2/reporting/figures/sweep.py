@@ -1,6 +1,6 @@
 """Figures of many runs: rows of a sweep, curves over a setting, heads over ranks, ROC over seeds.
 
-A mean over seeds stands with its sample deviation; the paper's numbers are hollow diamonds.
+A mean over seeds is drawn with its sample deviation; the paper's numbers are hollow diamonds.
 """
 
 import math

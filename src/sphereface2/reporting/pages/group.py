@@ -160,7 +160,7 @@ def _face(
 
 
 def _further(groups: Groups, crop: Crop) -> list[Section]:
-    """What stands on the first page only."""
+    """What only the first page has."""
     block = blocks()
     sections = []
     once = [person.faces[0] for person in groups.people if len(person.faces) == 1]
@@ -187,7 +187,7 @@ def _further(groups: Groups, crop: Crop) -> list[Section]:
 
 
 _HOW = (
-    "The number under a face is its own; hover for its photo. Faces stand in the order of their "
+    "The number under a face is its own; hover for its photo. Faces are in the order of their "
     "mean cosine with the person's other faces: those framed lie below the threshold and are the "
     "first to doubt. What you decide is kept in journal.jsonl and holds when photos are added."
 )

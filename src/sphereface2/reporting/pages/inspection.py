@@ -91,7 +91,7 @@ DEFINITIONS = (
         "(profiles, blur) lie close to 0, none is named. Belongs to another: as many right images "
         "with a margin below -t as there are above t among those that look like two people, or "
         "twice as many as a normal scatter of all margins has there, if that is less. The "
-        "model is the limit: what it cannot tell apart is not named, and one trained on these "
+        "model is the limit: what it confuses is not named, and one trained on these "
         "very labels has learnt some of the errors.",
     ),
 )

@@ -157,7 +157,7 @@ def _figure(number: int, named: NamedFigure) -> dict[str, Any]:
 
 
 def _setting(result: SweepResult, row: SweepRow) -> Any:
-    """What stands in the fold of one row."""
+    """What the fold of one row holds."""
     return blocks().setting(
         row,
         label=setting_text(result, row),
@@ -208,7 +208,7 @@ def _places(result: SweepResult, column: str) -> tuple[dict[int, str], dict[int,
 Standing = Literal["best", "level", "below", "unknown"]
 
 LEVEL_MARK = "†"
-_LEVEL_ERRORS = 2.0  # standard errors of a difference, below which it cannot be told from chance
+_LEVEL_ERRORS = 2.0  # standard errors of a difference, below which it may be chance
 _STANDING_WORDS: Mapping[Standing, str] = {
     "best": "best",
     "level": "not distinguishable from the best",

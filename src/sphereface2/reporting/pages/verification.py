@@ -57,7 +57,7 @@ DEFINITIONS = (
     (
         "Accuracy",
         "The LFW protocol: for each fold the threshold is chosen on the other folds (nine of ten) "
-        "and applied to this one. The number is the mean over the folds, after ± stands the "
+        "and applied to this one. The number is the mean over the folds, after ± comes the "
         "population standard deviation over the folds. Candidates are the midpoints between "
         "neighbouring scores; of equally good ones the lowest is taken.",
     ),
@@ -81,7 +81,7 @@ DEFINITIONS = (
     (
         "TAR at FAR",
         "The highest share of genuine pairs accepted (TAR) at any threshold whose share of "
-        "accepted impostor pairs (FAR) does not exceed the target. The FAR reached stands with it, "
+        "accepted impostor pairs (FAR) does not exceed the target. The FAR reached is given, "
         "as impostor pairs accepted of all. A target below one impostor pair of the set is not "
         "resolved, and no number is given. With fewer than three accepted, the true threshold may "
         "lie anywhere above all impostor pairs at hand: the interval then starts at 0.",
@@ -121,7 +121,7 @@ _DET_NOTE = (
     "accepted, and how many pairs of one person are rejected. Down and to the left is better; on "
     "such axes the differences of good models can be seen."
 )
-_BAND_NOTE = " The band is the 95 % interval, from where four impostor pairs stand behind it."
+_BAND_NOTE = " The band is the 95 % interval, from four accepted impostor pairs on."
 SCORE_LEGEND = (
     LegendEntry("same person", GENUINE_COLOUR, "filled"),
     LegendEntry("different people", IMPOSTOR_COLOUR, "filled"),
@@ -143,7 +143,7 @@ class PairPicture:
 class ReportPictures:
     """All that a report shows as pictures; each part may be missing.
 
-    no_contact_sheet: what stands in the place of a contact sheet that is missing
+    no_contact_sheet: what is said in place of a contact sheet that is missing
     """
 
     contact_sheet: ImageArray | None = None

@@ -65,7 +65,7 @@ export class Search {
     announce(summary.map((each) => each.textContent).join(". "));
   }
 
-  // Of those whom the photo may show: their picture, their score, and "not this person".
+  // Of the people whom the photo may show: their picture, their score, and "not this person".
   candidate(found) {
     const picture = el("span", { class: "crop small-crop" });
     showFirst(found, picture);
