@@ -233,6 +233,20 @@ def test_targets_below_one_pair_are_not_resolved_and_no_errors_give_no_ratio() -
     assert "Groups</h2>" not in page
     fine = measure_groups(scored, fmr=0.1)
     assert [(each.ratio, each.difference) for each in fine.spreads] == [(None, 0.0)] * 2
+    assert "people drawn with replacement" in fine.conventions[-1]
+
+
+def test_a_report_says_what_its_intervals_are_over_where_people_are_not_known() -> None:
+    vectors = np.random.default_rng(0).normal(size=(8, 4))
+    pairs = np.array([(n, (n + 1) % 8) for n in range(8)])
+    scored = score_pairs(
+        "x", vectors, pairs, np.arange(8) < 4, np.arange(8) % 2,
+        attributes={"group": np.array(["a", "b"] * 4)},
+    )  # fmt: skip
+    result = measure_groups(scored, fmr=0.5)
+    assert {each.fnmr.interval.method for each in result.groups if each.fnmr} == {"wilson"}
+    assert result.conventions[-1].startswith("intervals of groups: Wilson's, over pairs")
+    assert "over people" not in protocol_page(result, title="x", label="y").render()
 
 
 def test_what_cannot_be_meant_is_refused(root: Path, subject: Subject, tmp_path: Path) -> None:

@@ -83,6 +83,11 @@ class GroupsResult(ProtocolResult):
     spreads: tuple[Spread, ...]
     roc: RocPoints
 
+    @property
+    def _over(self) -> str:
+        """What the intervals are over: people, where they are known."""
+        return "people" if "people" in self.overall.rate.interval.method else "pairs"
+
     def view(self) -> View:
         at = self.overall.at
         assert at is not None
@@ -100,7 +105,8 @@ class GroupsResult(ProtocolResult):
                 )
                 for each in self.groups
             ),
-            note="under each rate its interval over people; the accuracy is that of ten folds",
+            note=f"under each rate its interval over {self._over}; "
+            "the accuracy is that of ten folds",
         )
         spread = Table(
             title="spread between groups",
@@ -255,8 +261,10 @@ def measure_groups(scored: PairScores, *, fmr: float) -> GroupsResult:
             "a pair is accepted if its cosine reaches the threshold",
             "FNMR: genuine pairs rejected; FMR: impostor pairs accepted; both of a group's own "
             "pairs",
-            "intervals of groups: people drawn with replacement, the threshold held fixed, never "
-            "narrower than Wilson's",
+            "intervals of groups: Wilson's, over pairs, for the people are not known"
+            if scored.people is None
+            else "intervals of groups: people drawn with replacement, the threshold held fixed, "
+            "never narrower than Wilson's",
         ),
         genuine=trials.genuine.size,
         impostors=trials.impostors,
