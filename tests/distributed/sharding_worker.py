@@ -10,12 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sphereface2.heads import HEADS, build_head
+from sphereface2.heads import HEADS, ProxyHead, build_head
 from sphereface2.heads.sharding import class_range, class_shards
 from sphereface2.training.distributed import leave_group
 
 WORLDS = (3, 2)
-DIM = 5
+DIM = 6
 BATCHES = {
     "plain": (7, [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4]),
     "uneven": (11, [10, 0, 5, 5, -1, 3, 9, 10, 2, 2, 7, 8]),
@@ -44,6 +44,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in HEADS},
     "three centres": ("sphereface2-c", {"sub_centres": 3}),
     "a bias each": ("sphereface2-c", {"bias": "per-class"}),
+    "with pairs": ("sphereface2-c", {"pair_weight": 1.0}),
+    "in two parts": ("sphereface2-c", {}),
 }
 
 
@@ -52,6 +54,9 @@ def head_of(variant: str, classes: int, *, rank: int, world: int, dtype: torch.d
     name, options = VARIANTS[variant]
     with class_shards(rank, world):
         head = build_head(name, DIM, classes, **options).to(dtype)
+        if variant == "in two parts":
+            assert isinstance(head, ProxyHead)
+            head.split(2)
         bias = getattr(head, "bias", None)
         if bias is not None and bias.ndim:  # it starts at zero, which no statistic would notice
             with torch.no_grad():
@@ -73,7 +78,7 @@ def results(
             share = len(y) // world
             mine = slice(rank * share, (rank + 1) * share)
             local = x[mine].to(dtype).requires_grad_()
-            if name == "unitsface":  # which compares with what it remembers
+            if getattr(head, "pairs", None) is not None:  # which compares with what it remembers
                 head(local.detach().roll(1, dims=1), y[mine])
             loss = head(local, y[mine])
             loss.backward()

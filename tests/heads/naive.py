@@ -38,11 +38,18 @@ def with_gradient(head: Any, value: Tensor, c: Tensor) -> Any:
 
 
 def sphereface2(head: Any, x: Tensor, y: Tensor, positive: Any, negative: Any) -> Any:
-    """λ/r·softplus(-pos) + (1-λ)/r·Σ softplus(neg), mean over the batch, times the loss weight."""
+    """λ/r·softplus(-pos) + (1-λ)/r·Σ softplus(neg), mean over the batch, times the loss weight.
+
+    With `pairs`, the C type of it again against the remembered embeddings, as they are before the
+    head's forward; a person who is not remembered takes no part.
+    """
     weights = (1.0, 1.0) if head.balance is None else (head.balance, 1.0 - head.balance)
+    present = [True] * head.num_classes
     total = torch.zeros((), dtype=x.dtype)
     for n in range(len(x)):
         for i in range(head.num_classes):
+            if not getattr(head, "filled", present)[i]:
+                continue
             product = cosine if head.unit_weights else torch.dot
             centres = head.weight[i] if head.weight.ndim == 3 else [head.weight[i]]
             c = torch.stack([product(x[n], centre) for centre in centres]).amax()
@@ -53,7 +60,10 @@ def sphereface2(head: Any, x: Tensor, y: Tensor, positive: Any, negative: Any) -
                 total = total + weights[0] / head.radius * logistic(-(positive(head, c) + b))
             else:
                 total = total + weights[1] / head.radius * logistic(negative(head, c) + b)
-    return head.loss_weight * total / len(x)
+    loss = head.loss_weight * total / len(x)
+    if head.pairs is not None:
+        loss = loss + head.pair_weight * sphereface2_c(head.pairs, x, y)
+    return loss
 
 
 def sphereface2_c(head: Any, x: Tensor, y: Tensor) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor
 import sphereface2.heads.engine as engine
 from sphereface2.heads import HEADS, build_head
 from sphereface2.heads.pairs import pair_masks
+from sphereface2.heads.simple import SimPLE
 from sphereface2.registry import option_names
 from tests.heads.naive import NAIVE, gradients
 
@@ -58,11 +59,16 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("uniface", {"scale": 20.0, "margin": 0.2, "negative_weight": 0.3, "bias_start": -1.0}),
     ("sigmoid", {"scale_start": 7.0, "relative_bias_start": 0.3, "margin": 0.2}),
     ("sigmoid", {"negative_weight": 0.2}),
+    ("sphereface2-c", {"pair_weight": 0.5, "pair_margin": 0.3, "radius": 9.0}),
+    ("sphereface2-c", {"pair_weight": 2.0, "gradient": "straight-through", "balance": None}),
+    ("sphereface2-m", {"pair_weight": 1.0}),
     ("unitsface", {"pair_scale": 9.0, "pair_margin": 0.3, "pair_weight": 0.5}),
 ]  # fmt: skip
 
 
-REMEMBERING = {"simple", "unitsface"}
+def remembers(head: Any) -> bool:
+    """Whether a head compares with embeddings of earlier batches."""
+    return isinstance(head, SimPLE) or getattr(head, "pairs", None) is not None
 
 
 def identifier(variant: tuple[str, dict[str, Any]]) -> str:
@@ -107,9 +113,9 @@ def test_loss_and_gradients_equal_the_naive_loop(
         before = copy.deepcopy(head)
         loss = quiet(head, x, y)
         # A memory counts as it was before the batch entered; running averages count after.
-        reference = NAIVE[name](before if name in REMEMBERING else head, x, y)
+        reference = NAIVE[name](before if remembers(head) else head, x, y)
         torch.testing.assert_close(loss, reference, rtol=1e-11, atol=1e-11)
-        expected = gradients(reference, before if name in REMEMBERING else head, x)
+        expected = gradients(reference, before if remembers(head) else head, x)
         for ours, theirs in zip(gradients(loss, head, x), expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=2e-9)
 
@@ -155,7 +161,7 @@ class TestExtremes:
         loss = quiet(head, x, y)
         name = next(name for name, factory in HEADS.items() if factory is type(head))
         # A memory counts as it was before the batch entered; running averages count after.
-        counted = copy.deepcopy(before if name in REMEMBERING else head).double()
+        counted = copy.deepcopy(before if remembers(head) else head).double()
         expected = NAIVE[name](counted, x.detach().double(), y).detach()
         # The root of contrastive distances is kept off 0, where its slope is infinite.
         rough = 2e-4 if name == "contrastive" else 1e-6
@@ -392,7 +398,7 @@ def test_embeddings_near_their_class_equal_the_naive_loop(
     x.requires_grad_()
     before = copy.deepcopy(head)
     loss = head(x, y)
-    reference_head = before if name in REMEMBERING else head
+    reference_head = before if remembers(head) else head
     reference = NAIVE[name](reference_head, x, y)
     torch.testing.assert_close(loss, reference, rtol=1e-10, atol=1e-10)
     expected = gradients(reference, reference_head, x)

@@ -16,7 +16,7 @@ from tests.heads.naive import NAIVE
 _SPHEREFACE2 = {
     "balance": 0.7, "radius": 30.0, "margin": None, "margin_negative": None, "sharpness": 3.0,
     "loss_weight": None, "bias": "shared", "bias_start": None, "gradient": "exact",
-    "normalize": True, "sub_centres": 1,
+    "normalize": True, "sub_centres": 1, "pair_weight": 0.0, "pair_margin": 0.2,
 }  # fmt: skip
 # Every default but that of `margin_schedule`, which is None everywhere.
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -170,6 +170,14 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("sigmoid", {"scale_start": 0.0}, "scale_start must be above 0"),
     ("sigmoid", {"negative_weight": 0.0}, "negative_weight must be above 0"),
     ("sigmoid", {"relative_bias_start": math.nan}, "relative_bias_start: must be a finite number"),
+    ("sphereface2-c", {"pair_weight": -1.0}, "pair_weight must be at least 0, got -1.0"),
+    ("sphereface2-a", {"pair_weight": math.inf}, "pair_weight: must be a finite number, got inf"),
+    ("sphereface2-c", {"pair_weight": 1.0, "pair_margin": -0.1}, "margin must be at least 0"),
+    (
+        "sphereface2-c",
+        {"pair_weight": 1.0, "normalize": False, "sharpness": 1.0},
+        "pair_weight compares angles: it does not go with normalize=False",
+    ),
     ("unitsface", {"pair_scale": 0.0}, "pair_scale must be above 0"),
     ("unitsface", {"pair_weight": 0.0}, "pair_weight must be above 0"),
     ("ring", {"ring_weight": math.inf}, "ring_weight: must be a finite number, got inf"),
@@ -355,6 +363,7 @@ def test_every_head_shows_its_sizes_and_what_sets_its_margin(name: str) -> None:
         ("sphereface2-c", {"bias": "none"}, {"weight"}),
         ("sphereface2-c", {"bias": "per-class"}, {"weight", "bias"}),
         ("unitsface", {}, {"weight", "pairs.weight", "pairs.filled"}),
+        ("sphereface2-c", {"pair_weight": 1.0}, {"weight", "pairs.weight", "pairs.filled"}),
     ],
 )
 def test_what_is_cut_over_ranks(name: str, options: dict[str, Any], cut: set[str]) -> None:

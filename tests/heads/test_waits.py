@@ -100,7 +100,7 @@ def test_a_step_waits_for_nothing(name: str, monkeypatch: pytest.MonkeyPatch) ->
             with class_shards(1, 2):
                 head: Any = build_head(name, 6, classes)
             head.exchange = OtherRank(30, 60, rank=1, world=2)
-            if name == "unitsface":
+            if getattr(head, "pairs", None) is not None:
                 head.pairs.exchange = head.exchange
         else:
             head = build_head(name, 6, classes)

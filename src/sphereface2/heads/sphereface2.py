@@ -17,6 +17,7 @@ from sphereface2.heads.cosine import (
     straight_through,
 )
 from sphereface2.heads.head import MarginHead, MarginSchedule
+from sphereface2.heads.memory import FeatureMemory
 from sphereface2.heads.proxy import BiasKind, ProxyHead
 
 USUAL_PULL = 30.0
@@ -53,6 +54,10 @@ class SphereFace2(MarginHead, ProxyHead):
         margin_schedule: (epoch, margin) points, or {from, to, epochs, shape} (`MarginHead`).
         sub_centres: weights per class; the nearest one counts (Sub-center ArcFace, ECCV 2020), so
             that wrong or unusual images of a person need not spoil its centre.
+        pair_weight: of the same loss with the C-type margin once more, against one remembered
+            embedding of each person instead of the class weights; 0 leaves it out. It helps where
+            people have few images, which their class weights would learn by heart.
+        pair_margin: m of that term.
     """
 
     default_margin = 0.4
@@ -76,6 +81,8 @@ class SphereFace2(MarginHead, ProxyHead):
         normalize: bool = True,
         margin_schedule: MarginSchedule | None = None,
         sub_centres: int = 1,
+        pair_weight: float = 0.0,
+        pair_margin: float = 0.2,
     ) -> None:
         super().__init__(dim, num_classes, bias=bias, normalize=normalize, sub_centres=sub_centres)
         require_positive(radius=radius, sharpness=sharpness)
@@ -113,6 +120,36 @@ class SphereFace2(MarginHead, ProxyHead):
             require(math.isfinite(start), f"bias_start must be a finite number, got {start}")
             with torch.no_grad():
                 self.bias.fill_(start)
+        require(
+            math.isfinite(pair_weight) and pair_weight >= 0.0,
+            f"pair_weight must be at least 0, got {pair_weight}",
+        )
+        require(
+            normalize or pair_weight == 0.0,
+            "pair_weight compares angles: it does not go with normalize=False",
+        )
+        self.pair_weight = float(pair_weight)
+        self.pairs = None if not pair_weight else _RememberedSphereFace2(
+            dim, num_classes, balance=self.balance, radius=radius, margin=pair_margin,
+            sharpness=sharpness, loss_weight=self.loss_weight, gradient=gradient,
+        )  # fmt: skip
+
+    @property
+    def per_class(self) -> set[str]:
+        of_pairs = set() if self.pairs is None else self.pairs.per_class
+        return super().per_class | {f"pairs.{name}" for name in of_pairs}
+
+    def split(self, parts: int) -> None:
+        super().split(parts)
+        if self.pairs is not None:
+            self.pairs.split(parts)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        loss = super().forward(embeddings, labels)
+        if self.pairs is None:
+            return loss
+        pairs: Tensor = self.pairs(embeddings, labels)
+        return loss + self.pair_weight * pairs
 
     def reduction(self) -> Binary:
         positive, negative = self._balance_weights()
@@ -180,6 +217,10 @@ class SphereFace2(MarginHead, ProxyHead):
             f"{super().extra_repr()}, balance={self.balance}, radius={self.radius:g}, "
             f"margin={self.margin:g}, sharpness={self.sharpness:g}, gradient={self.gradient}"
         )
+
+
+class _RememberedSphereFace2(FeatureMemory, SphereFace2):
+    """SphereFace2-C of samples with one remembered embedding per class."""
 
 
 class SphereFace2A(SphereFace2):

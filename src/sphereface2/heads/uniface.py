@@ -1,16 +1,16 @@
 """Unified-threshold losses: UniFace (ICCV 2023) and UniTSFace (NeurIPS 2023).
 
-Both ask, as SphereFace2 does, for one threshold b that parts all positive from all negative scores.
+Both ask, as SphereFace2 does, for one threshold b between all positive and all negative scores.
 """
 
 import math
 
-import torch
 from torch import Tensor
 
-from sphereface2.heads.contract import ELSEWHERE, Binary, Rows, require, require_positive
+from sphereface2.heads.contract import Binary, Rows, require, require_positive
 from sphereface2.heads.head import MarginHead, MarginSchedule
-from sphereface2.heads.proxy import ProxyHead, Sample
+from sphereface2.heads.memory import FeatureMemory
+from sphereface2.heads.proxy import ProxyHead
 from sphereface2.heads.softmax import CosFace
 
 
@@ -62,52 +62,8 @@ class UniFace(MarginHead, ProxyHead):
         return f"{super().extra_repr()}, scale={self.scale:g}, margin={self.margin:g}"
 
 
-class FeatureMemory(UniFace):
-    """The unified cross-entropy of samples with one remembered embedding per class.
-
-    The class weights are a memory that no gradient moves: the last embedding of each person that
-    was seen in training. A class without one takes no part.
-    """
-
-    filled: Tensor
-
-    def __init__(self, dim: int, num_classes: int, *, scale: float, margin: float) -> None:
-        super().__init__(dim, num_classes, scale=scale, margin=margin)
-        remembered = torch.zeros_like(self.weight).detach()
-        del self.weight
-        self.register_buffer("weight", remembered)
-        self.register_buffer("filled", torch.zeros(len(remembered), dtype=torch.bool))
-
-    @property
-    def per_class(self) -> set[str]:
-        return {"weight", "filled"}
-
-    def taking_part(self, labels: Tensor) -> Sample:
-        # A class without an embedding weighs nothing as a negative. A person who is not remembered
-        # yet has no positive here, and all others are negatives.
-        if len(self.filled):
-            is_absent = (labels >= 0) & ~self.filled[labels.clamp_min(0)]
-            labels = torch.where(is_absent, ELSEWHERE, labels)
-        return Sample(None, labels, class_weight=self.filled.to(self.weight.dtype))
-
-    def remember(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Keep the last embedding of each person of the whole batch."""
-        rows, labels = self.exchange.gather(embeddings.detach(), labels)
-        labels = self.exchange.local_labels(labels)
-        if not len(self.filled):
-            return
-        order = torch.arange(len(labels), device=labels.device)
-        is_here = labels >= 0
-        # A row of another rank or of nobody repeats what one of this rank does, if there is one.
-        instead = is_here.to(torch.uint8).argmax()
-        place = torch.where(is_here, labels, labels.index_select(0, instead[None])).clamp_min(0)
-        last = torch.full_like(self.filled, -1, dtype=order.dtype)
-        last = last.scatter_reduce(0, place, torch.where(is_here, order, -1), "amax")[place]
-        # Rows of one person all write that person's last one, so their order does not matter.
-        found = torch.where(is_here.any(), rows[last.clamp_min(0)].to(self.weight.dtype),
-                            self.weight[place])  # fmt: skip
-        self.weight[place] = found
-        self.filled[place] = self.filled[place] | is_here.any()
+class _RememberedUniFace(FeatureMemory, UniFace):
+    """The unified cross-entropy of samples with one remembered embedding per class."""
 
 
 class UniTSFace(CosFace):
@@ -140,16 +96,17 @@ class UniTSFace(CosFace):
         )
         require_positive(pair_scale=pair_scale, pair_weight=pair_weight)
         self.pair_weight = float(pair_weight)
-        with torch.random.fork_rng(devices=[]):  # the memory draws nothing that lasts
-            self.pairs = FeatureMemory(dim, num_classes, scale=pair_scale, margin=pair_margin)
+        self.pairs = _RememberedUniFace(dim, num_classes, scale=pair_scale, margin=pair_margin)
 
     @property
     def per_class(self) -> set[str]:
         return super().per_class | {f"pairs.{name}" for name in self.pairs.per_class}
 
+    def split(self, parts: int) -> None:
+        super().split(parts)
+        self.pairs.split(parts)
+
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         loss = super().forward(embeddings, labels)
-        pairs = self.pairs.engine_loss(embeddings, labels, self.pairs.bias)
-        if self.training:
-            self.pairs.remember(embeddings, labels)
+        pairs: Tensor = self.pairs(embeddings, labels)
         return loss + self.pair_weight * pairs
