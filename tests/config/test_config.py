@@ -580,7 +580,7 @@ def test_the_reader_knows_where_the_choices_are() -> None:
         (name,) for name, field in RunConfig.model_fields.items() if field.annotation is Choice
     ]
     lists = {("evaluation", name, "0") for name in ("sets", "choose_on")}
-    inner = {("open_set", "data"), ("optimizer",), *lists}
+    inner = {("open_set", "data"), ("backbone", "network"), ("optimizer",), *lists}
     assert set(recipes_module._CHOICES) == {*choices, *inner}
 
 
@@ -591,6 +591,10 @@ def test_the_reader_knows_where_the_choices_are() -> None:
         ("head.radius=wide", "head.radius: must be a valid number, got 'wide'"),
         ("head.name=arcfac", "unknown head 'arcfac'; did you mean 'arcface'?"),
         ("backbone.widht=8", "backbone 'sfnet10' has no option 'widht'; did you mean 'width'?"),
+        (
+            "backbone={name: views, network: {name: sfnet4, widht: 8}}",
+            "backbone.network: network 'sfnet4' has no option 'widht'; did you mean 'width'?",
+        ),
         ("backbone.name=iresnet5", "unknown backbone 'iresnet5'; did you mean"),
     ],
 )

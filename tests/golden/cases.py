@@ -50,6 +50,9 @@ PAIRS = [{"name": "synthetic", "people": 20, "pairs": 40, "image_size": 32}]
 
 # Backbones at the least size that keeps their layers: the deep ones cost seconds at 112×112.
 SMALL_BACKBONE = {"width": 4, "embedding_dim": 8, "input_size": 32}
+SMALL_VIEWS = {
+    "network": {"name": "sfnet4", "width": 4}, "view_size": 16, "embedding_dim": 8, "input_size": 32
+}  # fmt: skip
 
 # Not a result: how fast, where and with which versions it was made.
 VOLATILE = {
@@ -208,7 +211,7 @@ def training_with(head: str) -> Case:
 
 def training_of(backbone: str) -> Case:
     def case(place: Path) -> Numbers:
-        small = {"name": backbone, **SMALL_BACKBONE}
+        small = {"name": backbone, **(SMALL_VIEWS if backbone == "views" else SMALL_BACKBONE)}
         return read_metrics(train(place, "run", backbone=small, evaluation={"sets": PAIRS}))
 
     return case

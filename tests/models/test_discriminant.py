@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 
 from sphereface2.backbones import build_backbone
-from sphereface2.models.discriminant import apply_axes, discriminant_axes
+from sphereface2.models.discriminant import apply_axes, discriminant_axes, weigh_axes
 
 
 def people(
@@ -97,3 +97,24 @@ def test_the_network_gives_what_the_map_gives(name: str, options: dict[str, bool
         apply_axes(net, axes)
         wanted = before.double() @ torch.from_numpy(axes)
         assert torch.allclose(net(images).double(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_each_view_is_weighed_by_itself() -> None:
+    net = build_backbone(
+        "views",
+        network={"name": "sfnet4", "width": 8, "batch_norm": True},
+        views=["whole", "side"],
+        view_size=32,
+        input_size=32,
+        embedding_dim=16,
+        seed=0,
+    ).eval()
+    torch.manual_seed(1)
+    images, labels = torch.randn(24, 3, 32, 32), np.repeat(np.arange(6), 4)
+    with torch.no_grad():
+        before = net(images).double().numpy()
+        weigh_axes(net, before, labels)
+        found = net(images).double().numpy()
+    parts = [part @ discriminant_axes(part, labels) for part in np.split(before, 2, axis=1)]
+    unit = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
+    np.testing.assert_allclose(found, np.hstack(unit), atol=1e-4)

@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
-from sphereface2.backbones import BACKBONES, build_backbone, outline_backbone
+from sphereface2.backbones import build_backbone, outline_backbone
+from sphereface2.backbones.networks import NETWORKS as OURS
 from sphereface2.cli import app
 from sphereface2.data.transforms import Preprocessing
 from sphereface2.models.folder import TorchModel, load_model
@@ -109,10 +110,10 @@ def test_adafaces_networks_are_iresnets_that_see_bgr(tmp_path: Path, name: str) 
 
 
 def test_every_backbone_is_what_a_peers_network_becomes() -> None:
-    assert set(NETWORKS) == set(BACKBONES)
+    assert set(NETWORKS) == set(OURS)
 
 
-@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize("name", OURS)
 def test_a_state_dict_of_our_own_is_found_under_any_name(tmp_path: Path, name: str) -> None:
     backbone = build_backbone(name, seed=1, width=2, input_size=48, embedding_dim=5)
     state = {f"module.net.{key}": value for key, value in backbone.state_dict().items()}
@@ -127,8 +128,7 @@ def test_a_state_dict_of_our_own_is_found_under_any_name(tmp_path: Path, name: s
 
 def test_the_layouts_name_every_tensor_of_ours_once() -> None:
     keys = {
-        name: list(outline_backbone(name, width=1, input_size=16).state_dict())
-        for name in BACKBONES
+        name: list(outline_backbone(name, width=1, input_size=16).state_dict()) for name in OURS
     }
     for layout in LAYOUTS:
         for name in layout.backbones:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sphereface2.backbones import BACKBONES, build_backbone
+from sphereface2.backbones import BACKBONES, backbone_options, build_backbone
 from sphereface2.data.transforms import Preprocessing, resize
 from sphereface2.files import file_lock
 from sphereface2.models.folder import (
@@ -26,6 +26,10 @@ from sphereface2.models.folder import (
 )
 
 OPTIONS: dict[str, Any] = {"width": 4, "input_size": 16, "embedding_dim": 6}
+VIEWS: dict[str, Any] = {
+    "views": ["whole", [0.0, 0.0, 1.0]], "view_size": 16, "network": {"name": "sfnet4", "width": 4},
+    "input_size": 16, "embedding_dim": 6,
+}  # fmt: skip
 
 
 def save(folder: Path, *, name: str = "sfnet4", seed: int = 0, **more: Any) -> None:
@@ -67,7 +71,8 @@ def refusal(folder: Path) -> str:
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_a_model_comes_back_as_it_was(tmp_path: Path, name: str) -> None:
-    backbone = build_backbone(name, seed=1, **OPTIONS)
+    options = VIEWS if name == "views" else OPTIONS
+    backbone = build_backbone(name, seed=1, **options)
     images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     backbone(images)  # moves the running statistics of batch norm away from their start
     preprocessing = Preprocessing(input_size=16)
@@ -76,7 +81,7 @@ def test_a_model_comes_back_as_it_was(tmp_path: Path, name: str) -> None:
         tmp_path / "a/model",
         backbone,
         name=name,
-        options=OPTIONS,
+        options=options,
         preprocessing=preprocessing,
         extra=extra,
     )
@@ -88,7 +93,7 @@ def test_a_model_comes_back_as_it_was(tmp_path: Path, name: str) -> None:
     assert isinstance(model, TorchModel)
     assert torch.equal(torch.get_rng_state(), state)
     assert (model.name, model.preprocessing) == (name, preprocessing)
-    assert model.options.items() >= OPTIONS.items()
+    assert model.options.items() >= backbone_options(name, options).items()
     assert model.config["extra"] == extra
     assert model.config["embedding_dim"] == 6
     assert not model.backbone.training

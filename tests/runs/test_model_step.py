@@ -15,6 +15,7 @@ from sphereface2.config.schema import RunConfig, load_config
 from sphereface2.data.pairs.drawn import SET_ASIDE
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.evaluation.verification import EvaluationResult
+from sphereface2.models import discriminant
 from sphereface2.models.discriminant import discriminant_axes
 from sphereface2.models.embedder import unit_rows
 from sphereface2.models.folder import find_model, load_model, weights_digest
@@ -260,7 +261,7 @@ class TestDiscriminant:
             return np.eye(embeddings.shape[1])
 
         monkeypatch.setattr(runs, "_AXES_IMAGES", 15)
-        monkeypatch.setattr(runs, "discriminant_axes", axes)
+        monkeypatch.setattr(discriminant, "discriminant_axes", axes)
         runs.resume(
             shutil.copytree(last, tmp_path / "run"), overrides=["training.discriminant=true"]
         )

@@ -25,6 +25,7 @@ import torch
 from markupsafe import escape
 from typer.testing import CliRunner
 
+from sphereface2.backbones import build_backbone
 from sphereface2.cli import app
 from sphereface2.config.schema import RunConfig, dump_config, load_config
 from sphereface2.data.loader.loader import Batch
@@ -32,11 +33,12 @@ from sphereface2.data.mixing import build_training_source
 from sphereface2.evaluation.scoring import build_sets, score_sets
 from sphereface2.evaluation.verification import RAW_PIXELS, UNTRAINED, EvaluationResult
 from sphereface2.files import LockedError, read_note
-from sphereface2.models.folder import load_model
+from sphereface2.models.folder import TorchModel, load_model
 from sphereface2.runs import folder as run_folder
 from sphereface2.runs import train as runs
 from sphereface2.runs.estimate import estimate
 from sphereface2.runs.evaluate import evaluate
+from sphereface2.runs.export import export_model
 from sphereface2.runs.train import embedder_of
 from sphereface2.training.checkpoint import has_checkpoint, load_checkpoint
 from sphereface2.training.stopping import DivergedError
@@ -216,6 +218,49 @@ def test_an_interrupted_run_resumes_to_the_same_bits(
         evaluate(stopped)
     assert not runs.resume(stopped).interrupted
     assert same_model(stopped, finished)
+
+
+def test_views_train_resume_and_export_as_one_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = "{name: views, network: {name: sfnet4, width: 4}, views: [whole, [0.5, 0, 0.5]], "
+    views += "view_size: 16, input_size: 32, embedding_dim: 16}"
+    without = [each for each in SMALL if not each.startswith("backbone")]
+    options = [
+        *without, f"backbone={views}", "training.discriminant=true", "optimizer.name=muon",
+        "head.name=sphereface2-c", "head.pair_weight=1", *NO_SETS,
+    ]  # fmt: skip
+
+    def config() -> RunConfig:
+        return load_config("quickstart", options)
+
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    runs.train(config(), whole)
+    with monkeypatch.context() as patch:
+        stop_at(4, patch)
+        runs.train(config(), stopped)
+    with pytest.raises(ValueError, match=r"backbone\.view_size"):
+        runs.resume(stopped, overrides=["backbone.view_size=24"])
+    runs.resume(stopped)
+    assert same_model(stopped, whole)
+    model = load_model(whole)
+    assert isinstance(model, TorchModel)
+    assert (model.embedding_dim, len(model.backbone.parts())) == (16, 2)
+    images = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3)).astype(np.uint8)
+    export_model(whole, tmp_path / "onnx")
+    exported = load_model(tmp_path / "onnx").embed(images)
+    np.testing.assert_allclose(exported, model.embed(images), atol=1e-4)
+    network = estimate(config(), with_speed=False)
+    each = build_backbone("sfnet4", width=4, input_size=16, embedding_dim=8)
+    assert network.backbone_parameters == 2 * sum(p.numel() for p in each.parameters())
+    options += [f"training.start_from={whole}"]
+    runs.train(config(), tmp_path / "further")
+    options += ["backbone.embedding_dim=8"]
+    with pytest.raises(ValueError, match=r"embedding_dim 16, but backbone\.embedding_dim=8"):
+        runs.resolve(config())
+    triplet = load_config("quickstart", [*without, f"backbone={views}", "head=triplet", *NO_SETS])
+    with pytest.raises(ValueError, match="a backbone of 2 views needs a head with class weights"):
+        runs.train(triplet, tmp_path / "no")
 
 
 class TestPeopleInOtherProportions:

@@ -1,6 +1,6 @@
 """Backbones: the networks from an image to its embedding, by name.
 
-A new backbone is one file and one line in `BACKBONES`; its keyword arguments are its options.
+A new backbone is one file and one line in `NETWORKS`; its keyword arguments are its options.
 """
 
 from collections.abc import Mapping
@@ -11,27 +11,13 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from sphereface2.backbones.backbone import Backbone
-from sphereface2.backbones.iresnet import IResNet18, IResNet34, IResNet50, IResNet100
-from sphereface2.backbones.mobilefacenet import MBF, MBFLarge, MobileFaceNet
-from sphereface2.backbones.sfnet import SFNet4, SFNet10, SFNet20, SFNet36, SFNet64
+from sphereface2.backbones.networks import NETWORKS
+from sphereface2.backbones.views import Views
 from sphereface2.registry import build, look_up, resolve_options
 
 __all__ = ["BACKBONES", "Backbone", "backbone_options", "build_backbone", "outline_backbone"]
 
-BACKBONES: dict[str, type[Backbone]] = {
-    "sfnet4": SFNet4,
-    "sfnet10": SFNet10,
-    "sfnet20": SFNet20,
-    "sfnet36": SFNet36,
-    "sfnet64": SFNet64,
-    "iresnet18": IResNet18,
-    "iresnet34": IResNet34,
-    "iresnet50": IResNet50,
-    "iresnet100": IResNet100,
-    "mobilefacenet": MobileFaceNet,
-    "mbf": MBF,
-    "mbf-large": MBFLarge,
-}
+BACKBONES: dict[str, type[Backbone]] = {**NETWORKS, "views": Views}
 
 
 def build_backbone(name: str, *, seed: int | None = None, **options: Any) -> Backbone:

@@ -22,10 +22,10 @@ class Backbone(nn.Module):
         self, *, width: int, input_size: int, embedding_dim: int, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        _check("width", width, at_least=1)
+        check_option("width", width, at_least=1)
         # Every network here halves the image four times.
-        _check("input_size", input_size, at_least=16)
-        _check("embedding_dim", embedding_dim, at_least=1)
+        check_option("input_size", input_size, at_least=16)
+        check_option("embedding_dim", embedding_dim, at_least=1)
         if not 0 <= dropout < 1:
             raise ValueError(f"backbone.dropout must lie in [0, 1), got {dropout}")
         self.dropout = nn.Dropout(dropout)
@@ -45,6 +45,10 @@ class Backbone(nn.Module):
         """The embeddings of images that have the right shape."""
         raise NotImplementedError  # every backbone defines its own
 
+    def parts(self) -> "list[Backbone]":
+        """The networks that an embedding is put together from: this one, but for `Views`."""
+        return [self]
+
     def last_layers(self) -> tuple[nn.Linear, nn.BatchNorm1d | None]:
         """The layers that end the network: its projection and the norm of the embedding, if any."""
         *_, linear = (module for module in self.modules() if isinstance(module, nn.Linear))
@@ -61,7 +65,7 @@ def summed_embeddings(backbone: nn.Module, inputs: Tensor, *, flip: bool) -> Ten
     return embeddings + backbone(inputs.flip(3)).float() if flip else embeddings
 
 
-def _check(option: str, value: int, *, at_least: int) -> None:
+def check_option(option: str, value: int, *, at_least: int) -> None:
     """Refuse an option that is too small, or so large that torch cannot count the numbers."""
     if not at_least <= value <= LARGEST:
         raise ValueError(

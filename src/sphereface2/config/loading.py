@@ -70,6 +70,7 @@ _CHOICES = (
     ("open_set", "data"),
     ("augmentation",),
     ("backbone",),
+    ("backbone", "network"),
     ("head",),
     ("optimizer",),
     ("evaluation", "sets", "0"),

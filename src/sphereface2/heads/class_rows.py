@@ -113,7 +113,8 @@ class ClassRows:
     move nothing. `class_weight` is what each class counts as a negative, 0 for repeats. With a
     `step` the rows are moved block by block; otherwise a gradient of the weight's shape is filled,
     if it is wanted. A class may have several centres
-    (K × centres × D); blocks are counted in classes and read as rows of all their centres.
+    (K × centres × D); blocks are counted in classes and read as rows of all their centres. With
+    `columns` a class is only that part of its rows.
     """
 
     def __init__(
@@ -125,9 +126,11 @@ class ClassRows:
         index: Tensor | None = None,
         repeats: Tensor | None = None,
         class_weight: Tensor | None = None,
+        columns: slice = slice(None),
     ) -> None:
-        self.weight = weight
+        self.weight = weight[..., columns]
         self.step = step
+        self._columns = columns
         self.index = index
         self._repeats = repeats
         self._class_weight = class_weight
@@ -135,7 +138,7 @@ class ClassRows:
         if wants_gradient and step is None:
             # Rows that are not sampled have no gradient; all others are filled by `write`.
             make = torch.empty_like if index is None else torch.zeros_like
-            self._gradient = make(weight)
+            self._gradient = make(self.weight)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -193,7 +196,7 @@ class ClassRows:
         return self._gradient
 
     def _move(self, step: FusedSGD, start: int, stop: int, gradient: BlockGradient) -> None:
-        momentum = step.momentum_buffer
+        momentum = step.momentum_buffer[..., self._columns]
         classes = self._classes(start, stop)
         weight_block = _centre_rows(self.weight[classes])
         momentum_block = _centre_rows(momentum[classes])

@@ -18,7 +18,7 @@ own, and the threads meet once per pass. No shape and no branch depends on the v
 so nothing waits for a device.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -82,6 +82,26 @@ class Outcome:
     weight: Tensor | None = None
     bias: Tensor | None = None
     statistics: dict[str, Tensor] = field(default_factory=dict)
+
+
+def joined(outcomes: Sequence[Outcome]) -> Outcome:
+    """The outcomes of the parts of an embedding as that of the whole: the loss is their sum."""
+
+    def side_by_side(parts: list[Tensor | None]) -> Tensor | None:
+        known = [part for part in parts if part is not None]
+        return torch.cat(known, dim=-1) if known else None
+
+    biases = [outcome.bias for outcome in outcomes if outcome.bias is not None]
+    return Outcome(
+        torch.stack([outcome.loss for outcome in outcomes]).sum(dim=0),
+        side_by_side([outcome.embeddings for outcome in outcomes]),
+        side_by_side([outcome.weight for outcome in outcomes]),
+        torch.stack(biases).sum(dim=0) if biases else None,
+        {
+            name: torch.stack([outcome.statistics[name] for outcome in outcomes]).mean(dim=0)
+            for name in outcomes[0].statistics
+        },
+    )
 
 
 def evaluate(

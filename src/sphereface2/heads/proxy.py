@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sphereface2.heads.class_rows import ClassRows, FusedSGD
 from sphereface2.heads.compiled import Kernels
 from sphereface2.heads.contract import Binary, Rows, Softmax, require
-from sphereface2.heads.engine import evaluate
+from sphereface2.heads.engine import evaluate, joined
 from sphereface2.heads.head import Head
 from sphereface2.heads.sharding import class_range
 
@@ -57,6 +57,7 @@ class ProxyHead(Head):
             biases = (stop - start,) if bias == "per-class" else ()
             self.bias = nn.Parameter(torch.full(biases, float(bias_start)))
         self.sample_rate = 1.0
+        self.parts = 1
         self.fused: FusedSGD | None = None
         self.kernels: Kernels | None = None
 
@@ -109,6 +110,23 @@ class ProxyHead(Head):
         """
         require(0.0 < rate <= 1.0, f"sample_rate must lie in (0, 1], got {rate}")
         self.sample_rate = float(rate)
+
+    def split(self, parts: int) -> None:
+        """Classify each of so many equal parts of the embedding by itself; the losses are summed.
+
+        So every part learns as it would with a head of its own. The classes' rows are split alike,
+        each part a unit row at the start where the whole was one; the bias is that of all parts.
+        """
+        require(
+            parts >= 1 and self.dim % parts == 0,
+            f"an embedding of {self.dim} numbers has no {parts} equal parts",
+        )
+        self.parts = parts
+        if self.unit_weights:
+            with torch.no_grad():
+                rows = self.weight.view(*self.weight.shape[:-1], parts, self.dim // parts)
+                # Rows that remember nobody yet are zero, and stay so.
+                rows /= torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_min(1e-12)
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """The mean loss of the batch; a label of -1 marks a sample of no known class."""
@@ -168,24 +186,31 @@ class _ProxyLoss(torch.autograd.Function):
         if sample is not None:
             labels = sample.labels
         fused = head.fused if head.training and needs[1] else None
-        classes = ClassRows(
-            weight,
-            wants_gradient=needs[1],
-            step=fused,
-            index=None if sample is None else sample.index,
-            repeats=None if sample is None else sample.repeats,
-            class_weight=None if sample is None else sample.class_weight,
-        )
-        outcome = evaluate(
-            head,
-            embeddings,
-            classes,
-            bias,
-            labels,
-            needs=needs,
-            exchange=exchange,
-            form=None if head.kernels is None else head.kernels.evaluation,
-        )
+        width = head.dim // head.parts
+        outcomes = []
+        for columns in (slice(at, at + width) for at in range(0, head.dim, width)):
+            classes = ClassRows(
+                weight,
+                wants_gradient=needs[1],
+                step=fused,
+                index=None if sample is None else sample.index,
+                repeats=None if sample is None else sample.repeats,
+                class_weight=None if sample is None else sample.class_weight,
+                columns=columns,
+            )
+            outcomes.append(
+                evaluate(
+                    head,
+                    embeddings[:, columns],
+                    classes,
+                    bias,
+                    labels,
+                    needs=needs,
+                    exchange=exchange,
+                    form=None if head.kernels is None else head.kernels.evaluation,
+                )
+            )
+        outcome = outcomes[0] if head.parts == 1 else joined(outcomes)
         if outcome.embeddings is not None:
             outcome.embeddings = exchange.scatter_sum(outcome.embeddings)
         ctx.gradients = (outcome.embeddings, outcome.weight, outcome.bias)

@@ -65,9 +65,9 @@ class Sigmoid(MarginHead, ProxyHead):
         self.check_batch(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             scale = self.log_scale.exp()
-            rows = embeddings.to(scale.dtype)
-            length = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(1e-12)
-            rows = rows / length * self.exchange.shared(scale)
+            parts = embeddings.to(scale.dtype).reshape(-1, self.parts, self.dim // self.parts)
+            length = torch.linalg.vector_norm(parts, dim=2, keepdim=True).clamp_min(1e-12)
+            rows = (parts / length).flatten(1) * self.exchange.shared(scale)
         # s·cos θ is the product with such a row, and autograd takes its gradient on to s.
         loss = self.engine_loss(rows, labels, -scale * self.relative_bias)
         for name in ("positive_score", "negative_score"):

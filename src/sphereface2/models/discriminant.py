@@ -58,6 +58,15 @@ def discriminant_axes(
     return axes / float(np.linalg.norm(unit @ axes, axis=1).mean())
 
 
+def weigh_axes(
+    backbone: Backbone, embeddings: NDArray[np.floating], labels: NDArray[np.integer]
+) -> None:
+    """Weigh the axes of a network, or of each of its parts, by embeddings that it has given."""
+    networks = backbone.parts()
+    for network, part in zip(networks, np.split(embeddings, len(networks), axis=1), strict=True):
+        apply_axes(network, discriminant_axes(part, labels))
+
+
 def apply_axes(backbone: Backbone, axes: NDArray[np.float64]) -> None:
     """Make a network in evaluation give e·A instead of its embeddings e; its layers stay the same.
 

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sphereface2.backbones import BACKBONES, Backbone
+from sphereface2.backbones import Backbone
 from sphereface2.backbones.iresnet import IResNet
 from sphereface2.backbones.mobilefacenet import MobileFaceNet
+from sphereface2.backbones.networks import NETWORKS
 from sphereface2.backbones.sfnet import SFNet
 
 Modules = dict[str, str | None]
@@ -41,13 +42,13 @@ class Layout:
     @property
     def backbones(self) -> list[str]:
         """The names of ours that such weights may fit."""
-        return [name for name, kind in BACKBONES.items() if issubclass(kind, self.family)]
+        return [name for name, kind in NETWORKS.items() if issubclass(kind, self.family)]
 
     def names(self, backbone: str, keys: list[str]) -> dict[str, str | None]:
         """Our names of a backbone's tensors to theirs; None: they have no such tensor."""
         if self.modules is None:
             return {key: key for key in keys}
-        known = self.modules(BACKBONES[backbone])
+        known = self.modules(NETWORKS[backbone])
         found: dict[str, str | None] = {}
         for key in keys:
             module, _, tensor = key.rpartition(".")

@@ -18,10 +18,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sphereface2.backbones import BACKBONES, Backbone, backbone_options, outline_backbone
+from sphereface2.backbones import Backbone, backbone_options, outline_backbone
 from sphereface2.backbones.backbone import halved
 from sphereface2.backbones.iresnet import IResNet
 from sphereface2.backbones.mobilefacenet import MobileFaceNet
+from sphereface2.backbones.networks import NETWORKS
 from sphereface2.data.transforms import PerChannel, Preprocessing
 from sphereface2.models.folder import differences, faults_of_tensors, file_digest, save_model
 from sphereface2.models.foreign_names import LAYOUTS, Layout, neutral
@@ -81,7 +82,7 @@ def import_weights(
     """
     path = Path(path)
     if backbone is not None:
-        look_up("backbone", BACKBONES, backbone)
+        look_up("backbone", NETWORKS, backbone)
     given = dict(options or {})
     if size is not None:
         given["input_size"] = size
@@ -346,7 +347,7 @@ def _sizes(fit: _Fit, tensors: Tensors) -> dict[str, int]:
         found = tensors.get(f"{fit.prefix}{theirs}")
         return () if found is None else tuple(found.shape)
 
-    kind = BACKBONES[fit.name]
+    kind = NETWORKS[fit.name]
     first, last = "stages.0.0.weight", "project.weight"
     scale = 1
     if issubclass(kind, IResNet):

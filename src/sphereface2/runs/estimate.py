@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from sphereface2.backbones import backbone_options, build_backbone
+from sphereface2.backbones import backbone_options, build_backbone, outline_backbone
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.config.loading import read_run
 from sphereface2.config.schema import REQUIRED, Choice, RunConfig, config_from_mapping
@@ -384,6 +384,8 @@ def _head_step(
 ) -> Callable[[], None]:
     if isinstance(head, ProxyHead):
         head.sample_negatives(config.training.sample_rate)
+        network = outline_backbone(config.backbone.name, **config.backbone.options)
+        head.split(len(network.parts()))
     build_fused_sgd(head, config.optimizer)
     moved = head.weight if isinstance(head, ProxyHead) and head.fused is not None else None
     rest = [p for p in head.parameters() if p.requires_grad and p is not moved]

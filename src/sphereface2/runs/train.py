@@ -37,7 +37,7 @@ from sphereface2.evaluation.verification import installed_versions, measure_all
 from sphereface2.files import Lock, require_writable, write_atomically
 from sphereface2.heads import Head, build_head, head_options
 from sphereface2.heads.sharding import class_shards
-from sphereface2.models.discriminant import apply_axes, discriminant_axes, require_pairs
+from sphereface2.models.discriminant import require_pairs, weigh_axes
 from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.models.folder import save_model
 from sphereface2.registry import look_up, resolve_options
@@ -519,7 +519,7 @@ def _export(
     load_network(backbone, result.checkpoint, config)
     if training.discriminant:
         with watch("embedding training images to weigh the axes") as progress:
-            apply_axes(backbone, _axes(trainer, config, progress))
+            weigh_axes(backbone, *_axes_images(trainer, config, progress))
     average = training.average
     save_model(
         folder / MODEL,
@@ -542,8 +542,10 @@ def _export(
     )
 
 
-def _axes(trainer: Trainer, config: RunConfig, progress: Progress) -> NDArray[np.float64]:
-    """What the training images say of the embedding's axes: whole people, up to a number."""
+def _axes_images(
+    trainer: Trainer, config: RunConfig, progress: Progress
+) -> tuple[NDArray[np.float32], NDArray[np.integer]]:
+    """Embeddings and labels of training images that say what the axes are worth: whole people."""
     labels = trainer.source.labels
     chosen = np.flatnonzero(labels >= 0)
     if len(chosen) > _AXES_IMAGES:
@@ -555,7 +557,7 @@ def _axes(trainer: Trainer, config: RunConfig, progress: Progress) -> NDArray[np
     faces = Faces(trainer.source, chosen)
     embeddings = embedder.embed(faces, missing="skip", progress=progress)
     is_read = np.isfinite(embeddings).all(axis=1)
-    return discriminant_axes(embeddings[is_read], labels[chosen][is_read])
+    return embeddings[is_read], labels[chosen][is_read]
 
 
 def _head_bias(trainer: Trainer, result: TrainingResult) -> float | None:

@@ -72,6 +72,7 @@ class Update:
                 if isinstance(module, ProxyHead):
                     module.compile_maps()
         _sample_negatives(head, config.training.sample_rate)
+        _split_classes(head, len(backbone.parts()))
 
     def join(self) -> None:
         """Connect the network with those of the other ranks; all of them call it.
@@ -171,6 +172,17 @@ def _sample_negatives(head: Head, rate: float) -> None:
             f"{type(head).__name__} has none"
         )
     head.sample_negatives(rate)
+
+
+def _split_classes(head: Head, parts: int) -> None:
+    if parts == 1:
+        return
+    if not isinstance(head, ProxyHead):
+        raise ValueError(
+            f"a backbone of {parts} views needs a head with class weights; {type(head).__name__} "
+            "has none"
+        )
+    head.split(parts)
 
 
 # The gradient of one step, in one piece or in micro-batches that give the very same gradient.
