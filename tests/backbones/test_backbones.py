@@ -275,6 +275,14 @@ def test_halved(size: int, times: int, expected: int) -> None:
         ("sfnet4", {"batch_norm": "x"}, "backbone.batch_norm: must be true or false, got 'x'"),
         ("views", {"views": ["uper"]}, "unknown view 'uper'; did you mean 'upper'? (known: "),
         ("views", {"views": []}, "backbone.views must name at least one view"),
+        ("views", {"views": ["whole", 3]}, "backbone.views: must be names or [top, left, side], g"),
+        ("views", {"views": [[0, 0]]}, "backbone.views: must be names or [top, left, side], got"),
+        ("views", {"views": [[0, 0, float("nan")]]}, "backbone.views: must be names or [top, left"),
+        (
+            "views",
+            {"network": 3},
+            "backbone.network: must be a name or {name: ..., options}, got 3",
+        ),
         (
             "views",
             {"views": [[0.5, 0.0, 0.6]]},

@@ -261,6 +261,8 @@ def test_views_train_resume_and_export_as_one_network(
     triplet = load_config("quickstart", [*without, f"backbone={views}", "head=triplet", *NO_SETS])
     with pytest.raises(ValueError, match="a backbone of 2 views needs a head with class weights"):
         runs.train(triplet, tmp_path / "no")
+    with pytest.raises(ValueError, match="a backbone of 2 views needs a head with class weights"):
+        estimate(triplet)
 
 
 class TestPeopleInOtherProportions:

@@ -1,5 +1,6 @@
 """Views: a network for each of several parts of the face, trained side by side and used as one."""
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -16,6 +17,21 @@ from sphereface2.registry import look_up, resolve_options
 Square = tuple[float, float, float]
 """Top, left and side as shares of the image's side."""
 
+
+def _view(given: Any) -> Any:
+    """Said here, since of a type with alternatives the first alone would be asked for."""
+    is_square = (
+        isinstance(given, list | tuple)
+        and len(given) == 3
+        and all(isinstance(share, int | float) and math.isfinite(share) for share in given)
+    )
+    if not isinstance(given, str) and not is_square:
+        raise ValueError("must be names or [top, left, side]")
+    return given
+
+
+View = Annotated[str | Square, BeforeValidator(_view)]
+
 # For faces aligned to the usual five points.
 SQUARES: dict[str, Square] = {
     "whole": (0.0, 0.0, 1.0),
@@ -29,7 +45,7 @@ def _all_options(network: Any) -> Any:
     """A network's name with all its options, so that a model folder has them written out."""
     given = named(network)
     if not isinstance(given, Mapping):
-        return given
+        raise ValueError("must be a name or {name: ..., options}")
     options = {key: value for key, value in given.items() if key != "name"}
     name = given.get("name")
     if not isinstance(name, str):
@@ -63,7 +79,7 @@ class Views(Backbone):
     def __init__(
         self,
         *,
-        views: tuple[str | Square, ...] = ("whole", "upper", "lower", "side"),
+        views: tuple[View, ...] = ("whole", "upper", "lower", "side"),
         view_size: int = 40,
         network: Annotated[dict[str, Any] | str, BeforeValidator(_all_options)] = "sfnet10",
         input_size: int = 64,

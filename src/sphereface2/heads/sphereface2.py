@@ -125,6 +125,10 @@ class SphereFace2(MarginHead, ProxyHead):
             f"pair_weight must be at least 0, got {pair_weight}",
         )
         require(
+            math.isfinite(pair_margin) and pair_margin >= 0.0,
+            f"pair_margin must be at least 0, got {pair_margin}",
+        )
+        require(
             normalize or pair_weight == 0.0,
             "pair_weight compares angles: it does not go with normalize=False",
         )

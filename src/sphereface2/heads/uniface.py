@@ -95,6 +95,10 @@ class UniTSFace(CosFace):
             dim, num_classes, scale=scale, margin=margin, margin_schedule=margin_schedule
         )
         require_positive(pair_scale=pair_scale, pair_weight=pair_weight)
+        require(
+            math.isfinite(pair_margin) and pair_margin >= 0.0,
+            f"pair_margin must be at least 0, got {pair_margin}",
+        )
         self.pair_weight = float(pair_weight)
         self.pairs = _RememberedUniFace(dim, num_classes, scale=pair_scale, margin=pair_margin)
 

@@ -31,6 +31,7 @@ from sphereface2.runs.counting import Memory, backbone_cost, checkpoint_bytes, h
 from sphereface2.runs.train import resolve
 from sphereface2.training.devices import choose_device, choose_precision
 from sphereface2.training.optimizer import Schedule, build_fused_sgd, build_optimizer
+from sphereface2.training.step import sample_negatives, split_classes
 
 ASSUMED_PEOPLE = 1000
 
@@ -382,10 +383,9 @@ def _head_seconds(
 def _head_step(
     config: RunConfig, head: Head, device: torch.device, precision: torch.dtype | None
 ) -> Callable[[], None]:
-    if isinstance(head, ProxyHead):
-        head.sample_negatives(config.training.sample_rate)
-        network = outline_backbone(config.backbone.name, **config.backbone.options)
-        head.split(len(network.parts()))
+    network = outline_backbone(config.backbone.name, **config.backbone.options)
+    sample_negatives(head, config.training.sample_rate)
+    split_classes(head, len(network.parts()))
     build_fused_sgd(head, config.optimizer)
     moved = head.weight if isinstance(head, ProxyHead) and head.fused is not None else None
     rest = [p for p in head.parameters() if p.requires_grad and p is not moved]

@@ -71,8 +71,8 @@ class Update:
             for module in head.modules():
                 if isinstance(module, ProxyHead):
                     module.compile_maps()
-        _sample_negatives(head, config.training.sample_rate)
-        _split_classes(head, len(backbone.parts()))
+        sample_negatives(head, config.training.sample_rate)
+        split_classes(head, len(backbone.parts()))
 
     def join(self) -> None:
         """Connect the network with those of the other ranks; all of them call it.
@@ -163,7 +163,8 @@ class Update:
         return dict.fromkeys(names, self.head.num_classes)
 
 
-def _sample_negatives(head: Head, rate: float) -> None:
+def sample_negatives(head: Head, rate: float) -> None:
+    """Let the head see a share of the classes in each step; one without class weights cannot."""
     if rate == 1.0:
         return
     if not isinstance(head, ProxyHead):
@@ -174,7 +175,8 @@ def _sample_negatives(head: Head, rate: float) -> None:
     head.sample_negatives(rate)
 
 
-def _split_classes(head: Head, parts: int) -> None:
+def split_classes(head: Head, parts: int) -> None:
+    """Classify the part of each view by itself; a head without class weights cannot."""
     if parts == 1:
         return
     if not isinstance(head, ProxyHead):
