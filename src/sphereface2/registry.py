@@ -251,7 +251,8 @@ def mistake(key: str, detail: Mapping[str, Any]) -> str:
     value = detail["input"]
     expected = _EXPECTED.get(detail["type"])
     if detail["type"] == "value_error":
-        return f"{key} {context['error']}, got {shown(value)}"
+        said = f"{key} {context['error']}"
+        return said if ", got " in said else f"{said}, got {shown(value)}"
     if expected is None:
         return f"{key} is wrong ({detail['msg'].lower()}), got {shown(value)}"
     hint = ""

@@ -306,6 +306,11 @@ def test_halved(size: int, times: int, expected: int) -> None:
             {"network": {"name": "sfnet4", "widht": 4}},
             "backbone.network: network 'sfnet4' has no option 'widht'; did you mean 'width'?",
         ),
+        (
+            "views",
+            {"network": {"name": "sfnet4", "width": "abc"}},
+            "backbone.network: network.width: must be a whole number, got 'abc'",
+        ),
         ("views", {"view_size": 8}, "backbone.view_size must lie between 16 and 65536, got 8"),
     ],
 )
