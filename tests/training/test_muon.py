@@ -54,6 +54,35 @@ def test_polar_of_nothing_is_nothing() -> None:
     assert torch.equal(polar(torch.zeros(3, 4)), torch.zeros(3, 4))
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(160, 300), (300, 160)])
+def test_polar_in_half_precision_is_the_same_but_for_rounding(rows: int, columns: int) -> None:
+    matrix = matrix_with(np.geomspace(50.0, 0.5, 160), rows=rows, columns=columns)
+    given = matrix.double().numpy()
+    expected = naive_polar(given.T).T if rows > columns else naive_polar(given)
+    found = polar(matrix, torch.bfloat16)
+    assert found.dtype == torch.float32
+    difference = np.linalg.norm(found.double().numpy() - expected) / np.linalg.norm(expected)
+    assert 1e-4 < difference < 0.05  # bf16 keeps eight bits
+
+
+def test_small_matrices_turn_in_float32_whatever_the_precision() -> None:
+    matrix = matrix_with(np.geomspace(50.0, 1.0, 30), rows=30, columns=300)
+    assert torch.equal(polar(matrix, torch.bfloat16), polar(matrix))
+
+
+def test_a_training_in_half_precision_turns_in_half_precision() -> None:
+    moved = []
+    for precision in (None, torch.bfloat16):
+        layer = nn.Linear(200, 150, bias=False)
+        nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(5))
+        layer.weight.grad = torch.randn(150, 200, generator=torch.Generator().manual_seed(6))
+        config = OptimizerConfig(name="muon")
+        build_optimizer(layer, nn.Identity(), config, precision=precision).step()
+        moved.append(layer.weight.detach())
+    assert not torch.equal(*moved)
+    assert torch.nn.functional.cosine_similarity(*(m.flatten() for m in moved), dim=0) > 0.99999
+
+
 def test_three_steps_by_hand() -> None:
     layer = nn.Linear(6, 4, bias=False)
     config = OptimizerConfig(

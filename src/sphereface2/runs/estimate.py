@@ -302,7 +302,7 @@ def _probe(config: RunConfig, *, people: int, seconds: float) -> Speed:
     count, each = _backbone_seconds(backbone, largest, device, precision, seconds)
     if training.accumulate > 1:
         each *= 4 / 3  # the forward pass runs twice
-    optimizer = build_optimizer(backbone, nn.Identity(), config.optimizer)
+    optimizer = build_optimizer(backbone, nn.Identity(), config.optimizer, precision=precision)
     update = _fastest(lambda: _finish(device, optimizer.step), seconds / 8)
     head = _head_seconds(config, backbone.embedding_dim, people, device, precision, seconds / 8)
     threads = torch.get_num_threads()

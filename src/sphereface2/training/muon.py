@@ -13,6 +13,7 @@ from torch import Tensor, nn
 _ROUNDS = 5
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _SMALLEST = 1e-7
+_SMALLEST_IN_HALF = 128  # smaller matrices are turned as fast in float32
 
 
 class Muon(torch.optim.SGD):
@@ -29,12 +30,21 @@ class Muon(torch.optim.SGD):
     so that one `lr` suits matrices of any size, started from any weights. The matrix turns with O,
     but its length follows the gradient itself: O has a part along W also where the loss does not
     care for the length of W, by which networks without batch norm grew until no gradient was left.
+    `precision` is that of the products for O; all else is as precise as the parameters.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], *, momentum: float, fused: bool) -> None:
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        *,
+        momentum: float,
+        fused: bool,
+        precision: torch.dtype | None = None,
+    ) -> None:
         super().__init__(
             [{"turns": False, **group} for group in groups], momentum=momentum, fused=fused
         )
+        self.precision = precision
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch types it as overloads
@@ -63,7 +73,7 @@ class Muon(torch.optim.SGD):
             ahead = matrix.grad.add(
                 state["momentum_buffer"].mul_(momentum).add_(matrix.grad), alpha=momentum
             )
-            turn = polar(ahead.flatten(1)).view_as(matrix)
+            turn = polar(ahead.flatten(1), self.precision).view_as(matrix)
             length = matrix.norm()
             along = (ahead * matrix).sum() / (ahead.norm() * length).clamp(min=_SMALLEST)
             wanted = length * (1.0 - rate * along) * (1.0 - rate * group["weight_decay"])
@@ -74,16 +84,30 @@ class Muon(torch.optim.SGD):
             matrix.mul_(wanted.clamp(min=rate * least) / matrix.norm().clamp(min=_SMALLEST))
 
 
-def polar(matrix: Tensor) -> Tensor:
+def polar(matrix: Tensor, precision: torch.dtype | None = None) -> Tensor:
     """About UVᵀ of a matrix UΣVᵀ: its directions stay, its singular values come near 1.
 
-    All rounds work on the small square A = XXᵀ alone: with P = a + bA + cA² the next X is PX and
-    the next A is PAP, so that the long side of X is walked through twice and not ten times.
+    In float32 all rounds work on the small square A = XXᵀ alone: with P = a + bA + cA² the next X
+    is PX and the next A is PAP, so that the long side of X is walked through twice and not ten
+    times. A `precision` of half the bits would lose the small singular values in A: there each
+    round is one of X itself, which is faster all the same where such products are.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     wide = (matrix.T if is_tall else matrix).float()
     wide = wide / wide.norm().clamp(min=_SMALLEST)
-    square = wide @ wide.T
+    if precision is None or min(matrix.shape) < _SMALLEST_IN_HALF:
+        turned = _factor(wide @ wide.T) @ wide
+    else:
+        turned = wide.to(precision)
+        for _ in range(_ROUNDS):
+            square = turned @ turned.T
+            factor = torch.addmm(square, square, square, beta=_B, alpha=_C)
+            turned = torch.addmm(turned, factor, turned, beta=_A)
+    return (turned.T if is_tall else turned).to(matrix.dtype)
+
+
+def _factor(square: Tensor) -> Tensor:
+    """The product of the factors of all rounds, given XXᵀ."""
     product = None
     for number in range(_ROUNDS):
         factor = torch.addmm(square, square, square, beta=_B, alpha=_C)
@@ -92,8 +116,7 @@ def polar(matrix: Tensor) -> Tensor:
         if number < _ROUNDS - 1:
             square = factor @ square @ factor
     assert product is not None
-    turned: Tensor = product @ wide
-    return (turned.T if is_tall else turned).to(matrix.dtype)
+    return product
 
 
 def turning(network: Iterable[nn.Parameter]) -> list[nn.Parameter]:

@@ -19,7 +19,11 @@ from sphereface2.training.muon import Muon, turning
 
 
 def build_optimizer(
-    backbone: nn.Module, head: nn.Module, config: OptimizerConfig
+    backbone: nn.Module,
+    head: nn.Module,
+    config: OptimizerConfig,
+    *,
+    precision: torch.dtype | None = None,
 ) -> torch.optim.Optimizer:
     """SGD with momentum, as the paper trains, AdamW, or Muon for the backbone's matrices.
 
@@ -35,7 +39,8 @@ def build_optimizer(
     times that: a margin that rises by 0.3 in some hundred steps moves the best bias by 0.3 r, and
     a bias that lags behind lets all embeddings collapse to one.
 
-    Muon moves the backbone's matrices; all else, class weights too, moves by SGD.
+    Muon moves the backbone's matrices, with products in `precision`; all else, class weights too,
+    moves by SGD.
     """
     moved, bias = _moved_by_head(head), getattr(head, "bias", None)
     network = [p for p in backbone.parameters() if p.requires_grad]
@@ -82,7 +87,7 @@ def build_optimizer(
     if config.name == "adamw":
         built = torch.optim.AdamW(groups, betas=config.betas, eps=config.eps)
     elif config.name == "muon":
-        built = Muon(groups, momentum=config.momentum, fused=True)
+        built = Muon(groups, momentum=config.momentum, fused=True, precision=precision)
     else:
         built = torch.optim.SGD(
             groups, momentum=config.momentum, nesterov=config.nesterov, fused=True
