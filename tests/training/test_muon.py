@@ -80,7 +80,7 @@ def test_a_training_in_half_precision_turns_in_half_precision() -> None:
         build_optimizer(layer, nn.Identity(), config, precision=precision).step()
         moved.append(layer.weight.detach())
     assert not torch.equal(*moved)
-    assert torch.nn.functional.cosine_similarity(*(m.flatten() for m in moved), dim=0) > 0.99999
+    torch.testing.assert_close(*moved, rtol=0.0, atol=0.005)  # a step moves them by up to 0.1
 
 
 def test_three_steps_by_hand() -> None:

@@ -96,7 +96,7 @@ def polar(matrix: Tensor, precision: torch.dtype | None = None) -> Tensor:
     wide = (matrix.T if is_tall else matrix).float()
     wide = wide / wide.norm().clamp(min=_SMALLEST)
     if precision is None or min(matrix.shape) < _SMALLEST_IN_HALF:
-        turned = _factor(wide @ wide.T) @ wide
+        turned: Tensor = _factor(wide @ wide.T) @ wide
     else:
         turned = wide.to(precision)
         for _ in range(_ROUNDS):
