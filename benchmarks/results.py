@@ -100,7 +100,7 @@ def _is_table(path: Path) -> bool:
     try:
         content = json.loads(path.read_bytes())
     except ValueError:
-        raise ValueError(f"{path} is no JSON; make it again or remove it") from None
+        raise ValueError(f"{path} is not JSON; make it again or remove it") from None
     return isinstance(content, dict) and {"rows", "columns"} <= content.keys()
 
 

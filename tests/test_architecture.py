@@ -177,6 +177,9 @@ def test_images_on_their_way_to_a_network_are_resized_in_one_place() -> None:
             # cv2.resize and the like: a call of an attribute; ours is imported by its name
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 assert node.func.attr not in resizing, f"{path}, line {node.lineno}"
+            elif isinstance(node, ast.ImportFrom) and node.module != "sphereface2.data.transforms":
+                others = resizing & {alias.name for alias in node.names}
+                assert not others, f"{path}, line {node.lineno}: {others}"
 
 
 def test_every_room_of_the_line_exists() -> None:

@@ -64,7 +64,7 @@ def test_results_of_other_kinds_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text('["rows", "columns"]')
     assert read_results(tmp_path) == {"losses": example_sweep()}
     (tmp_path / "half.json").write_text('{"rows": [')
-    with pytest.raises(ValueError, match=r"half\.json is no JSON"):
+    with pytest.raises(ValueError, match=r"half\.json is not JSON"):
         read_results(tmp_path)
 
 

@@ -20,7 +20,7 @@ from sphereface2.data.pairs import format_of, named_pairs, sets_of_word
 from sphereface2.data.pairs.bin_set import bin_set
 from sphereface2.data.pairs.verification_set import VerificationSet
 from sphereface2.data.sources.encoded import EncodedImages
-from sphereface2.data.sources.image_file import decode_photo, ending_of, look
+from sphereface2.data.sources.image_file import check_header, decode_photo, ending_of
 from sphereface2.data.sources.image_list import ImageList
 from sphereface2.data.sources.parquet import ParquetImages, ParquetWriter
 from sphereface2.data.sources.recordio import RecordIO
@@ -197,7 +197,7 @@ def _read_picture(folder: Path, parts: Sequence[bytes]) -> None:
     content = part(parts, 0)
     ending_of(content)
     try:
-        header = look(content)
+        header = check_header(content)
     except ValueError:
         header = None
     pixels = decode_photo(content, "photo")

@@ -417,7 +417,7 @@ def test_an_index_of_another_rec(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_a_rec_and_a_record_without_room_for_its_labels(tmp_path: Path) -> None:
     rec = tmp_path / "a.rec"
-    rec.write_bytes(b"this is no RecordIO file")
+    rec.write_bytes(b"not of RecordIO, a text.")
     assert message(lambda: RecordIO(path=str(rec))) == (
         f"{rec} is cut short or damaged after 0 records, at byte 0 of 24; copy it again"
     )

@@ -15,10 +15,10 @@ from PIL import Image
 from sphereface2.data.sources import image_file
 from sphereface2.data.sources.image_file import (
     ImageHeader,
+    check_header,
     decode,
     ending_of,
     is_image_file,
-    look,
     read_image,
     start_of,
 )
@@ -67,9 +67,9 @@ def png_of_size(width: int, height: int) -> bytes:
 @pytest.mark.parametrize("size", [(20, 30), (8, 300), (257, 8)])
 def test_the_header_says_what_decoding_gives(suffix: str, size: tuple[int, int]) -> None:
     encoded = encode(picture(*size), suffix)
-    header = look(encoded)
+    header = check_header(encoded)
     assert header == ImageHeader(FORMATS[suffix], width=size[1], height=size[0])
-    assert look(memoryview(encoded)) == header
+    assert check_header(memoryview(encoded)) == header
     assert ending_of(encoded) == suffix
     assert decode(encoded, "it").shape == (*size, 3)
 
@@ -91,18 +91,18 @@ def test_the_header_says_what_decoding_gives(suffix: str, size: tuple[int, int])
 )
 def test_variants_of_the_formats(kind: str, options: dict[str, object]) -> None:
     encoded = saved(Image.fromarray(picture(40, 24)), kind, **options)
-    assert look(encoded) == ImageHeader(kind.lower(), width=24, height=40)
+    assert check_header(encoded) == ImageHeader(kind.lower(), width=24, height=40)
     assert decode(encoded, "it").shape == (40, 24, 3)
 
 
 def test_a_bitmap_of_rows_from_top_to_bottom_and_one_of_os2() -> None:
     pixels = bytes(24 * 10)
     plain = struct.pack("<2sIIIIiiHHIIiiII", b"BM", 54, 0, 54, 40, 8, -10, 1, 24, 0, 0, 0, 0, 0, 0)
-    assert look(plain + pixels) == ImageHeader("bmp", width=8, height=10)
+    assert check_header(plain + pixels) == ImageHeader("bmp", width=8, height=10)
     old = struct.pack("<2sIIIIHHHH", b"BM", 26, 0, 26, 12, 8, 10, 1, 24)
-    assert look(old + pixels) == ImageHeader("bmp", width=8, height=10)
+    assert check_header(old + pixels) == ImageHeader("bmp", width=8, height=10)
     with pytest.raises(ValueError, match=r"cut short"):
-        look(old + pixels[:-1])
+        check_header(old + pixels[:-1])
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -142,7 +142,7 @@ def test_an_image_is_turned_as_its_exif_says() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # a quarter turn
     encoded = saved(Image.fromarray(picture(20, 30)), "JPEG", exif=exif)
-    assert look(encoded) == ImageHeader("jpeg", width=30, height=20)
+    assert check_header(encoded) == ImageHeader("jpeg", width=30, height=20)
     assert decode(encoded, "it").shape == (30, 20, 3)
 
 
@@ -151,17 +151,17 @@ def test_a_file_that_is_cut_short_is_refused_at_any_length(suffix: str) -> None:
     encoded = encode(picture(), suffix)
     for length in [*range(17, 60), len(encoded) // 2, len(encoded) - 1]:
         with pytest.raises(ValueError, match=r"cut short|damaged"):
-            look(encoded[:length])
+            check_header(encoded[:length])
 
 
 def test_of_a_moving_gif_the_first_picture_is_read() -> None:
     first, second = (Image.new("RGB", (30, 20), colour) for colour in ("red", "blue"))
     encoded = saved(first, "GIF", save_all=True, append_images=[second])
-    assert look(encoded) == ImageHeader("gif", width=30, height=20)
+    assert check_header(encoded) == ImageHeader("gif", width=30, height=20)
     assert decode(encoded, "it")[5, 5].tolist() == [255, 0, 0]
     for length in [*range(17, 60), len(encoded) // 3]:
         with pytest.raises(ValueError, match="cut short"):
-            look(encoded[:length])
+            check_header(encoded[:length])
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -177,13 +177,13 @@ def test_a_tiff_of_either_byte_order_is_measured_and_bounded(order: str) -> None
             directory += struct.pack(f"{order}HHI", tag, kind, count) + number
         return mark + struct.pack(f"{order}I", 8 + pixels) + bytes(pixels) + directory
 
-    assert look(tiff(50)) == ImageHeader("tiff", width=16, height=9)
+    assert check_header(tiff(50)) == ImageHeader("tiff", width=16, height=9)
     entries[3] = (279, 4, 1, 5000)
     with pytest.raises(ValueError, match="cut short"):
-        look(tiff(50))
+        check_header(tiff(50))
     entries[0] = (256, 4, 2**32 - 1, 8)  # as many widths as no file holds
     with pytest.raises(ValueError, match="cut short"):
-        look(tiff(50))
+        check_header(tiff(50))
 
 
 def test_the_end_of_a_preview_is_not_that_of_the_image() -> None:
@@ -191,15 +191,15 @@ def test_the_end_of_a_preview_is_not_that_of_the_image() -> None:
     encoded = encode(picture())
     segment = b"\xff\xe1" + struct.pack(">H", 2 + len(preview)) + preview
     with_preview = encoded[:2] + segment + encoded[2:]
-    assert look(with_preview) == look(encoded)
+    assert check_header(with_preview) == check_header(encoded)
     with pytest.raises(ValueError, match=r"cut short"):
-        look(with_preview[: len(with_preview) - 30])
+        check_header(with_preview[: len(with_preview) - 30])
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp"])
 def test_bytes_behind_the_end_do_no_harm(suffix: str) -> None:
     encoded = encode(picture(), suffix) + bytes(37)
-    assert look(encoded).width == 30
+    assert check_header(encoded).width == 30
     assert decode(encoded, "it").shape == (20, 30, 3)
 
 
@@ -223,7 +223,7 @@ def test_bytes_behind_the_end_do_no_harm(suffix: str) -> None:
 )
 def test_what_is_not_an_image_is_refused_with_the_reason(content: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=r".") as error:
-        look(content)
+        check_header(content)
     assert str(error.value) == reason
     with pytest.raises(ValueError, match=r".") as error:
         decode(content, "a/b.jpg")
@@ -240,7 +240,7 @@ def test_a_huge_image_is_never_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cv2, "imdecode", never)
     with pytest.raises(ValueError, match=r"30000 × 30000 pixels, more than 100 million; replace"):
         decode(encoded, "huge.png")
-    assert look(png_of_size(10_000, 10_000)).width == 10_000  # as large as allowed
+    assert check_header(png_of_size(10_000, 10_000)).width == 10_000  # as large as allowed
 
 
 def test_a_file_with_a_good_header_and_bad_content_is_refused() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from sphereface2.data.sources.image_file import look
+from sphereface2.data.sources.image_file import check_header
 from sphereface2.data.sources.recordio import RecordIO
 from sphereface2.data.sources.recordio_writer import RecordWriter, to_frames
 from sphereface2.datatools.group.people import Journal
@@ -181,7 +181,7 @@ def test_a_tiff_whose_tags_all_claim_the_whole_file() -> None:
     entries = b"".join(struct.pack("<HHII", tag, 3, size // 2, 0) for tag in range(300, 300 + tags))
     picture = struct.pack("<2sHIH", b"II", 42, 8, tags) + entries
     with taking_at_most(10_000_000), pytest.raises(ValueError, match="TIFF header is damaged"):
-        look(picture)
+        check_header(picture)
 
 
 def test_a_tiff_without_strips() -> None:
@@ -189,7 +189,7 @@ def test_a_tiff_without_strips() -> None:
     picture = struct.pack("<2sHIH", b"II", 42, 8, len(entries))
     picture += b"".join(struct.pack("<HHII", *entry) for entry in entries)
     with pytest.raises(ValueError, match="TIFF header is damaged"):
-        look(picture)
+        check_header(picture)
 
 
 # -- a gallery whose database holds anything -------------------------------------------------------

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 import torch
 from pydantic import BeforeValidator
 from torch import Tensor, nn
-from torch.nn.functional import interpolate, normalize
+from torch.nn.functional import normalize
 
 from sphereface2.backbones.backbone import Backbone, check_option
 from sphereface2.backbones.networks import NETWORKS
 from sphereface2.config.loading import named
+from sphereface2.data.transforms import resize_inputs
 from sphereface2.registry import look_up, resolve_options
 
 Square = tuple[float, float, float]
@@ -19,7 +20,7 @@ Square = tuple[float, float, float]
 
 
 def _view(given: Any) -> Any:
-    """Said here, since of a type with alternatives the first alone would be asked for."""
+    """Checked here: pydantic would complain of the first alternative of the type only."""
     is_square = (
         isinstance(given, list | tuple)
         and len(given) == 3
@@ -121,7 +122,7 @@ class Views(Backbone):
         square = images[:, :, top : top + side, left : left + side]
         if side == self.view_size:
             return square
-        return interpolate(square, size=self.view_size, mode="bilinear", antialias=True)
+        return resize_inputs(square, self.view_size)
 
 
 def _window(view: str | Square, size: int) -> tuple[int, int, int]:

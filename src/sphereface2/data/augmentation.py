@@ -106,7 +106,7 @@ class Augmentation:
         return not any(getattr(self, share) for share in _STRENGTHS)
 
     def people(self, count: int) -> int:
-        """How many people the head learns where the images show so many."""
+        """How many people the head learns if the images show `count`."""
         return count * (1 + len(_SHAPES)) if self.reshape else count
 
     def shape(self, draw: Draw) -> int:

@@ -22,6 +22,13 @@ def resize(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     return np.asarray(cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA), np.uint8)
 
 
+def resize_inputs(inputs: torch.Tensor, size: int) -> torch.Tensor:
+    """Parts (B, 3, S, S) of what a network is shown at `size` × `size`: bilinear, over areas."""
+    from torch.nn.functional import interpolate
+
+    return interpolate(inputs, size=size, mode="bilinear", antialias=True)
+
+
 def shrunk(image: NDArray[np.uint8], times: int) -> NDArray[np.uint8]:
     """The image at a whole fraction of its size, averaged over areas."""
     size = (image.shape[1] // times, image.shape[0] // times)

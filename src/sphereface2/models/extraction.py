@@ -63,8 +63,8 @@ class ModelEmbedder(Embedder):
     """The model of a folder, alone or as one of the ranks that torchrun started.
 
     batches: what runs its network
-    missing: what becomes of images that cannot be read; None: a mistake, and nothing else is
-        offered
+    missing: what becomes of images that cannot be read; None: they are an
+        error, whose message offers nothing else
     """
 
     batches: BatchEmbedder
@@ -124,7 +124,7 @@ class ModelEmbedder(Embedder):
                 "flip": self.flip,
                 "names": _digest_of(names or ()),
                 "people": _digest_of(people or ()),
-                # Embeddings that may be missing are for nobody who asks for all.
+                # Whoever asks for all images must not get these, of which some may be missing.
                 **({"missing": "skip"} if self.missing == "skip" else {}),
             },
             block_size=self.batches.batch_size,
@@ -342,7 +342,7 @@ class Extraction(WorkFolder):
     ) -> None:
         """Embed the open blocks of the k-th (from 0) of n processes, `share` = (k, n).
 
-        `progress` hears of all processes' images; `missing` as for `Embedder.embed`.
+        `progress` counts the images of all processes; `missing` as for `Embedder.embed`.
         """
         embeddings = np.lib.format.open_memmap(self.path / _EMBEDDINGS, "r+")
         marks = np.lib.format.open_memmap(self.path / _MARKS, "r+")

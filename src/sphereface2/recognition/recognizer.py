@@ -110,7 +110,7 @@ class Recognizer:
         false_accepts: float | None = None,
         prior: float | None = None,
     ) -> Verification:
-        """Whether a photo shows a person, of whom there is one photo or a list of several.
+        """Whether a photo shows the person of another photo, or of a list of photos.
 
         false_accepts: the share of pairs of different people that may be accepted; 0.001 if not
             given

@@ -262,7 +262,7 @@ def add_photo_routes(routes: APIRouter, service: Service) -> None:
     async def verify(
         asked: Annotated[VerifyAsked, Depends(read_body(VerifyAsked))], crops: WithCrops = False
     ) -> VerifyAnswer:
-        """Whether a photo shows a person, of whom there is one photo or several."""
+        """Whether a photo shows the person of another photo, or of several."""
         service.require_few([asked.photo, *asked.person])
 
         def work(recognizer: RequestRecognizer) -> VerifyAnswer:

@@ -205,7 +205,7 @@ class Client:
         false_accepts: float | None = None,
         prior: float | None = None,
     ) -> Verification:
-        """Whether a photo shows a person, of whom there is one photo or a list of several."""
+        """Whether a photo shows the person of another photo, or of a list of photos."""
         known = list(person) if isinstance(person, list | tuple) else [person]
         if not known:
             raise ValueError("there is no photo of the person to compare with")

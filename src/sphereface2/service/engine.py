@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from sphereface2.data.sources.image_file import (
     READ_KINDS,
     TooManyPixelsError,
+    check_header,
     decode_photo,
     kind_of,
-    look,
 )
 from sphereface2.faces import DETECTORS
 from sphereface2.faces.face import Detector, Face
@@ -188,7 +188,7 @@ def _pixels(encoded: bytes, most: int) -> int:
     if kind_of(encoded[:16]) not in READ_KINDS:
         return most
     try:
-        header = look(encoded)
+        header = check_header(encoded)
     except ValueError:
         return 0  # decoding will say what is wrong with it
     return min(most, header.width * header.height)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.sources.image_file import Encoded, decode, look, to_array
+from sphereface2.data.sources.image_file import Encoded, check_header, decode, to_array
 from sphereface2.data.sources.source import BadImage
 from sphereface2.data.transforms import resize
 from sphereface2.files import printable
@@ -163,7 +163,7 @@ class EncodedImages(ABC):
             if stopped.is_set():
                 break
             try:
-                header = look(self.encoded(index))
+                header = check_header(self.encoded(index))
                 sizes[header.width, header.height] += 1
             except (ValueError, OSError) as error:
                 bad.append(BadImage(index, self.location(index), _reason(error)))

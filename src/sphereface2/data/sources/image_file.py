@@ -68,7 +68,7 @@ def is_image_file(name: str) -> bool:
 def ending_of(encoded: Encoded) -> str:
     """The ending for the file of an image; that of JPEG for one that is damaged."""
     try:
-        return _SUFFIX_OF[look(encoded).format]
+        return _SUFFIX_OF[check_header(encoded).format]
     except ValueError:
         return ".jpg"
 
@@ -87,7 +87,7 @@ def not_read(kind: str) -> str:
     return f"it is of the kind {kind}, which is not read; convert it to JPEG or PNG"
 
 
-def look(encoded: Encoded) -> ImageHeader:
+def check_header(encoded: Encoded) -> ImageHeader:
     """Check the structure of an image file without decoding it; a ValueError says what is wrong.
 
     Checked are the format, the size, and that the end of the file is there.
@@ -133,7 +133,7 @@ def decode(encoded: Encoded, location: str, *, looked: bool = False) -> NDArray[
 def to_pixels(encoded: Encoded, *, looked: bool = False) -> NDArray[np.uint8]:
     """As `decode`, but the ValueError is the bare reason."""
     if not looked:
-        look(encoded)
+        check_header(encoded)
     image = to_array(encoded)
     if image is None:
         raise ValueError("its content is damaged")
@@ -218,7 +218,7 @@ def decode_photo(
     kind = kind_of(encoded[:16])
     try:
         if kind is None or kind in READ_KINDS:
-            header = look(encoded)
+            header = check_header(encoded)
             _require_sides(header.width, header.height, most_pixels)
             return to_pixels(encoded, looked=True)
         return _decode_heif(encoded, most_pixels)

@@ -9,7 +9,7 @@ from array import array
 from pathlib import Path
 from typing import BinaryIO
 
-from sphereface2.data.sources.image_file import Encoded, look
+from sphereface2.data.sources.image_file import Encoded, check_header
 from sphereface2.data.sources.source import ImageWriter
 from sphereface2.files import printable, put_in_place, write_atomically
 
@@ -87,7 +87,7 @@ class RecordWriter(ImageWriter):
     def _note(self, label: int, key: int, encoded: Encoded) -> None:
         if not self._ranges:
             try:
-                header = look(encoded)
+                header = check_header(encoded)
                 self._size = header.height, header.width
             except ValueError:
                 pass  # a bad image is copied as it is; the size is then the usual one

@@ -35,7 +35,7 @@ FOLDER_VARIABLE = "SPHEREFACE2_RENDERED"
 """The environment variable with the folder in which rendered pictures are kept."""
 
 
-def kept_or_rendered(
+def cached_or_rendered(
     description: object, shape: tuple[int, ...], render: Callable[[], NDArray[np.uint8]]
 ) -> NDArray[np.uint8]:
     """What `render` gives for a description; kept on disk where a folder is named for it."""
@@ -151,7 +151,7 @@ class SyntheticImages:
             return
         description = (self.people, self.settings, self.image_size, self.seed, self.first_person)
         shape = (len(self), self.image_size, self.image_size, 3)
-        self._rendered = kept_or_rendered(
+        self._rendered = cached_or_rendered(
             description, shape, lambda: self._render_all(shape, workers, progress)
         )
 

@@ -22,7 +22,7 @@ from sphereface2.data.pairs.verification_set import StoredImages, VerificationSe
 from sphereface2.data.sources import open_images
 from sphereface2.data.sources.encoded import EncodedImages, OnBadImage
 from sphereface2.data.sources.folder import NamedFiles
-from sphereface2.data.sources.image_file import ending_of, look
+from sphereface2.data.sources.image_file import check_header, ending_of
 from sphereface2.data.sources.source import BadImage
 from sphereface2.datatools.convert.conversion import Conversion, Converted, Job, Written
 from sphereface2.datatools.convert.targets import TARGETS, mark_folder, report
@@ -250,7 +250,7 @@ def _check_pairs(
     with watch(f"checking {counted(len(wanted), 'image')}") as progress:
         for done, index in enumerate(wanted, start=1):
             try:
-                look(stored.encoded(index))
+                check_header(stored.encoded(index))
             except (ValueError, OSError) as error:
                 bad.append(BadImage(index, stored.location(index), str(error)))
             report(progress, done, len(wanted))

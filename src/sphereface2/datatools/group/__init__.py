@@ -87,10 +87,10 @@ def group_photos(
         said = journal.take_edited_names()
         if recognizer is None:
             with watch("reading the embeddings") as progress:
-                names = store.take(_read_saved(source), progress=progress)
+                names = store.add_saved(_read_saved(source), progress=progress)
         else:
             with watch("finding and embedding faces") as progress:
-                names = store.look(source, recognizer, finder, workers=workers, progress=progress)
+                names = store.add_photos(source, recognizer, finder, workers=workers, progress=progress)
         faces = store.faces(names)
         if not faces:
             raise ValueError(_no_face(source, store))

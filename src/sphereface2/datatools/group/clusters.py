@@ -93,7 +93,7 @@ def _neighbours(
             if len(near):
                 found[number].append(near.astype(np.int32))
         progress(min(first + step, count), count)
-    # Nearness to the other is not always among the other's nearest: both get to know each other.
+    # One may be among the nearest of another but not the other way round: enter it in both lists.
     lists = [(number, own[0].tolist()) for number, own in enumerate(found) if own]
     for number, others in lists:
         for other in others:

@@ -30,7 +30,7 @@ from sphereface2.workers import Progress, unseen
 
 BATCH = 32
 """Faces that are embedded at once. A batch is filled up: some networks compute an image a
-little differently in another company: a face has one embedding, whenever it came."""
+little differently in batches of another size, and a face must keep its embedding."""
 
 _CROP_SIDE = 112
 _QUALITY = 88
@@ -165,7 +165,7 @@ class FaceStore(PhotoJournal):
 
     # -- faces of photos ---------------------------------------------------------------------------
 
-    def look(
+    def add_photos(
         self,
         source: Path,
         recognizer: Recognizer,
@@ -226,7 +226,7 @@ class FaceStore(PhotoJournal):
 
     # -- saved embeddings --------------------------------------------------------------------------
 
-    def take(self, saved: SavedEmbeddings, *, progress: Progress = unseen) -> list[str]:
+    def add_saved(self, saved: SavedEmbeddings, *, progress: Progress = unseen) -> list[str]:
         """Take over saved embeddings, whose names are the photos; all names.
 
         A name that occurs several times is a photo of several faces. Names whose embeddings have

@@ -184,14 +184,14 @@ class _Shift:
 
     def work(self) -> None:
         next_tick = 0.0
-        was_told = False
+        interrupted = False
         try:
             with stop_signals(self._stop) as caught:
                 while self.crew.children or (self.queue and not self.stop_requested):
                     for child, code in self.crew.ended():
                         self._record_end(child, code)
-                    if self.stop_requested and not was_told:
-                        was_told = self.board.is_stopping = True
+                    if self.stop_requested and not interrupted:
+                        interrupted = self.board.is_stopping = True
                         self.crew.interrupt()
                         next_tick = 0.0
                     elif not self.stop_requested:
