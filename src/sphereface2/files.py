@@ -540,12 +540,17 @@ class JsonResult:
         try:
             return cls.from_json(path.read_bytes())
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the file"
             raise ValueError(
-                f"{path} is not {cls.IS} ({where}: {first['msg'].lower()}); "
+                f"{path} is not {cls.IS} ({first_fault(error, whole='the file')}); "
                 f"make it again with `{cls.WRITTEN_BY}`"
             ) from None
+
+
+def first_fault(error: ValidationError, *, whole: str) -> str:
+    """The first of what is wrong with values, and where: "folds.3: input should be a number"."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or whole
+    return f"{where}: {first['msg'].lower()}"
 
 
 def printable(path: Path | str) -> str:

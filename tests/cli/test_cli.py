@@ -268,6 +268,9 @@ def test_one_entry_of_a_list_is_explained() -> None:
     assert "Pull with scale=30, margin=0.4: 30 at 0 and" in (
         run("heads", "cosface", "scale=30", "head.margin=0.4").stdout
     )
+    assert "The term on pairs pulls samples alone" in run("heads", "unitsface").stdout
+    assert "No pull to compare: that is of class weights" in run("heads", "triplet").stdout
+    assert "its class weights are of any length" in run("heads", "softmax").stdout
     wrong = run("heads", "cosface", "scal=30")
     assert "has no option 'scal'; did you mean 'scale'?" in str(wrong.exception)
     wrong = run("heads", "cosface", "30")

@@ -1,6 +1,8 @@
 """Results of many runs: features, ROC over seeds, overlap of scores, speed over ranks."""
 
 import math
+import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +17,17 @@ from sphereface2.evaluation.experiment_results import (
     SweepRow,
     mean_roc,
     overlap,
+    places_of_both,
     plain_rows,
     roc_band,
     shares,
+    standings,
     tar_at,
 )
 from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.verification import ScoreHistogram
 from sphereface2.files import write_atomically
+from tests.reporting.sweep_example import made_row, made_sweep
 
 
 def row(*values: float) -> SweepRow:
@@ -51,6 +56,52 @@ def test_a_sweep_is_judged_by_the_column_named_or_else_the_last() -> None:
     assert [sweep(name).judged_by for name in ("", "a", "z")] == ["c", "a", "c"]
     assert sweep("").seeds == (0, 1, 9)
     assert SweepResult.from_json(sweep("a").to_json()) == sweep("a")
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.3, 0.7, 1.1])
+@pytest.mark.parametrize("spread", [0.2, 0.6, 1.5])
+def test_level_is_within_two_standard_errors_of_the_difference(gap: float, spread: float) -> None:
+    best = (80.0, 81.0, 80.6)
+    other = tuple(80.4 - gap + offset for offset in (-spread, 0.0, spread))
+    assert statistics.mean(other) < statistics.mean(best)
+    result = made_sweep(
+        made_row("other", {"combined": other}),
+        made_row("best", {"combined": best}),
+        columns=("combined",),
+    )
+    error = math.sqrt(statistics.variance(best) / 3 + statistics.variance(other) / 3)
+    near = statistics.mean(best) - statistics.mean(other) < 2 * error
+    assert standings(result, "combined") == ["level" if near else "below", "best"]
+
+
+def test_level_ends_at_two_standard_errors() -> None:
+    def standing(*numbers: float) -> str:
+        rows = (made_row("a", {"combined": numbers}), made_row("b", {"combined": (80.0, 81.0)}))
+        return standings(made_sweep(*rows, columns=("combined",)), "combined")[0]
+
+    # The best has the standard error 0.5, and so has the other: 2 * sqrt(0.5) = 1.41.
+    assert standing(78.6, 79.6) == "level"
+    assert standing(78.5, 79.5) == "below"
+
+
+def test_equal_means_are_both_the_best() -> None:
+    row = made_row("a", {"combined": (80.0, 81.0)})
+    result = made_sweep(row, replace(row, label="b"), columns=("combined",))
+    assert standings(result, "combined") == ["best", "best"]
+
+
+def test_places_are_ranks_among_the_rows_with_both_numbers() -> None:
+    numbers = ((70.0, 90.0), (80.0, 95.0), (99.0, None), (80.0, 95.0), (None, 99.0), (75.0, 96.0))
+    rows = [
+        made_row(
+            f"{place}",
+            {"combined": (ours,)},
+            published={} if paper is None else {"combined": paper},
+        )
+        for place, (ours, paper) in enumerate(numbers)
+    ]
+    found = places_of_both(made_sweep(*rows), "combined")
+    assert found == [(4, 4), (1, 2), None, (1, 2), None, (3, 1)]
 
 
 def test_speed_is_that_of_the_median_step_against_the_fewest_ranks() -> None:

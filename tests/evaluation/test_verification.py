@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from sphereface2.data.sources.source import images_digest
-from sphereface2.evaluation import metrics, pair_scores
+from sphereface2.evaluation import metrics
 from sphereface2.evaluation.pair_scores import (
     COMBINED,
     PairScores,
@@ -114,11 +114,11 @@ def test_the_histogram_holds_every_pair() -> None:
 
 def test_hardest_pairs_are_the_worst_scores_with_their_places() -> None:
     pairs = scored("plain", 0)
-    result = measure(pairs, model="net", hardest=5)
+    result = measure(pairs, model="net")
     genuine = [pair.score for pair in result.hardest_genuine]
     impostor = [pair.score for pair in result.hardest_impostor]
-    assert genuine == sorted(pairs.scores[pairs.same])[:5]
-    assert impostor == sorted(pairs.scores[~pairs.same], reverse=True)[:5]
+    assert genuine == sorted(pairs.scores[pairs.same])[:8]
+    assert impostor == sorted(pairs.scores[~pairs.same], reverse=True)[:8]
     for pair in (*result.hardest_genuine, *result.hardest_impostor):
         assert (pair.left, pair.right) == tuple(pairs.pairs[pair.pair])
         assert pair.score == pairs.scores[pair.pair]
@@ -509,7 +509,7 @@ def test_a_cosine_is_never_beyond_one() -> None:
 
 def test_long_lists_are_scored_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = scored("plain", 0)
-    monkeypatch.setattr(pair_scores, "_CHUNK", 7)
+    monkeypatch.setattr("sphereface2.evaluation.search._CHUNK", 7)
     np.testing.assert_array_equal(scored("plain", 0).scores, whole.scores)
 
 

@@ -21,6 +21,12 @@ def test_every_head_is_there_once() -> None:
     assert sorted(ROWS) == sorted(HEADS)
 
 
+def test_every_head_has_its_formula_its_source_and_its_use() -> None:
+    for name, (_, _, formula, _, source, when, _) in ROWS.items():
+        assert all(cell.strip() for cell in (formula, source, when)), name
+        assert re.search(r"[·σΣ²]|cross-entropy|the same", formula), f"{name}: {formula}"
+
+
 @pytest.mark.parametrize("name", HEADS)
 def test_options_and_defaults_are_those_of_the_signature(name: str) -> None:
     text = ROWS[name][3]

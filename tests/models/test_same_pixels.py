@@ -13,21 +13,24 @@ from typer.testing import CliRunner
 from sphereface2 import build_backbone, load_model
 from sphereface2.backbones.backbone import Backbone
 from sphereface2.cli import app
+from sphereface2.config.schema import load_config
 from sphereface2.data.loader.loader import BatchPlan, Loader
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.transforms import Preprocessing
 from sphereface2.models.folder import save_model
+from sphereface2.runs.train import train
+from tests.runs.test_runs import SMALL, write_crops
 
 SIDES = [(16, 16), (32, 32), (112, 112), (40, 40), (23, 31), (9, 9), (33, 17), (250, 250)]
 
 
 @pytest.fixture
 def shown() -> Iterator[list[torch.Tensor]]:
-    """What backbones are shown from now on."""
+    """What backbones are shown in evaluation from now on."""
     seen: list[torch.Tensor] = []
 
     def note(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        if isinstance(module, Backbone):
+        if isinstance(module, Backbone) and not module.training:
             seen.append(inputs[0].clone())
 
     handle = register_module_forward_pre_hook(note)
@@ -62,3 +65,22 @@ def test_loader_extract_and_model_show_the_same_pixels(
     shown.clear()
     load_model(folder).embed([source[index][0] for index in range(len(source))], flip=False)
     assert torch.equal(torch.cat(shown), trained)
+
+
+def test_what_a_training_evaluates_is_not_augmented(
+    tmp_path: Path, shown: list[torch.Tensor]
+) -> None:
+    for person in "abcd":
+        write_crops(tmp_path / "crops" / person, 4)
+    crops = ImageFolder(path=str(tmp_path / "crops"))
+    given = [f"data={{name: folder, path: {tmp_path / 'crops'}}}", "training.batch_size=4"]
+    given += [f"evaluation.sets=[{tmp_path / 'crops'}]", "training.evaluate_every=1"]
+    config = load_config("quickstart", [*SMALL[3:], *given, "augmentation={name: strong, move: 1}"])
+    train(config, tmp_path / "run")
+    size = config.backbone.options["input_size"]
+    images = [Preprocessing(size).to_tensor(crops[index][0])[0] for index in range(len(crops))]
+    images += [image.flip(2) for image in images]
+    evaluated = torch.cat(shown)
+    assert len(evaluated) > len(images)
+    for each in evaluated:
+        assert any(torch.equal(each, image) for image in images)

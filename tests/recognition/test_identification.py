@@ -1,6 +1,7 @@
 """A search's answer: against naive formulas, and in words that say what it rests on."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -118,7 +119,7 @@ def test_an_objection_turns_the_decision_and_the_next_one_is_taken(
 ) -> None:
     rule = Rule.of(calibration, 2, false_accepts=0.01)
     against = Objection("Ada", 6, 5, Trial(6, 5, 6, 0, 6, 5, 6), -3.0)
-    ada = candidate("Ada", [0.7], rule, calibration, objection=against)
+    ada = replace(candidate("Ada", [0.7], rule, calibration), objection=against)
     ben = candidate("Ben", [0.6], rule, calibration)
     assert ada.answer.accepted
     assert not ada.accepted

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 import re
 import statistics
 from dataclasses import replace
@@ -11,16 +10,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sphereface2.evaluation.experiment_results import SweepResult
+from sphereface2.evaluation.experiment_results import SweepResult, standings
 from sphereface2.reporting.pages.sweep import (
-    console_table,
     csv_table,
     differences_content,
     failures,
     markdown_table,
     rules,
     run_seconds,
-    standings,
     sweep_content,
     sweep_page,
     write_sweep_files,
@@ -39,7 +36,7 @@ from tests.reporting.sweep_example import (
 
 def printed(result: SweepResult, *, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(console_table(result))
+    console.print(sweep_content(result).to_rich())
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -103,38 +100,6 @@ def test_another_column_than_the_last_may_be_the_one_to_judge_by() -> None:
     assert "plain standing" in csv_table(result).splitlines()[0]
     assert replace(result, judged="").judged_by == "combined"
     assert replace(result, judged="rank-1").judged_by == "combined"  # of which there is no number
-
-
-@pytest.mark.parametrize("gap", [0.0, 0.3, 0.7, 1.1])
-@pytest.mark.parametrize("spread", [0.2, 0.6, 1.5])
-def test_level_is_within_two_standard_errors_of_the_difference(gap: float, spread: float) -> None:
-    best = (80.0, 81.0, 80.6)
-    other = tuple(80.4 - gap + offset for offset in (-spread, 0.0, spread))
-    assert statistics.mean(other) < statistics.mean(best)
-    result = made_sweep(
-        made_row("other", {"combined": other}),
-        made_row("best", {"combined": best}),
-        columns=("combined",),
-    )
-    error = math.sqrt(statistics.variance(best) / 3 + statistics.variance(other) / 3)
-    near = statistics.mean(best) - statistics.mean(other) < 2 * error
-    assert standings(result, "combined") == ["level" if near else "below", "best"]
-
-
-def test_level_ends_at_two_standard_errors() -> None:
-    def standing(*numbers: float) -> str:
-        rows = (made_row("a", {"combined": numbers}), made_row("b", {"combined": (80.0, 81.0)}))
-        return standings(made_sweep(*rows, columns=("combined",)), "combined")[0]
-
-    # The best has the standard error 0.5, and so has the other: 2 * sqrt(0.5) = 1.41.
-    assert standing(78.6, 79.6) == "level"
-    assert standing(78.5, 79.5) == "below"
-
-
-def test_equal_means_are_both_the_best() -> None:
-    row = made_row("a", {"combined": (80.0, 81.0)})
-    result = made_sweep(row, replace(row, label="b"), columns=("combined",))
-    assert standings(result, "combined") == ["best", "best"]
 
 
 def test_a_row_of_one_seed_among_three_is_not_distinguishable() -> None:

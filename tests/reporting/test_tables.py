@@ -15,9 +15,7 @@ from sphereface2.reporting.tables import (
     TerminalTable,
     accuracy_cell,
     accuracy_content,
-    accuracy_table,
     detail_content,
-    detail_table,
     interval_text,
     published_content,
 )
@@ -54,8 +52,8 @@ def test_the_accuracy_table_has_every_model_and_set() -> None:
 
 def test_the_tables_fit_a_terminal_of_80_columns() -> None:
     evaluation = example_evaluation(sets=FOUR)
-    accuracy = printed(accuracy_table(evaluation))
-    detail = printed(detail_table(evaluation))
+    accuracy = printed(accuracy_content(evaluation).to_rich())
+    detail = printed(detail_content(evaluation).to_rich())
     assert "…" not in accuracy + detail
     (line,) = (line for line in accuracy.splitlines() if line.startswith("sphereface2-c"))
     for set_name in evaluation.sets:
@@ -170,7 +168,9 @@ def test_detail_shows_the_far_reached_and_marks_what_is_not_resolved() -> None:
     assert (row[6].text, row[6].detail) == ("not resolved", "100 impostors")
     assert "not resolved: the target is below one of so many impostor pairs" in content.note
     assert row[2].detail == interval_text(plain.eer_interval)
-    other = detail_content(evaluation, model="raw pixels")
+    pixels = tuple(row for row in evaluation.rows if row.model == "raw pixels")
+    other = detail_content(replace(evaluation, rows=pixels + evaluation.rows))
+    assert other.title == "raw pixels in detail (%)"
     assert other.rows[0][1].text != row[1].text
 
 
@@ -195,4 +195,4 @@ def test_the_papers_numbers_stand_under_ours_for_the_same_sets() -> None:
 
 def test_labels_are_no_markup() -> None:
     evaluation = example_evaluation(model="[bold]net[/bold]")
-    assert "[bold]net[/bold]" in printed(accuracy_table(evaluation), width=120)
+    assert "[bold]net[/bold]" in printed(accuracy_content(evaluation).to_rich(), width=120)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from jinja2 import UndefinedError
 
-from sphereface2.data.sources.synthetic import SyntheticFaces
+from sphereface2.data.transforms import resize
 from sphereface2.evaluation.pair_scores import COMBINED
 from sphereface2.evaluation.verification import EvaluationResult
 from sphereface2.experiments.paper.published import LOSSES
@@ -253,12 +253,12 @@ def test_pairs_are_judged_at_the_threshold_of_their_set() -> None:
 
 def test_hardest_pairs_take_the_images_that_the_result_names() -> None:
     evaluation = example_evaluation()
-    found = hardest_pairs(evaluation, {"cross-age": Pictures()}, per_set=2)
+    found = hardest_pairs(evaluation, {"cross-age": Pictures()})
     result = evaluation.find("sphereface2-c", "cross-age")
     assert result is not None
-    expected = [*result.hardest_genuine[:2], *result.hardest_impostor[:2]]
+    expected = [*result.hardest_genuine[:3], *result.hardest_impostor[:3]]
     assert [p.score for p in found] == [p.score for p in expected]
-    assert [p.same for p in found] == [True, True, False, False]
+    assert [p.same for p in found] == [True, True, True, False, False, False]
     for shown, pair in zip(found, expected, strict=True):
         assert np.array_equal(shown.left, picture(pair.left))
         assert np.array_equal(shown.right, picture(pair.right))
@@ -292,9 +292,12 @@ def test_writing_is_all_or_nothing(tmp_path: Path) -> None:
 
 
 def test_a_row_is_a_person_and_a_column_an_image() -> None:
-    source = SyntheticFaces(people=9, images_per_person=3, image_size=48)
-    sheet = people_sheet(source, people=[4, 8], samples=4, size=48, gap=1)
-    assert sheet.shape == (97, 195, 3)
-    assert np.array_equal(sheet[49:, 98:146], source[8 * 3 + 2][0])
-    assert (sheet[:, 147:] == 255).all()  # nobody has a fourth image
-    assert people_sheet(source, samples=1, size=16, gap=0).shape == (7 * 16, 16, 3)
+    people = [[picture(3 * person + image, 112) for image in range(3)] for person in (4, 8)]
+    sheet = people_sheet(people)
+    assert sheet.shape == (2 * 112 + 2, 10 * 112 + 9 * 2, 3)
+    assert np.array_equal(sheet[114:, 228:340], people[1][2])
+    assert (sheet[112:114] == 255).all()
+    assert (sheet[:, 340:] == 255).all()  # nobody has a fourth image
+    small = [[picture(person, 16)] for person in range(7)]
+    assert people_sheet(small).shape == (7 * 112 + 6 * 2, 10 * 112 + 9 * 2, 3)
+    assert np.array_equal(people_sheet(small)[:112, :112], resize(small[0][0], 112))

@@ -30,6 +30,7 @@ from sphereface2.cli import app
 from sphereface2.config.schema import RunConfig, dump_config, load_config
 from sphereface2.data.loader.loader import Batch
 from sphereface2.data.mixing import build_training_source
+from sphereface2.data.sources.synthetic import SyntheticFaces
 from sphereface2.evaluation.scoring import build_sets, score_sets
 from sphereface2.evaluation.verification import RAW_PIXELS, UNTRAINED, EvaluationResult
 from sphereface2.files import LockedError, read_note
@@ -37,7 +38,7 @@ from sphereface2.models.folder import TorchModel, load_model
 from sphereface2.runs import folder as run_folder
 from sphereface2.runs import train as runs
 from sphereface2.runs.estimate import estimate
-from sphereface2.runs.evaluate import evaluate
+from sphereface2.runs.evaluate import evaluate, first_people
 from sphereface2.runs.export import export_model
 from sphereface2.runs.train import embedder_of
 from sphereface2.training.checkpoint import has_checkpoint, load_checkpoint
@@ -134,6 +135,15 @@ def test_a_report_does_without_training_data_that_have_moved(tmp_path: Path) -> 
     page = evaluate(tmp_path / "run").report.read_text()
     assert "No contact sheet: the training data cannot be read (" in page
     assert f"{tmp_path / 'crops'} does not exist" in page
+
+
+def test_a_contact_sheet_has_ten_images_of_each_of_the_first_seven_people() -> None:
+    source = SyntheticFaces(people=9, images_per_person=12, image_size=16)
+    people = [list(images) for images in first_people(source)]
+    assert [len(images) for images in people] == [10] * 7
+    assert np.array_equal(people[4][2], source[4 * 12 + 2][0])
+    few = SyntheticFaces(people=2, images_per_person=3, image_size=16)
+    assert [len(list(images)) for images in first_people(few)] == [3, 3]
 
 
 @pytest.mark.parametrize(

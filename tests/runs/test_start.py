@@ -1,6 +1,7 @@
 """Runs that start from weights: of a run, a model folder or another project, whole or in part."""
 
 import json
+import pickle
 import re
 import shutil
 from pathlib import Path
@@ -19,7 +20,7 @@ from sphereface2.heads import ProxyHead, build_head
 from sphereface2.models.folder import TorchModel, load_model
 from sphereface2.runs import train as runs
 from sphereface2.runs.estimate import plan_run
-from sphereface2.runs.folder import run_config
+from sphereface2.runs.folder import read_history, run_config
 from sphereface2.runs.start import _set_directions
 from sphereface2.training.checkpoint import load_checkpoint, load_tensors
 from sphereface2.training.distributed import saved_shapes
@@ -87,10 +88,12 @@ def test_a_run_that_began_from_nothing_is_not_resumed_from_weights(
     first: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(first, tmp_path / "run")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(
         ValueError, match=r"^training\.start_from was null when .* began and cannot"
     ):
         runs.resume(tmp_path / "run", overrides=[f"training.start_from={first}"])
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("what", ["", "model"])
@@ -140,6 +143,19 @@ def test_a_network_of_others_is_shown_what_it_was_trained_with(tmp_path: Path) -
     last = tape.state["output_layer.3.weight"]
     assert state["output.3.weight"].shape == last.shape
     assert not torch.equal(state["output.3.weight"], last)
+
+
+def test_what_is_not_taken_from_a_file_is_said(tmp_path: Path) -> None:
+    path, tape = saved(tmp_path / "adaface.pth", peers.adaface((2, 2, 2, 2), width=8, dim=16))
+    torch.save({**tape.state, "head.kernel": torch.zeros(16, 3)}, path)
+    config = load_config("quickstart", [*AS_START, *NO_SETS, f"training.start_from={path}"])
+    runs.train(config, tmp_path / "run")
+    notices = [
+        line["text"]
+        for line in read_history(tmp_path / "run")
+        if line["kind"] == "notice" and line["topic"] == "start"
+    ]
+    assert notices == ["left behind, since a model has no use for them: head.kernel"]
 
 
 def test_what_a_config_says_of_a_foreign_networks_images_leaves_the_rest(tmp_path: Path) -> None:
@@ -308,6 +324,10 @@ def test_the_recipes_train(first: Path, tmp_path: Path) -> None:
         (["training.start_from={tmp}"], "holds no model: neither config.json and"),
         (["training.start_from={tmp}/cut.pth"], "cut.pth is damaged or cut short"),
         (["training.start_from={tmp}/text.pth"], "text.pth is not a file of weights"),
+        (
+            ["training.start_from={tmp}/code.pth"],
+            "code.pth holds more than tensors or is damaged, so that it could run code",
+        ),
         (["backbone.name=sfnet10"], "is a network sfnet4, but backbone.name=sfnet10; set back"),
         (["backbone.width=4"], "is a network with width 8, but backbone.width=4; leave it out"),
         (
@@ -371,14 +391,25 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
     path, _ = saved(tmp_path / "r18.pth")
     (tmp_path / "cut.pth").write_bytes(path.read_bytes()[:5000])
     (tmp_path / "text.pth").write_text("weights")
+    (tmp_path / "code.pth").write_bytes(pickle.dumps(_Code(tmp_path / "has run")))
     given = [text.format(tmp=tmp_path, first=first) if "{tmp}" in text or "{first}" in text
              else text for text in overrides]  # fmt: skip
     with pytest.raises((ValueError, OSError)) as caught:
         runs.train(from_first(first, *given), tmp_path / "run")
     assert re.search(message, str(caught.value)), caught.value
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run" / "config.yaml").exists()
-    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "has run").exists()
+
+
+class _Code:
+    """A pickle of it makes a file as soon as it is loaded."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.file,)
 
 
 def test_configs_of_before_have_nothing_to_start_from() -> None:

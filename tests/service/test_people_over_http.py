@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from sphereface2 import Recognizer
-from sphereface2.galleries import drop_collection
+from sphereface2.galleries import drop_collection, open_gallery
 from sphereface2.galleries.gallery import Gallery
 from sphereface2.service.errors import ApiError
 from sphereface2.service.service import Collections
@@ -283,6 +283,17 @@ def test_a_collection_that_is_used_while_it_is_dropped_is_gone(
     assert collections.use("default", lambda gallery: gallery.count()) == (0, 0)
     with pytest.raises(ApiError, match="there is no collection 'staff'"):
         collections.use("staff", lambda gallery: gallery.count())
+    collections.close()
+
+
+def test_a_collection_of_another_model_is_refused_by_its_code(place: Path, tmp_path: Path) -> None:
+    url = str(tmp_path / "people")
+    recognizer = Recognizer(place / "model")
+    open_gallery(url, collection="staff", model="e" * 64, dim=8, create=True).close()
+    collections = Collections(url, recognizer)
+    with pytest.raises(ApiError, match="'staff' holds embeddings of another model") as refused:
+        collections.use("staff", lambda gallery: gallery.count())
+    assert (refused.value.status, refused.value.code) == (409, "other_model")
     collections.close()
 
 

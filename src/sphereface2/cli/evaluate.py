@@ -303,14 +303,14 @@ def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
 def _print_verification(evaluated: "Evaluated") -> None:
     from rich.console import Console
 
-    from sphereface2.reporting.tables import accuracy_table, detail_table
+    from sphereface2.reporting.tables import accuracy_content, detail_content
 
     out, result = Console(), evaluated.result
-    out.print(accuracy_table(result))
+    out.print(accuracy_content(result).to_rich())
     if result.step_in_words:
         say(out, f"checkpoint: {result.step_in_words}")
     out.print()
-    out.print(detail_table(result))
+    out.print(detail_content(result).to_rich())
     for note in result.notes:
         say(out, note, style="yellow")
     say(out, f"report: {evaluated.report}")

@@ -108,9 +108,8 @@ def import_(
     )
     save_import(model, output, flip=flip)
     _report(f"{model.source}, as {model.name}: {output}", model.preprocessing, output)
-    if model.ignored:
-        named = ", ".join(model.ignored[:3]) + (" ..." if len(model.ignored) > 3 else "")
-        say(console(), f"left behind, since a model has no use for them: {named}")
+    if model.left_behind:
+        say(console(), model.left_behind)
 
 
 def _report(what: str, preprocessing: "Preprocessing", output: Path) -> None:

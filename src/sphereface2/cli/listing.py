@@ -74,13 +74,18 @@ def _print_pull(name: str, options: Mapping[str, Any]) -> None:
     with torch.random.fork_rng(devices=[]):
         head = build_head(name, 3, SHOWN_CLASSES, **options)
     if not isinstance(head, ProxyHead) or not head.unit_weights:
+        has_any = isinstance(head, ProxyHead)
+        why = "its class weights are of any length" if has_any else "it has none"
+        typer.echo(f"\nNo pull to compare: that is of class weights of unit length, and {why}.")
         return
     pulls = " and ".join(f"{pull(head, cosine):.3g} at {cosine:g}" for cosine in SHOWN_COSINES)
     given = [_assignment(key, value) for key, value in options.items()]
     how = f" with {', '.join(given)}" if given else ""
+    pairs = getattr(head, "pairs", None)
+    and_pairs = "" if pairs is None else " The term on pairs pulls samples alone: not counted here."
     typer.echo(
         f"\nPull{how}: {pulls}; that is -dL/dcos of the target with {SHOWN_CLASSES:,} classes, all "
-        "others at a right angle; times the learning rate it says how losses compare."
+        f"others at a right angle. Compare losses by pull × learning rate.{and_pairs}"
     )
 
 

@@ -132,11 +132,11 @@ def _show(made: "Reproduced") -> None:
     """Print the table, what the paper says of it, and the files."""
     from rich.console import Console
 
-    from sphereface2.reporting.pages.sweep import console_table
+    from sphereface2.reporting.pages.sweep import sweep_content
 
     screen = Console()
     if made.table is not None:
-        screen.print(console_table(made.table))
+        screen.print(sweep_content(made.table).to_rich())
     say(screen, f"{made.experiment.where}: {made.experiment.claim}", wrap=True)
     for path in made.files:
         say(screen, str(path))

@@ -134,8 +134,8 @@ def _keep(folder: Path, result: "SweepResult") -> None:
     """Print the table and write the same as JSON, Markdown, CSV and a page."""
     from rich.console import Console
 
-    from sphereface2.reporting.pages.sweep import console_table, write_sweep_files
+    from sphereface2.reporting.pages.sweep import sweep_content, write_sweep_files
 
     page, data, *_ = write_sweep_files(folder, result)
-    Console().print(console_table(result))
+    Console().print(sweep_content(result).to_rich())
     typer.echo(f"result: {data}\nreport: {page}")

@@ -30,6 +30,7 @@ from sphereface2.evaluation.uncertainty import (
     wilson_ends,
 )
 from sphereface2.evaluation.verification import ScoreHistogram, measure
+from sphereface2.files import first_fault
 
 _BINS = 10
 _EXACT = 128
@@ -308,10 +309,8 @@ class Calibration:
         try:
             return TypeAdapter(cls).validate_python(dict(values))
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the whole"
             raise ValueError(
-                f"the stored calibration cannot be read ({where}: {first['msg'].lower()}); "
+                f"the stored calibration cannot be read ({first_fault(error, whole='the whole')}); "
                 "calibrate the model again"
             ) from None
 

@@ -180,17 +180,19 @@ def false_alarms(false_accepts: Rate, people: int) -> Rate:
     """
     if people < 1:
         raise ValueError(f"a gallery to search must hold at least one person, got {people}")
-
-    def of(share: float) -> float:
-        return 1.0 if share >= 1 else -math.expm1(people * math.log1p(-share))
-
     ends = false_accepts.interval
+    low, high = (alarms_at(end, people) for end in (ends.low, ends.high))
     return Rate(
-        of(false_accepts.value),
+        alarms_at(false_accepts.value, people),
         false_accepts.successes,
         false_accepts.trials,
-        Interval(of(ends.low), of(ends.high), ends.confidence, ends.method),
+        Interval(low, high, ends.confidence, ends.method),
     )
+
+
+def alarms_at(false_accepts: float, people: int) -> float:
+    """The share of searches among N people that are alarms: `false_accepts_for` the other way."""
+    return 1.0 if false_accepts >= 1 else -math.expm1(people * math.log1p(-false_accepts))
 
 
 def false_accepts_for(alarms: float, people: int) -> float:

@@ -354,3 +354,51 @@ class SweepResult(JsonResult):
     @property
     def seeds(self) -> tuple[int, ...]:
         return tuple(sorted({run.seed for row in self.rows for run in row.runs}))
+
+
+Standing = Literal["best", "level", "below", "unknown"]
+
+_LEVEL_ERRORS = 2.0  # standard errors of a difference, below which it may be chance
+
+
+def standings(result: SweepResult, column: str) -> list[Standing]:
+    """Where each row stands in a column, higher being better.
+
+    The best has the highest mean. Level with it are rows whose mean differs by less than two
+    standard errors of the difference, and those where a single seed leaves that error unknown.
+    With one seed for all there is a best one, and nothing is known of the others.
+    """
+    means = [row.mean(column) for row in result.rows]
+    top = max((mean for mean in means if mean is not None), default=None)
+    if top is None:
+        return ["unknown"] * len(means)
+    best = result.rows[means.index(top)]
+    found: list[Standing] = []
+    for row, mean in zip(result.rows, means, strict=True):
+        if mean == top:
+            found.append("best")
+        elif mean is None or len(result.seeds) < 2:
+            found.append("unknown")
+        else:
+            errors = best.standard_error(column), row.standard_error(column)
+            level = None in errors or top - mean < _LEVEL_ERRORS * math.hypot(*filter(None, errors))
+            found.append("level" if level else "below")
+    return found
+
+
+def places_of_both(result: SweepResult, column: str) -> list[tuple[int, int] | None]:
+    """The rank of each row here and in the paper; equal numbers share a place.
+
+    Among the rows that have both numbers; None for the others.
+    """
+    pairs = [(row.mean(column), row.published.get(column)) for row in result.rows]
+    both = [(ours, paper) for ours, paper in pairs if ours is not None and paper is not None]
+    return [
+        None
+        if ours is None or paper is None
+        else (
+            1 + sum(other > ours for other, _ in both),
+            1 + sum(other > paper for _, other in both),
+        )
+        for ours, paper in pairs
+    ]

@@ -84,18 +84,28 @@ class FoldAccuracy:
 def roc_curve(scores: npt.ArrayLike, same: npt.ArrayLike) -> RocCurve:
     """The exact ROC: one point for each distinct score, and one that accepts nothing."""
     values, kinds = checked_pairs(scores, same)
-    order = np.argsort(-values, kind="stable")
-    values, kinds = values[order], kinds[order]
-    # The last pair of each group of equal scores: only there may a threshold cut.
-    last = np.flatnonzero(np.append(np.diff(values) != 0, True))
-    true_accepts = np.cumsum(kinds, dtype=np.int64)[last]
+    order, last, thresholds = falling(values)
+    true_accepts = np.cumsum(kinds[order], dtype=np.int64)[last]
     false_accepts = last + 1 - true_accepts
-    above = np.nextafter(values[0], np.inf)  # finite, so that every threshold fits into JSON
     return RocCurve(
-        thresholds=np.concatenate([[above], values[last]]),
+        thresholds=thresholds,
         false_accepts=np.concatenate([[0], false_accepts]).astype(np.int64),
         true_accepts=np.concatenate([[0], true_accepts]).astype(np.int64),
     )
+
+
+def falling(
+    scores: FloatArray,
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], FloatArray]:
+    """The order from the highest score down, where in it a threshold may cut, and the thresholds.
+
+    It cuts after the last pair of a group of equal scores; the first threshold accepts nothing.
+    """
+    order = np.argsort(-scores, kind="stable")
+    values = scores[order]
+    last = np.flatnonzero(np.append(np.diff(values) != 0, True))
+    above = np.nextafter(values[0], np.inf)  # finite, so that every threshold fits into JSON
+    return order, last, np.concatenate([[above], values[last]])
 
 
 def area_under_curve(scores: npt.ArrayLike, same: npt.ArrayLike) -> float:

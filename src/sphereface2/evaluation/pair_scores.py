@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from sphereface2.data.pairs.verification_set import Missing
 from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray
+from sphereface2.evaluation.search import dot_products
 from sphereface2.files import write_atomically
 from sphereface2.models.embedder import absent_rows, check_table
 from sphereface2.safe_pickle import read_arrays
@@ -28,7 +29,6 @@ Attributes = Mapping[str, npt.NDArray[np.str_]]
 
 SCORES = "scores.npz"
 _FORMAT = "sphereface2-scores-1"
-_CHUNK = 16_384  # pairs per chunk: the gathered embeddings stay small however long the list is
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,16 +105,13 @@ def score_pairs(
         fold_numbers = _merged_folds(fold_numbers[kept], kinds)
         _check_pairs(f"{name} without its missing images", pair_numbers, kinds, fold_numbers)
     persons = _people_of_pairs(name, people, pair_numbers, kinds, images=len(embeddings))
-    scores = np.empty(len(kinds), dtype=np.float64)
-    for start in range(0, len(kinds), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        left, right = pair_numbers[part].T
-        dots = np.einsum("nd,nd->n", embeddings[left], embeddings[right], dtype=np.float64)
-        lengths = norms[left] * norms[right]
-        if angular_bias is None:
-            scores[part] = np.clip(dots / lengths, -1.0, 1.0)  # rounding may step over
-        else:
-            scores[part] = dots - angular_bias * lengths
+    left, right = pair_numbers.T
+    dots = dot_products(embeddings, left, right, dtype=np.float64)
+    lengths = norms[left] * norms[right]
+    if angular_bias is None:
+        scores = np.clip(dots / lengths, -1.0, 1.0)  # rounding may step over
+    else:
+        scores = dots - angular_bias * lengths
     return PairScores(
         name=name,
         scores=scores,

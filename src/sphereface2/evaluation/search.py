@@ -38,7 +38,7 @@ FPIR_TARGETS = (0.01, 0.1)
 HEADLINE_FPIR = 0.01  # what papers quote first
 
 _SCORES = 1 << 24  # scores per block: 64 MB
-_CHUNK = 16_384  # pairs per chunk
+_CHUNK = 16_384  # pairs per chunk: the gathered rows stay small however long the list is
 _CMC = 100
 
 
@@ -164,17 +164,18 @@ def dir_at(found: Searched, threshold: float) -> Measure:
 
 
 def dot_products(
-    vectors: Float32,
+    vectors: npt.NDArray[np.floating[Any]],
     left: npt.NDArray[np.integer[Any]],
     right: npt.NDArray[np.integer[Any]],
     *,
+    dtype: type[np.floating[Any]] = np.float32,
     progress: Progress = unseen,
 ) -> Scores:
-    """The product of each pair of rows, in bounded memory."""
-    scores = np.empty(left.size, dtype=np.float32)
+    """The product of each pair of rows, summed in `dtype`; in bounded memory."""
+    scores = np.empty(left.size, dtype)
     for start in range(0, left.size, _CHUNK):
         part = slice(start, start + _CHUNK)
-        scores[part] = np.einsum("nd,nd->n", vectors[left[part]], vectors[right[part]])
+        scores[part] = np.einsum("nd,nd->n", vectors[left[part]], vectors[right[part]], dtype=dtype)
         progress(min(start + _CHUNK, left.size), left.size)
     return scores
 

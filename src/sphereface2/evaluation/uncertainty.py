@@ -15,6 +15,7 @@ from sphereface2.evaluation.metrics import (
     IntArray,
     areas,
     equal_error_rates,
+    falling,
 )
 
 People = npt.NDArray[Any]
@@ -271,13 +272,9 @@ class _SortedPairs:
     """The pairs of one model from the highest score down, with the groups of equal scores."""
 
     def __init__(self, scores: FloatArray, same: BoolArray, who: IntArray) -> None:
-        order = np.argsort(-scores, kind="stable")
+        order, self.last, self.thresholds = falling(scores)
         self.who = who[order]
         self.same = same[order].astype(np.float64)
-        falling = scores[order]
-        self.last = np.flatnonzero(np.append(np.diff(falling) != 0, True))
-        above = np.nextafter(falling[0], np.inf)
-        self.thresholds = np.concatenate([[above], falling[self.last]])
 
     def accepted(self, drawn: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Weighted false and true accepts (r, p) at every threshold, as in `RocCurve`."""

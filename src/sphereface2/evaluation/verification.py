@@ -210,6 +210,7 @@ def installed_versions() -> dict[str, str]:
 # -- from scored pairs to a result -----------------------------------------------------------------
 
 FAR_TARGETS = (1e-1, 1e-2, 1e-3)
+_HARDEST = 8  # of each kind
 _BINS = 40
 _BAND_POINTS = 40
 _BAND_START = 4  # impostor pairs: with fewer above it, a threshold has no upper bound
@@ -220,7 +221,6 @@ def measure(
     *,
     model: str,
     far_targets: Sequence[float] = FAR_TARGETS,
-    hardest: int = 8,
     replicates: int = REPLICATES,
 ) -> VerificationResult:
     """Every number of one set from its scored pairs.
@@ -250,8 +250,8 @@ def measure(
         tar_at_far=tar_at_fars(scores, same, far_targets),
         roc=_thin(roc_curve(scores, same)),
         histogram=score_histogram(scores, same),
-        hardest_genuine=_hardest(scored, genuine=True, count=hardest),
-        hardest_impostor=_hardest(scored, genuine=False, count=hardest),
+        hardest_genuine=_hardest(scored, genuine=True),
+        hardest_impostor=_hardest(scored, genuine=False),
         people=None if scored.people is None else people_count(scored.people),
         slices=slices(
             decided_right(scored),
@@ -372,10 +372,10 @@ def histogram_edges(lowest: float, highest: float) -> FloatArray:
     return np.linspace(low, high if high > low else low + 0.05, _BINS + 1)
 
 
-def _hardest(scored: PairScores, *, genuine: bool, count: int) -> tuple[ScoredPair, ...]:
+def _hardest(scored: PairScores, *, genuine: bool) -> tuple[ScoredPair, ...]:
     numbers = np.flatnonzero(scored.same == genuine)
     scores = scored.scores[numbers]
-    worst = numbers[np.argsort(scores if genuine else -scores, kind="stable")[:count]]
+    worst = numbers[np.argsort(scores if genuine else -scores, kind="stable")[:_HARDEST]]
     return tuple(
         ScoredPair(
             set_name=str(scored.sources[i]),

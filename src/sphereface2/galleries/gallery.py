@@ -28,6 +28,10 @@ MAX_SOURCE = 4_096
 MAX_CROP = 16 << 20  # bytes
 
 
+class OtherModelError(ValueError):
+    """A collection holds embeddings of another model than is asked for."""
+
+
 @dataclass(frozen=True, eq=False)
 class NewPhoto:
     """A photo to add.
@@ -279,7 +283,7 @@ def check_model(
 ) -> None:
     """A ValueError if a collection holds embeddings of another model than is asked for."""
     if model is not None and model != held[0]:
-        raise ValueError(
+        raise OtherModelError(
             f"{where} holds embeddings of another model ({held[0][:12]}, not {model[:12]}): use "
             "that one, migrate the gallery to this one, or choose another collection"
         )

@@ -164,6 +164,13 @@ class ProxyHead(Head):
         return f"dim={self.dim}, num_classes={self.num_classes}"
 
 
+def require_class_weights(head: nn.Module, what: str) -> ProxyHead:
+    """The head, for what works with class weights only; another one is refused."""
+    if not isinstance(head, ProxyHead):
+        raise ValueError(f"{what} needs a head with class weights; {type(head).__name__} has none")
+    return head
+
+
 class _ProxyLoss(torch.autograd.Function):
     """Gradients come out of the same pass as the loss, so backward only scales them."""
 

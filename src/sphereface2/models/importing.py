@@ -60,6 +60,14 @@ class ImportedModel:
     ignored: tuple[str, ...] = field(default=())
     """The tensors that belong to a head or to the state of a training."""
 
+    @property
+    def left_behind(self) -> str | None:
+        """What is not taken, in a sentence; None if all is."""
+        if not self.ignored:
+            return None
+        named = ", ".join(self.ignored[:3]) + (" ..." if len(self.ignored) > 3 else "")
+        return f"left behind, since a model has no use for them: {named}"
+
 
 def import_weights(
     path: Path | str,

@@ -15,6 +15,7 @@ from sphereface2.evaluation.decision import (
     HOW_TO_CALIBRATE,
     NOT_CALIBRATED,
     Answer,
+    alarms_at,
     as_probability,
     decide,
     false_accepts_for,
@@ -123,12 +124,12 @@ class Rule:
                 raise ValueError(f"there is no threshold, {NOT_CALIBRATED}; {HOW_TO_CALIBRATE}")
             return cls(people)
         if false_accepts is not None:
-            return cls(people, false_accepts, _alarms(false_accepts, people), "false_accepts")
+            return cls(people, false_accepts, alarms_at(false_accepts, people), "false_accepts")
         target = false_accepts_for(DEFAULT_FALSE_ALARMS if alarms is None else alarms, people)
         if alarms is not None:
             return cls(people, target, alarms, "false_alarms")
         target = resolvable(calibration, target)
-        return cls(people, target, _alarms(target, people))
+        return cls(people, target, alarms_at(target, people))
 
     def words(self) -> str:
         """What the threshold is for."""
@@ -146,10 +147,6 @@ class Rule:
         if self.asked == "false_accepts" or self.alarms <= DEFAULT_FALSE_ALARMS * (1 + 1e-9):
             return f"the threshold for {rate}"
         return f"the strictest threshold that the calibration resolves: {rate}"
-
-
-def _alarms(false_accepts: float, people: int) -> float:
-    return -math.expm1(people * math.log1p(-false_accepts))
 
 
 @dataclass(frozen=True)
@@ -291,13 +288,12 @@ def candidate(
     rule: Rule,
     calibration: Calibration | None,
     *,
-    objection: Objection | None = None,
     prior: float | None = None,
 ) -> Candidate:
     """Somebody whom a search found, by the cosines with all of their photos."""
     mean = float(np.clip(np.mean(scores), -1.0, 1.0))
     answer = decide(mean, calibration, false_accepts=rule.target, prior=prior)
-    found = Candidate(person, len(scores), max(scores), answer, objection=objection)
+    found = Candidate(person, len(scores), max(scores), answer)
     if answer.false_accepts is None:
         return found
     return replace(

@@ -167,14 +167,13 @@ class Gate:
             word, _, value = text.partition("=")
             name = look_up("check", names, _plain(word))
             try:
-                gate = replace(gate, **{name: float(value)})
-            except ValueError as error:
-                if "limit of" in str(error):
-                    raise
+                limit = float(value)
+            except ValueError:
                 raise ValueError(
                     f"'{text}' is not a limit; write it as in blurred=60 (the checks: "
                     f"{', '.join(names)})"
                 ) from None
+            gate = replace(gate, **{name: limit})
         for word in allow:
             off = list(names) if word == "all" else [look_up("check", names, _plain(word))]
             gate = replace(gate, **dict.fromkeys(off))

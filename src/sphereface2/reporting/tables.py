@@ -281,10 +281,9 @@ def missing_note(evaluation: EvaluationResult) -> str:
     )
 
 
-def detail_content(evaluation: EvaluationResult, *, model: str | None = None) -> TableContent:
-    """The other numbers of one model, by default of the evaluation's subject."""
-    subject = model or evaluation.model
-    found = evaluation.results_of(subject)
+def detail_content(evaluation: EvaluationResult) -> TableContent:
+    """EER, AUC, TAR at FAR and best-threshold accuracy of the evaluation's subject."""
+    found = evaluation.results_of()
     targets = sorted({p.target for r in found for p in r.tar_at_far}, reverse=True)
     rows = []
     for result in found:
@@ -314,7 +313,7 @@ def detail_content(evaluation: EvaluationResult, *, model: str | None = None) ->
     if any(not point.resolved for point in points):
         note += f"; {UNRESOLVED}: the target is below one of so many impostor pairs"
     return TableContent(
-        title=f"{subject} in detail (%)",
+        title=f"{evaluation.model} in detail (%)",
         columns=(
             "set",
             "best-threshold accuracy",
@@ -386,16 +385,6 @@ def published_content(
         title="Beside the paper's numbers (%)",
         source=f"{published.network}, without intervals",
     )
-
-
-def accuracy_table(evaluation: EvaluationResult) -> TerminalTable:
-    """The accuracy table for the terminal."""
-    return accuracy_content(evaluation).to_rich()
-
-
-def detail_table(evaluation: EvaluationResult) -> TerminalTable:
-    """The table of EER, AUC, TAR at FAR and best-threshold accuracy for the terminal."""
-    return detail_content(evaluation).to_rich()
 
 
 def _plain(set_name: str) -> str:

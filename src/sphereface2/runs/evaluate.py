@@ -1,10 +1,11 @@
 """A run or a model, evaluated or calibrated on sets, and what that leaves in its folder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from sphereface2.backbones import Backbone, build_backbone
@@ -12,6 +13,7 @@ from sphereface2.config.loading import read_run
 from sphereface2.config.schema import RunConfig, dump_config
 from sphereface2.data.mixing import build_people
 from sphereface2.data.pairs.verification_set import Missing, VerificationSet
+from sphereface2.data.sources.source import Source
 from sphereface2.data.transforms import preprocessing_of
 from sphereface2.evaluation.calibration import FAR_TARGETS, Calibration, calibrate, check_request
 from sphereface2.evaluation.pair_scores import SCORES, PairScores, combine, save_scores
@@ -42,11 +44,14 @@ from sphereface2.models.extraction import open_embedder
 from sphereface2.models.folder import LoadedModel, TorchModel, load_model, store_calibration
 from sphereface2.reporting.pages.protocols import protocol_page
 from sphereface2.reporting.pages.verification import (
+    SHEET_COLUMNS,
+    SHEET_ROWS,
     ReportPictures,
     hardest_pairs,
     people_sheet,
     verification_page,
 )
+from sphereface2.reporting.style import ImageArray
 from sphereface2.reporting.tables import PublishedTable, TableContent
 from sphereface2.runs.folder import (
     CHECKPOINTS,
@@ -136,11 +141,20 @@ def _refuse_another_model(folder: Path, trained: RunConfig, judged: RunConfig) -
 def _contact_sheet(config: RunConfig) -> ReportPictures:
     """People of the training data, which may have moved: they are not needed to judge a model."""
     try:
-        return ReportPictures(contact_sheet=people_sheet(build_people(config)))
+        return ReportPictures(contact_sheet=people_sheet(first_people(build_people(config))))
     except (ValueError, OSError, ImportError) as error:
         return ReportPictures(
             no_contact_sheet=f"No contact sheet: the training data cannot be read ({error})."
         )
+
+
+def first_people(source: Source) -> list[Iterator[ImageArray]]:
+    """The images of a contact sheet, person by person, each read when it is asked for."""
+    known = [int(label) for label in np.unique(source.labels) if label >= 0]
+    return [
+        (source[int(index)][0] for index in np.flatnonzero(source.labels == label)[:SHEET_COLUMNS])
+        for label in known[:SHEET_ROWS]
+    ]
 
 
 def measure(folder: Path, *, watch: Watch = unwatched) -> EvaluationResult:

@@ -18,7 +18,7 @@ from sphereface2.config.schema import START, Choice, PreprocessingConfig, RunCon
 from sphereface2.data.sources.source import Faces, Source
 from sphereface2.data.transforms import Preprocessing
 from sphereface2.heads.head import Head
-from sphereface2.heads.proxy import ProxyHead
+from sphereface2.heads.proxy import ProxyHead, require_class_weights
 from sphereface2.heads.sharding import class_range, class_shards
 from sphereface2.models.embedder import Embeddings, NetworkEmbedder
 from sphereface2.models.folder import TorchModel, find_model, load_model, weights_digest
@@ -44,6 +44,8 @@ class Start:
     backbone: Backbone
     digest: str
     source: str
+    left_behind: str | None = None
+    """What the file holds besides, in a sentence."""
 
     @property
     def provenance(self) -> dict[str, str]:
@@ -80,6 +82,7 @@ def read_start(config: RunConfig) -> Start:
             found.backbone,
             found.digest,
             found.source,
+            found.left_behind,
         )
     _refuse_other_network(start, wanted)
     if start.source == MODEL:  # which knows what it is shown; of a file the user may know better
@@ -167,12 +170,12 @@ def start_weights(
     embedder: NetworkEmbedder,
     team: Team,
     watch: Watch,
-) -> dict[str, str] | None:
+) -> Start | None:
     """Fill a network, and the class weights, as `training.start_from` says; all ranks call it.
 
     settings: of this run, as `training.checkpoint.run_settings` gives them
 
-    Returns what a checkpoint keeps of where the weights are from; None where none are given.
+    Returns where the weights are from; None where none are given.
     """
     if config.training.start_from is None:
         return None
@@ -182,21 +185,16 @@ def start_weights(
     team.require_same({"the SHA-256 of training.start_from": start.digest})
     classes = config.training.start_classes
     if classes == "random":
-        return start.provenance
+        return start
     with team.together():
-        if not isinstance(head, ProxyHead):
-            raise ValueError(
-                f"training.start_classes={classes} needs a head with class weights; "
-                f"{type(head).__name__} has none"
-            )
-    assert isinstance(head, ProxyHead)
+        proxies = require_class_weights(head, f"training.start_classes={classes}")
     if classes == "same":
-        _load_classes(start.path, config, head, settings, team)
+        _load_classes(start.path, config, proxies, settings, team)
     else:
         with watch("embedding the training images for their class weights") as progress:
-            means = _class_means(head, source, embedder, team, progress=progress)
-        _set_directions(head, means)
-    return start.provenance
+            means = _class_means(proxies, source, embedder, team, progress=progress)
+        _set_directions(proxies, means)
+    return start
 
 
 def _load_classes(

@@ -120,7 +120,7 @@ def train(
                 (refuse_foreign_folder if overwrite else refuse_used_folder)(folder)
             trainer = _build_trainer(config, folder, events=events, watch=watch)
         team.require_same(_identity(trainer))
-        _start(trainer, config, watch)
+        notices = _start(trainer, config, watch)
         with team.together():
             if team.is_first:
                 if overwrite:
@@ -128,7 +128,7 @@ def train(
                 # First, so that whatever has our config is known as a run of ours.
                 (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
                 write_atomically(folder / CONFIG, dump_config(config))
-        return _run(trainer, config, folder, resume=False, watch=watch)
+        return _run(trainer, config, folder, resume=False, watch=watch, notices=notices)
 
 
 def _began_with(config: RunConfig, folder: Path) -> bool:
@@ -186,13 +186,13 @@ def resume(
         team.require_same(_identity(trainer))
         if checkpoint is not None and is_over:
             return _already_finished(folder, config, checkpoint, changes, events)
+        notices = _notices_of(changes)
         if checkpoint is None:
-            _start(trainer, config, watch)
+            notices += _start(trainer, config, watch)
         step = 0 if checkpoint is None else checkpoint.step
         with team.together():
             if team.is_first:
                 change_config(folder, config, changes, step=step)
-        notices = _notices_of(changes)
         if checkpoint is None and read_history(folder):
             text = f"there is no checkpoint in {folder / CHECKPOINTS}: the run starts again"
             notices.append(Notice("restart", text))
@@ -389,9 +389,9 @@ def _build_trainer(
     return trainer
 
 
-def _start(trainer: Trainer, config: RunConfig, watch: Watch) -> None:
+def _start(trainer: Trainer, config: RunConfig, watch: Watch) -> list[Notice]:
     """Give a new run the weights that it starts from, if there are any."""
-    trainer.state.start = start_weights(
+    start = start_weights(
         config,
         trainer.backbone,
         trainer.head,
@@ -401,6 +401,10 @@ def _start(trainer: Trainer, config: RunConfig, watch: Watch) -> None:
         team=trainer.team,
         watch=watch,
     )
+    if start is None:
+        return []
+    trainer.state.start = start.provenance
+    return [Notice("start", start.left_behind)] if start.left_behind else []
 
 
 def _identity(trainer: Trainer) -> dict[str, Any]:

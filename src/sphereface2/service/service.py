@@ -11,7 +11,7 @@ import sphereface2
 from sphereface2.data.sources.image_file import TooManyPixelsError
 from sphereface2.evaluation.decision import decide
 from sphereface2.galleries import drop_collection, list_collections
-from sphereface2.galleries.gallery import Gallery, check_collection
+from sphereface2.galleries.gallery import Gallery, OtherModelError, check_collection
 from sphereface2.recognition.photos import NoFaceError, SeveralFacesError
 from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.service.engine import Engine, RequestRecognizer
@@ -250,9 +250,7 @@ class Collections:
                     )
                 except FileNotFoundError:
                     raise _unknown(name) from None
-                except ValueError as error:
-                    if "another model" not in str(error):
-                        raise
+                except OtherModelError:
                     raise ApiError(
                         409,
                         "other_model",

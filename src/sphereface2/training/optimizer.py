@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sphereface2.config.schema import FreezeConfig, OptimizerConfig, ScheduleConfig
 from sphereface2.heads.class_rows import FusedSGD
-from sphereface2.heads.proxy import ProxyHead
+from sphereface2.heads.proxy import ProxyHead, require_class_weights
 from sphereface2.registry import did_you_mean, near
 from sphereface2.training.muon import Muon, turning
 
@@ -100,11 +100,7 @@ def build_fused_sgd(head: nn.Module, config: OptimizerConfig) -> FusedSGD | None
     """The optimiser that moves the class weights inside the head, if the config asks for it."""
     if not config.fused_head:
         return None
-    if not isinstance(head, ProxyHead):
-        raise ValueError(
-            f"optimizer.fused_head needs a head with class weights; {type(head).__name__} has none"
-        )
-    fused = head.fused_sgd(
+    fused = require_class_weights(head, "optimizer.fused_head").fused_sgd(
         lr=config.learning_rate, momentum=config.momentum, weight_decay=_head_decay(config)
     )
     fused.param_groups[0]["rate"] = config.head_learning_rate

@@ -17,7 +17,7 @@ from sphereface2.config.schema import RunConfig
 from sphereface2.data.loader.loader import Batch
 from sphereface2.data.transforms import preprocessing_of
 from sphereface2.heads.head import Head
-from sphereface2.heads.proxy import ProxyHead
+from sphereface2.heads.proxy import ProxyHead, require_class_weights
 from sphereface2.training.averaging import build_average
 from sphereface2.training.devices import (
     can_compile,
@@ -167,24 +167,14 @@ def sample_negatives(head: Head, rate: float) -> None:
     """Let the head see a share of the classes in each step; one without class weights cannot."""
     if rate == 1.0:
         return
-    if not isinstance(head, ProxyHead):
-        raise ValueError(
-            f"training.sample_rate={rate:g} needs a head with class weights; "
-            f"{type(head).__name__} has none"
-        )
-    head.sample_negatives(rate)
+    require_class_weights(head, f"training.sample_rate={rate:g}").sample_negatives(rate)
 
 
 def split_classes(head: Head, parts: int) -> None:
     """Classify the part of each view by itself; a head without class weights cannot."""
     if parts == 1:
         return
-    if not isinstance(head, ProxyHead):
-        raise ValueError(
-            f"a backbone of {parts} views needs a head with class weights; {type(head).__name__} "
-            "has none"
-        )
-    head.split(parts)
+    require_class_weights(head, f"a backbone of {parts} views").split(parts)
 
 
 # The gradient of one step, in one piece or in micro-batches that give the very same gradient.

@@ -90,7 +90,9 @@ def group_photos(
                 names = store.add_saved(_read_saved(source), progress=progress)
         else:
             with watch("finding and embedding faces") as progress:
-                names = store.add_photos(source, recognizer, finder, workers=workers, progress=progress)
+                names = store.add_photos(
+                    source, recognizer, finder, workers=workers, progress=progress
+                )
         faces = store.faces(names)
         if not faces:
             raise ValueError(_no_face(source, store))

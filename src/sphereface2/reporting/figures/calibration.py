@@ -189,8 +189,10 @@ _POINT = "#facc15"
 def write_answer_picture(
     path: Path, verification: Verification, calibration: Calibration | None
 ) -> None:
-    """Write the picture of a verification as a PNG, whole or not at all."""
-    write_figure(path, answer_figure(verification, calibration), kind="png", dpi=150)
+    """The faces side by side, below them the histogram with the score, and the words, as a PNG."""
+    faces = [(Path(face.photo).name, face) for face in verification.faces]
+    figure = _figure(faces, verification.answer, verification.sentences(), calibration)
+    write_figure(path, figure, kind="png", dpi=150)
 
 
 def write_search_picture(
@@ -199,28 +201,18 @@ def write_search_picture(
     faces: Mapping[str, FoundFace],
     calibration: Calibration | None,
 ) -> None:
-    """Write the picture of a search; faces: of candidates whose crops were kept, by name."""
-    figure = search_figure(identification, faces, calibration)
-    write_figure(path, figure, kind="png", dpi=150)
+    """The same of a search: the face and those of the candidates with their scores, as a PNG.
 
-
-def answer_figure(verification: Verification, calibration: Calibration | None) -> Figure:
-    """The faces side by side, below them the histogram with the score, and the words."""
-    faces = [(Path(face.photo).name, face) for face in verification.faces]
-    return _figure(faces, verification.answer, verification.sentences(), calibration)
-
-
-def search_figure(
-    identification: Identification, faces: Mapping[str, FoundFace], calibration: Calibration | None
-) -> Figure:
-    """The face and those of the candidates with their scores, the histogram, and the words."""
+    faces: of candidates whose crops were kept, by name
+    """
     shown = [(Path(identification.photo.photo).name, identification.photo)]
     for each in identification.candidates:
         if each.person in faces:
             score = in_figures(each.answer.score)
             shown.append((f"{each.person} {score}", faces[each.person]))
     first = identification.match or identification.candidates[0]
-    return _figure(shown, first.answer, identification.sentences(), calibration)
+    figure = _figure(shown, first.answer, identification.sentences(), calibration)
+    write_figure(path, figure, kind="png", dpi=150)
 
 
 def _figure(

@@ -1,17 +1,23 @@
 """A sweep as a page, as Markdown and CSV: figures, its table, and for every row what made it."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from sphereface2.evaluation.experiment_results import SeedRun, SweepResult, SweepRow
+from sphereface2.evaluation.experiment_results import (
+    SeedRun,
+    Standing,
+    SweepResult,
+    SweepRow,
+    places_of_both,
+    standings,
+)
 from sphereface2.evaluation.verification import installed_versions
 from sphereface2.files import csv_text, write_atomically
 from sphereface2.reporting.pages import Page, Section, Tile, blocks, definitions
 from sphereface2.reporting.style import BLUE, NamedFigure, method_colour, to_svg
-from sphereface2.reporting.tables import ABSENT, Cell, TableContent, TerminalTable, decimals, signed
+from sphereface2.reporting.tables import ABSENT, Cell, TableContent, decimals, signed
 from sphereface2.workers import in_words
 
 PAGE, RESULT = "index.html", "result.json"
@@ -93,16 +99,14 @@ def differences_content(result: SweepResult) -> TableContent | None:
     if not columns:
         return None
     judged = published_judge(result) or columns[-1]
-    ours, theirs = _places(result, judged)
     rows = []
-    for row in result.rows:
+    for row, places in zip(result.rows, places_of_both(result, judged), strict=True):
         cells = [Cell(setting_text(result, row))]
         for column in columns:
             mean, paper = row.mean(column), row.published.get(column)
             cells.append(ABSENT if mean is None or paper is None else Cell(signed(mean - paper)))
-        for places in (ours, theirs):
-            place = places.get(id(row))
-            cells.append(ABSENT if place is None else Cell(place, strong=place == "1"))
+        for place in places or (None, None):
+            cells.append(ABSENT if place is None else Cell(str(place), strong=place == 1))
         rows.append(tuple(cells))
     names = [
         column
@@ -191,24 +195,9 @@ def _seed_row(result: SweepResult, run: SeedRun) -> tuple[Cell, ...]:
     )
 
 
-def _places(result: SweepResult, column: str) -> tuple[dict[int, str], dict[int, str]]:
-    """The rank of each row here and in the paper, by `id`; equal numbers share a place."""
-    both = [
-        (id(row), mean, row.published[column])
-        for row in result.rows
-        if column in row.published and (mean := row.mean(column)) is not None
-    ]
-    ours = {key: str(1 + sum(other > mean for _, other, _ in both)) for key, mean, _ in both}
-    theirs = {key: str(1 + sum(other > paper for _, _, other in both)) for key, _, paper in both}
-    return ours, theirs
-
-
 # -- its table: for the terminal, as Markdown and as CSV -------------------------------------------
 
-Standing = Literal["best", "level", "below", "unknown"]
-
 LEVEL_MARK = "†"
-_LEVEL_ERRORS = 2.0  # standard errors of a difference, below which it may be chance
 _STANDING_WORDS: Mapping[Standing, str] = {
     "best": "best",
     "level": "not distinguishable from the best",
@@ -244,11 +233,6 @@ def sweep_content(
         # The page lists failures by themselves.
         note="; ".join((rules(result), *(failures(result) if paper == "beside" else ()))),
     )
-
-
-def console_table(result: SweepResult) -> TerminalTable:
-    """The table for the terminal: the paper's number beside the column to judge by."""
-    return sweep_content(result).to_rich()
 
 
 def markdown_table(result: SweepResult) -> str:
@@ -294,31 +278,6 @@ def csv_table(result: SweepResult) -> str:
                 line[f"{column} paper"] = f"{row.published[column]:.10g}"
         lines.append([line.get(name, "") for name in names])
     return csv_text(names, lines)
-
-
-def standings(result: SweepResult, column: str) -> list[Standing]:
-    """Where each row stands in a column, higher being better.
-
-    The best has the highest mean. Level with it are rows whose mean differs by less than two
-    standard errors of the difference, and those where a single seed leaves that error unknown.
-    With one seed for all there is a best one, and nothing is known of the others.
-    """
-    means = [row.mean(column) for row in result.rows]
-    top = max((mean for mean in means if mean is not None), default=None)
-    if top is None:
-        return ["unknown"] * len(means)
-    best = result.rows[means.index(top)]
-    found: list[Standing] = []
-    for row, mean in zip(result.rows, means, strict=True):
-        if mean == top:
-            found.append("best")
-        elif mean is None or len(result.seeds) < 2:
-            found.append("unknown")
-        else:
-            errors = best.standard_error(column), row.standard_error(column)
-            level = None in errors or top - mean < _LEVEL_ERRORS * math.hypot(*filter(None, errors))
-            found.append("level" if level else "below")
-    return found
 
 
 def digits(result: SweepResult) -> int:

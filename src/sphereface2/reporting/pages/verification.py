@@ -1,6 +1,6 @@
 """The report of a verification: accuracy, curves, scores, training, hardest pairs, data, config."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from sphereface2.data.sources.source import Images, Source
+from sphereface2.data.sources.source import Images
 from sphereface2.data.transforms import resize
 from sphereface2.evaluation.pair_scores import COMBINED
 from sphereface2.evaluation.thresholds import in_figures
@@ -358,11 +358,15 @@ def _card(evaluation: EvaluationResult, pair: PairPicture) -> dict[str, Any]:
 
 # -- its pictures ----------------------------------------------------------------------------------
 
+SHEET_ROWS, SHEET_COLUMNS = 7, 10
+_SHEET_IMAGE, _SHEET_GAP = 112, 2  # pixels
+_HARDEST = 3  # of each kind and set
+
 
 def hardest_pairs(
-    evaluation: EvaluationResult, images: Mapping[str, Images], *, per_set: int = 3
+    evaluation: EvaluationResult, images: Mapping[str, Images]
 ) -> tuple[PairPicture, ...]:
-    """The pictures of the `per_set` worst pairs of each kind, of each set that `images` names."""
+    """The pictures of the worst pairs of each kind, of each set that `images` names."""
     return tuple(
         PairPicture(
             images[result.set_name][pair.left],
@@ -373,29 +377,20 @@ def hardest_pairs(
         )
         for result in evaluation.results_of()
         if result.set_name in images and result.set_name != COMBINED
-        for pair in (*result.hardest_genuine[:per_set], *result.hardest_impostor[:per_set])
+        for pair in (*result.hardest_genuine[:_HARDEST], *result.hardest_impostor[:_HARDEST])
     )
 
 
-def people_sheet(
-    source: Source,
-    *,
-    people: Sequence[int] | None = None,
-    samples: int = 10,
-    size: int = 112,
-    gap: int = 2,
-) -> ImageArray:
-    """A picture of a source: a row for each of the people (the first seven), a column per image.
+def people_sheet(people: Sequence[Iterable[ImageArray]]) -> ImageArray:
+    """A picture of people: a row for each of them, a column per image.
 
-    A person with fewer images leaves the rest of the row white.
+    A person with fewer images than the sheet has columns leaves the rest of the row white.
     """
-    known = [int(label) for label in np.unique(source.labels) if label >= 0]
-    shown = known[:7] if people is None else list(people)
-    step = size + gap
-    sheet = np.full((len(shown) * step - gap, samples * step - gap, 3), 255, dtype=np.uint8)
-    for row, label in enumerate(shown):
-        for column, index in enumerate(np.flatnonzero(source.labels == label)[:samples]):
-            image, _ = source[int(index)]
+    size, step = _SHEET_IMAGE, _SHEET_IMAGE + _SHEET_GAP
+    shape = (len(people) * step - _SHEET_GAP, SHEET_COLUMNS * step - _SHEET_GAP, 3)
+    sheet = np.full(shape, 255, dtype=np.uint8)
+    for row, images in enumerate(people):
+        for column, image in enumerate(images):
             top, left = row * step, column * step
             sheet[top : top + size, left : left + size] = resize(image, size)
     return sheet
