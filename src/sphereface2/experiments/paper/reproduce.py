@@ -23,7 +23,6 @@ from sphereface2.experiments.paper.parallel import measure_parallel
 from sphereface2.experiments.paper.protocols import protocol_result, protocol_roc
 from sphereface2.experiments.paper.settings import (
     SMALL,
-    as_strong_as_the_authors,
     paper_ground,
 )
 from sphereface2.experiments.real_losses import (
@@ -178,8 +177,6 @@ class Reproduction:
         assert experiment.rows is not None
         ground = SMALL if self.scale == "small" else paper_ground(experiment.recipe)
         rows = experiment.rows(ground)
-        if self.scale == "paper":
-            rows = tuple(as_strong_as_the_authors(each) for each in rows)
         more = (*given, *self.overrides)
         return Sweep(
             name=experiment.name,
