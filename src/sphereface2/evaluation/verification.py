@@ -27,7 +27,7 @@ from sphereface2.evaluation.metrics import (
     roc_curve,
 )
 from sphereface2.evaluation.pair_scores import COMBINED, Attributes, PairScores, combine
-from sphereface2.evaluation.thresholds import SavedRate, Trials, tar_at_fars
+from sphereface2.evaluation.thresholds import SavedRate, Scores, Trials, tar_at_fars
 from sphereface2.evaluation.uncertainty import (
     OVER_PEOPLE,
     REPLICATES,
@@ -249,7 +249,7 @@ def measure(
         auc=area_under_curve(scores, same),
         tar_at_far=tar_at_fars(scores, same, far_targets),
         roc=_thin(roc_curve(scores, same)),
-        histogram=score_histogram(scores, same),
+        histogram=score_histogram(scores[same], scores[~same]),
         hardest_genuine=_hardest(scored, genuine=True),
         hardest_impostor=_hardest(scored, genuine=False),
         people=None if scored.people is None else people_count(scored.people),
@@ -358,18 +358,15 @@ def _thin(roc: RocCurve) -> RocPoints:
     )
 
 
-def score_histogram(scores: FloatArray, same: BoolArray) -> ScoreHistogram:
-    """How many pairs of each kind score where."""
-    edges = histogram_edges(float(scores.min()), float(scores.max()))
-    genuine, impostor = (np.histogram(scores[kind], edges)[0] for kind in (same, ~same))
-    return ScoreHistogram(tuple(edges.tolist()), tuple(genuine.tolist()), tuple(impostor.tolist()))
-
-
-def histogram_edges(lowest: float, highest: float) -> FloatArray:
-    """The edges of forty bins for scores from `lowest` to `highest`."""
+def score_histogram(genuine: Scores, impostor: Scores) -> ScoreHistogram:
+    """How many pairs of each kind score where, in forty bins."""
+    lowest = float(min(genuine.min(), impostor.min()))
+    highest = float(max(genuine.max(), impostor.max()))
     # Ends on whole twentieths, so that the edges are round and the outermost score is inside.
     low, high = math.floor(lowest * 20) / 20, math.ceil(highest * 20) / 20
-    return np.linspace(low, high if high > low else low + 0.05, _BINS + 1)
+    edges = np.linspace(low, high if high > low else low + 0.05, _BINS + 1)
+    counts = (np.histogram(kind, edges)[0] for kind in (genuine, impostor))
+    return ScoreHistogram(tuple(edges.tolist()), *(tuple(each.tolist()) for each in counts))
 
 
 def _hardest(scored: PairScores, *, genuine: bool) -> tuple[ScoredPair, ...]:

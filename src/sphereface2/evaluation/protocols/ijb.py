@@ -38,8 +38,8 @@ from sphereface2.evaluation.protocols.protocol import (
     View,
     strictest,
 )
-from sphereface2.evaluation.thresholds import Measure, Scores, Trials
-from sphereface2.evaluation.verification import ScoreHistogram, histogram_edges
+from sphereface2.evaluation.thresholds import Measure, Trials
+from sphereface2.evaluation.verification import ScoreHistogram, score_histogram
 from sphereface2.models.embedder import Mirror, Vectors
 from sphereface2.registry import nearest
 from sphereface2.workers import Progress, unseen
@@ -253,7 +253,7 @@ def verify_templates(
         impostors=impostors,
         tar_at_far=trials.rates_at(far_targets, name="TAR@FAR", people=whose),
         roc=trials.thin_roc(),
-        histogram=_histogram(trials.genuine, trials.highest),
+        histogram=score_histogram(trials.genuine, trials.highest),
     )
 
 
@@ -267,18 +267,3 @@ def _whose(
     order = np.argsort(ids, kind="stable")
     places = positions(ids[order], templates.ids[rows])
     return None if (places < 0).any() else names[order][places]
-
-
-def _histogram(genuine: Scores, impostor: Scores) -> ScoreHistogram:
-    low = min(float(genuine.min()), float(impostor[-1]))
-    high = max(float(genuine.max()), float(impostor[0]))
-    edges = histogram_edges(low, high)
-    # Sorted already, so the bins are found by search instead of a pass over all pairs.
-    rising = impostor[::-1]
-    cuts = np.searchsorted(rising, edges.astype(np.float32), side="left")
-    cuts[-1] = rising.size
-    return ScoreHistogram(
-        tuple(edges.tolist()),
-        tuple(np.histogram(genuine, edges)[0].tolist()),
-        tuple(np.diff(cuts).tolist()),
-    )
