@@ -160,6 +160,13 @@ def test_imports_point_to_earlier_rooms() -> None:
             assert here in ONLY_IN.get(top, {here}), f"{path} imports {top}, not its business"
 
 
+def test_processes_fork_in_two_places() -> None:
+    forking = {
+        str(path.relative_to(PACKAGE)) for path in modules() if "os.fork(" in path.read_text()
+    }
+    assert forking == {"workers.py", "data/loader/batch_reader.py"}
+
+
 def test_the_renderer_imports_nothing_of_ours() -> None:
     for path in (PACKAGE / "rendering").glob("*.py"):
         ours = [name for name in imported(path) if name.startswith("sphereface2")]

@@ -87,11 +87,11 @@ def test_every_route_that_changes_something_needs_a_key_that_writes(locked: http
 
 
 def test_a_caller_that_comes_too_often_waits(start: Start, keys: tuple[Key, ...]) -> None:
-    client = start(keys, rate=0.5, burst=3)
+    client = start(keys, rate=0.001, burst=3)  # which no machine is too slow for
     answers = [client.get("/v1/models", headers=bearer(READ)) for _ in range(5)]
     assert [each.status_code for each in answers[:3]] == [200] * 3
     assert code(answers[-1]) == "rate_limited"
-    assert 1 <= int(answers[-1].headers["retry-after"]) <= 2
+    assert 500 <= int(answers[-1].headers["retry-after"]) <= 1000
     # Others are not held up, wrong keys are counted by their address, health is not counted.
     assert client.get("/v1/models", headers=bearer(WRITE)).status_code == 200
     guesses = [client.get("/v1/models", headers=bearer("x" * 20)) for _ in range(5)]

@@ -146,7 +146,7 @@ def test_the_line_is_bounded_and_late_faces_are_never_embedded() -> None:
         wait_until(lambda: batches.waiting == 2)
         with pytest.raises(BusyError) as error:
             batches.embed([crop(3)], deadline=later())
-        assert error.value.seconds > 0
+        assert error.value.seconds == batches.seconds_to_clear() == 3 * 0.05
         with pytest.raises(DeadlineError):
             late.result()
         network.open.set()

@@ -10,7 +10,7 @@ import pytest
 
 from sphereface2 import Recognizer
 from sphereface2.galleries import drop_collection, open_gallery
-from sphereface2.galleries.gallery import Gallery
+from sphereface2.galleries.gallery import BrokenGalleryError, Gallery
 from sphereface2.service.errors import ApiError
 from sphereface2.service.service import Collections
 from sphereface2.service.settings import Settings
@@ -309,7 +309,7 @@ def test_a_gallery_that_fails_is_opened_again_and_then_a_503(place: Path, tmp_pa
     def replaced(gallery: Gallery) -> tuple[int, int]:
         seen.append(gallery)
         if len(seen) == 1:
-            raise ValueError(f"the gallery {tmp_path} was removed or replaced; open it again")
+            raise BrokenGalleryError(f"the gallery {tmp_path} was removed or replaced")
         return gallery.count()
 
     assert collections.use("default", replaced) == (0, 0)

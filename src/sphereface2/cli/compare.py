@@ -22,7 +22,7 @@ def compare(
         "comparison.html"
     ),
 ) -> None:
-    """Is the difference real? Compare runs on the same pairs, all with the first."""
+    """Is the difference real? Compare runs on the same pairs, each with the first."""
     from rich.console import Console
 
     from sphereface2.evaluation.comparison import compare as compare_models

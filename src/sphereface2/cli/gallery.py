@@ -227,7 +227,7 @@ def reject(
     flip: options.Flip = None,
     json: options.AsJson = False,
 ) -> None:
-    """Not this person: keep faces that were taken for somebody wrongly, and learn from them.
+    """Not this person: keep faces that were wrongly taken for somebody, and learn from them.
 
     From five faces on, and three photos of the person, a small classifier takes part in decisions
     about the person, where it does better on left-out photos. `gallery unreject` undoes it.

@@ -48,7 +48,7 @@ def import_(
     mean: Annotated[
         str | None,
         typer.Option(
-            metavar="M|M,M,M", help="What is taken from a value of 0 to 255; 127.5 if not given."
+            metavar="M|M,M,M", help="Subtracted from each value of 0 to 255; 127.5 if not given."
         ),
     ] = None,
     scale: Annotated[
@@ -72,7 +72,7 @@ def import_(
 ) -> None:
     """Make a model folder of weights from elsewhere: import backbone.pth models/r50
 
-    Understood are InsightFace's iresnet and mbf, OpenSphere's sfnet and iresnet, AdaFace's ir, and
+    Accepts InsightFace's iresnet and mbf, OpenSphere's sfnet and iresnet, AdaFace's ir, and
     state dicts of our own backbones; and any network in one ONNX file. Reading a file runs no code
     from it.
     """

@@ -56,8 +56,8 @@ def inspect(
     false_alarms: Annotated[
         float,
         typer.Option(
-            help="Of the suspects, at most this share is expected to be labelled rightly: as many "
-            "are named as keep it. More finds more errors; a model that is too weak names none."
+            help="The share of the suspects that may be labelled rightly, as far as can be "
+            "expected. More finds more errors; a model that is too weak names none."
         ),
     ] = 0.1,
     threshold: Annotated[

@@ -52,7 +52,9 @@ def heads(
     name: Name = None,
     options: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Options to say its pull with: scale=30 ..."),
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="Options that its pull is computed with: scale=30 ..."
+        ),
     ] = None,
 ) -> None:
     """List the heads (losses) with their options and defaults; one: how strongly it pulls."""

@@ -63,9 +63,13 @@ def serve(
         typer.Option(min=0, help="Requests per second for each key or address; 0: no limit."),
     ] = 100.0,
     burst: Annotated[int, typer.Option(min=1, help="Requests at once after a pause.")] = 200,
-    max_upload: Annotated[float, typer.Option(min=0.001, help="Megabytes of a request.")] = 20.0,
-    max_pixels: Annotated[float, typer.Option(min=0.001, help="Millions in a photo.")] = 50.0,
-    max_faces: Annotated[int, typer.Option(min=1, help="Faces in a photo.")] = 100,
+    max_upload: Annotated[
+        float, typer.Option(min=0.001, help="Megabytes of a request, at most.")
+    ] = 20.0,
+    max_pixels: Annotated[
+        float, typer.Option(min=0.001, help="Millions of pixels in a photo, at most.")
+    ] = 50.0,
+    max_faces: Annotated[int, typer.Option(min=1, help="Faces in a photo, at most.")] = 100,
     max_batch: Annotated[int, typer.Option(min=1, help="Faces for the network at once.")] = 32,
     max_pending: Annotated[
         int, typer.Option(min=1, help="Requests in progress or waiting; beyond that: 429.")

@@ -252,16 +252,16 @@ class SmallMegaFace:
         )  # fmt: skip
         total = len(probes) + len(distractors)
         probes.prepare(workers=workers, progress=_part(progress, 0, total))
-        names = _write_crops(root / "facescrub", probes, per_person=self.images)
+        shown = _write_crops(root / "facescrub", probes, per_person=self.images)
         distractors.prepare(workers=workers, progress=_part(progress, len(probes), total))
         others = _write_crops(root / "megaface", distractors, per_person=self.stranger_images)
         lists = root / "templatelists"
         write_list(
             lists / "facescrub_features_list.json",
-            names,
-            people=[name.split("/")[0] for name in names],
+            list(shown),
+            people=list(shown.values()),
         )
-        write_list(lists / f"megaface_features_list.json_{len(others)}_1", others)
+        write_list(lists / f"megaface_features_list.json_{len(others)}_1", list(others))
         for kind in ("facescrub", "megaface"):
             text = "# none: every rendered image shows whom its name says\n"
             (root / f"{kind}_noises.txt").write_text(text, encoding="utf-8")
@@ -322,17 +322,17 @@ def _all_pairs(templates: NDArray[np.int_], people: NDArray[np.int_]) -> str:
     return "".join(lines)
 
 
-def _write_crops(folder: Path, images: SyntheticImages, *, per_person: int) -> list[str]:
-    """Write crops as PERSON/NUMBER.jpg; their names."""
-    names = []
+def _write_crops(folder: Path, images: SyntheticImages, *, per_person: int) -> dict[str, str]:
+    """Write crops as PERSON/NUMBER.jpg; the person of each."""
+    people = {}
     for index in range(len(images)):
         person, number = divmod(index, per_person)
         name = f"{person:05d}/{number}.jpg"
+        people[name] = f"{person:05d}"
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encode(images[index], ".jpg", quality=96))
-        names.append(name)
-    return names
+    return people
 
 
 def _part(progress: Progress, before: int, total: int) -> Progress:

@@ -36,6 +36,7 @@ from sphereface2.files import (
     require_writable,
 )
 from sphereface2.galleries.gallery import (
+    BrokenGalleryError,
     CheckedPhoto,
     Embeddings,
     Hit,
@@ -304,7 +305,7 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
     @contextmanager
     def _transaction(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
         if self._closed:
-            raise ValueError(f"the gallery {printable(self._folder)} is closed")
+            raise BrokenGalleryError(f"the gallery {printable(self._folder)} is closed")
         self._require_in_place()
         with _sentences(self._folder / DATABASE):
             try:
@@ -328,7 +329,7 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
 
     def _require_in_place(self) -> None:
         if self._files and not self._rows.is_in_place():
-            raise ValueError(
+            raise BrokenGalleryError(
                 f"the gallery {printable(self._folder)} was removed or replaced; open it again"
             )
 
@@ -508,14 +509,14 @@ def _sentences(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "")
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            raise ValueError(
+            raise BrokenGalleryError(
                 f"another process has been writing to {printable(path)} for {_PATIENCE:g} seconds; "
                 "try again"
             ) from None
         if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
             what = "read" if "READ" in name.removeprefix("SQLITE_READ") else "written"
             raise OSError(f"{printable(path)} cannot be {what}: {error}") from None
-        raise ValueError(
+        raise BrokenGalleryError(
             f"{printable(path)} is damaged or cannot be read ({error}); try again, or restore the "
             "gallery from a copy"
         ) from None
@@ -527,7 +528,7 @@ def _check_database(path: Path) -> None:
         head = file.read(100)
     size = path.stat().st_size
     if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
-        raise ValueError(
+        raise BrokenGalleryError(
             f"{printable(path)} is damaged or not the database of a gallery; restore it from a copy"
         )
     version, application = struct.unpack(">I4xI", head[60:72])
@@ -538,7 +539,7 @@ def _check_database(path: Path) -> None:
     journal = path.with_name(f"{path.name}-wal")
     whole = pages * (65_536 if page == 1 else page)
     if size < whole and not (journal.exists() and journal.stat().st_size):
-        raise ValueError(
+        raise BrokenGalleryError(
             f"{printable(path)} is damaged: it has been cut after {size:,} bytes; restore it from "
             "a copy"
         )

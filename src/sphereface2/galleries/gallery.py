@@ -32,6 +32,10 @@ class OtherModelError(ValueError):
     """A collection holds embeddings of another model than is asked for."""
 
 
+class BrokenGalleryError(ValueError):
+    """A gallery fails, whatever is asked of it: damaged, closed, replaced or busy for too long."""
+
+
 @dataclass(frozen=True, eq=False)
 class NewPhoto:
     """A photo to add.

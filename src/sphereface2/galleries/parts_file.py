@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sphereface2.files import naming, printable
-from sphereface2.galleries.gallery import Embeddings, check_format
+from sphereface2.galleries.gallery import BrokenGalleryError, Embeddings, check_format
 
 HEADER = 4_096  # a page, so that rows of 1,024 values or a divisor of it never straddle two
 _FORM = struct.Struct("<8sIQ16s")
@@ -35,7 +35,7 @@ class PartsFile:
         try:
             self._file = os.open(path, os.O_RDWR)
         except FileNotFoundError:
-            raise ValueError(
+            raise BrokenGalleryError(
                 f"{printable(path)} is missing; restore the gallery from a copy"
             ) from None
         except PermissionError:
@@ -50,14 +50,14 @@ class PartsFile:
         with naming(self.path):
             head = os.pread(self._file, _FORM.size, 0)
         if len(head) < _FORM.size or not head.startswith(_MAGIC):
-            raise ValueError(
+            raise BrokenGalleryError(
                 f"{printable(self.path)} is damaged: it does not begin as the file of a gallery; "
                 "restore it from a copy"
             )
         _, version, unit, whose = _FORM.unpack(head)
         check_format(printable(self.path), version, _FORMAT)
         if unit != self.unit or whose != identity:
-            raise ValueError(
+            raise BrokenGalleryError(
                 f"{printable(self.path)} belongs to another gallery; restore it from a copy"
             )
 
@@ -75,12 +75,12 @@ class PartsFile:
         start: where they begin
         """
         if not (isinstance(start, int) and isinstance(units, int) and 0 <= start <= units):
-            raise ValueError(
+            raise BrokenGalleryError(
                 f"{printable(self.path)} has no place from {start!r} to {units!r}: the gallery's "
                 "database is damaged; restore it from a copy"
             )
         if self.units() < units:
-            raise ValueError(
+            raise BrokenGalleryError(
                 f"{printable(self.path)} is damaged: it has been cut after "
                 f"{os.fstat(self._file).st_size:,} bytes; restore it from a copy"
             )

@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import numpy as np
 
 from sphereface2.galleries.gallery import (
+    BrokenGalleryError,
     CheckedPhoto,
     Embeddings,
     Hit,
@@ -262,7 +263,7 @@ class PostgreSQLGallery(SqlGallery["Database"]):
         import psycopg
 
         if self._closed:
-            raise ValueError(f"the gallery {self._shown} is closed")
+            raise BrokenGalleryError(f"the gallery {self._shown} is closed")
         with _sentences(self._shown):
             db = self._connection()
             try:
@@ -440,7 +441,7 @@ def _sentences(where: str) -> Iterator[None]:
     try:
         yield
     except psycopg.errors.UndefinedTable:
-        raise ValueError(f"the collection of {where} was dropped; open it again") from None
+        raise BrokenGalleryError(f"the collection of {where} was dropped; open it again") from None
     except psycopg.Error as error:
         said = " ".join(str(error).split())
         if isinstance(error, psycopg.ProgrammingError) and "query parameter" in said:
@@ -449,4 +450,4 @@ def _sentences(where: str) -> Iterator[None]:
             raise ValueError(f"{where} has no option '{word}'{hint}") from None
         if isinstance(error, psycopg.OperationalError):
             raise OSError(f"the PostgreSQL server of {where} does not answer: {said}") from None
-        raise ValueError(f"the PostgreSQL server of {where} refuses it: {said}") from None
+        raise BrokenGalleryError(f"the PostgreSQL server of {where} refuses it: {said}") from None

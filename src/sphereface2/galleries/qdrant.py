@@ -20,6 +20,7 @@ import numpy as np
 
 from sphereface2.files import remove
 from sphereface2.galleries.gallery import (
+    BrokenGalleryError,
     CheckedPhoto,
     Embeddings,
     Gallery,
@@ -332,7 +333,7 @@ class QdrantGallery(Gallery):
     @contextmanager
     def _using(self) -> Iterator[Points]:
         if self._closed:
-            raise ValueError(f"the gallery {self._place.shown} is closed")
+            raise BrokenGalleryError(f"the gallery {self._place.shown} is closed")
         with _sentences(self._place):
             yield self._points
 

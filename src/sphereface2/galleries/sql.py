@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from sphereface2.files import parse_json
 from sphereface2.galleries.gallery import (
+    BrokenGalleryError,
     CheckedPhoto,
     Embeddings,
     Gallery,
@@ -277,7 +278,7 @@ class SqlGallery(Gallery, ABC, Generic[Database]):
     # What a database holds is not trusted: SQLite keeps a value of any type in any column.
 
     def _damaged(self, how: str) -> ValueError:
-        return ValueError(
+        return BrokenGalleryError(
             f"the database of the collection '{self.name}' is damaged: {how}; restore it from a "
             "copy"
         )

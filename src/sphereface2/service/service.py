@@ -8,10 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import sphereface2
-from sphereface2.data.sources.image_file import TooManyPixelsError
+from sphereface2.data.sources.image_file import TooManyPixelsError, UnreadableImageError
 from sphereface2.evaluation.decision import decide
 from sphereface2.galleries import drop_collection, list_collections
-from sphereface2.galleries.gallery import Gallery, OtherModelError, check_collection
+from sphereface2.galleries.gallery import (
+    BrokenGalleryError,
+    Gallery,
+    OtherModelError,
+    check_collection,
+)
 from sphereface2.recognition.photos import NoFaceError, SeveralFacesError
 from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.service.engine import Engine, RequestRecognizer
@@ -140,7 +145,7 @@ def _refusal(error: ValueError) -> ApiError:
         code = "several_faces"
     elif isinstance(error, TooManyPixelsError):
         code = "too_many_pixels"
-    elif said.startswith("cannot decode the image"):
+    elif isinstance(error, UnreadableImageError):
         code = "unreadable_photo"
     return ApiError(422, code, said)
 
@@ -148,7 +153,6 @@ def _refusal(error: ValueError) -> ApiError:
 # -- the collections of people, opened once and shared by all requests ---------------------------
 
 _FRESH = 1.0  # seconds for which a collection that was there is believed to be there
-_BROKEN = ("open it again", "is damaged", "is closed", "try again", "refuses it")
 
 
 class Collections:
@@ -271,7 +275,7 @@ def _unknown(name: str) -> ApiError:
 
 def _is_broken(error: ValueError | OSError) -> bool:
     """Whether it is the gallery that fails, and not what was asked of it."""
-    return isinstance(error, OSError) or any(words in str(error) for words in _BROKEN)
+    return isinstance(error, OSError | BrokenGalleryError)
 
 
 def unavailable(error: Exception) -> ApiError:

@@ -50,6 +50,10 @@ class TooManyPixelsError(ValueError):
     """A picture is too large to be decoded."""
 
 
+class UnreadableImageError(ValueError):
+    """A file is no image, or a damaged one."""
+
+
 @dataclass(frozen=True)
 class ImageHeader:
     """What an image file says about itself; the size is that before a turn by EXIF."""
@@ -127,7 +131,7 @@ def decode(encoded: Encoded, location: str, *, looked: bool = False) -> NDArray[
         return to_pixels(encoded, looked=looked)
     except ValueError as error:
         sentence = f"cannot decode the image {location}: {error}; replace or remove it"
-        raise ValueError(sentence) from error
+        raise UnreadableImageError(sentence) from error
 
 
 def to_pixels(encoded: Encoded, *, looked: bool = False) -> NDArray[np.uint8]:
@@ -228,7 +232,9 @@ def decode_photo(
         reason = f"it is of the kind {kind}, which needs a package: {install_command('heic')}"
     except Exception as error:  # libheif's faults, of several kinds
         reason = " ".join(str(error).split()) or "its content is damaged"
-    raise ValueError(f"cannot decode the image {location}: {reason}; replace or remove it")
+    raise UnreadableImageError(
+        f"cannot decode the image {location}: {reason}; replace or remove it"
+    )
 
 
 def _decode_heif(encoded: bytes, most_pixels: int) -> NDArray[np.uint8]:
