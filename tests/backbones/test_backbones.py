@@ -312,6 +312,11 @@ def test_halved(size: int, times: int, expected: int) -> None:
             "backbone.network: network.width: must be a whole number, got 'abc'",
         ),
         ("views", {"view_size": 8}, "backbone.view_size must lie between 16 and 65536, got 8"),
+        (
+            "views",
+            {"network": {"name": "sfnet4", "width": 0}},
+            "backbone.network.width must lie between 1 and 65536, got 0",
+        ),
     ],
 )
 def test_wrong_options_are_refused(name: str, options: dict[str, Any], message: str) -> None:
@@ -363,6 +368,11 @@ def test_views_are_networks_of_their_own_for_squares_of_the_image() -> None:
     changed[:, :, 16:] = 0.0  # what the second network does not see does not change its part
     assert torch.equal(whole(changed)[:, 3:], found[:, 3:])
     assert not torch.equal(whole(changed)[:, :3], found[:, :3])
+
+
+def test_a_square_at_the_edge_of_an_odd_image_ends_with_it() -> None:
+    lower = {**SMALL_VIEWS, "views": ((0.5, 0.5, 0.5), "whole"), "input_size": 63}
+    assert build_backbone("views", seed=0, **lower).windows == [(32, 32, 31), (0, 0, 63)]
 
 
 @pytest.mark.usefixtures("quick_processes")

@@ -37,24 +37,6 @@ class Numbers:
     def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None: ...
 
 
-class Slow(Numbers):
-    """Images that take a while to come, without work for a processor."""
-
-    def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
-        time.sleep(0.005)
-        return super().__getitem__(index)
-
-
-class Busy(Numbers):
-    """Images that take work."""
-
-    def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
-        began = time.thread_time()
-        while time.thread_time() < began + 0.005:
-            pass
-        return super().__getitem__(index)
-
-
 class Unwelcome(Numbers):
     """Images that can be sent, but not received."""
 

@@ -1,9 +1,14 @@
 """Which images are in which batch, and their reading in threads and processes."""
 
+import os
 import sys
 import threading
+import time
 from collections import Counter
+from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import cv2
 import numpy as np
@@ -12,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from sphereface2.data.loader.loader import BatchPlan, Loader, WorkerKind
+from sphereface2.data.loader.readers import Read, ReadingProcesses, ReadingThreads, _Worker
 from sphereface2.data.sources.folder import ImageFolder
 from sphereface2.data.transforms import mirrored
-from tests.data.numbered_images import Busy, Numbers, Slow
+from tests.data.numbered_images import Numbers
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
 linux_for_processes = pytest.mark.parametrize(
@@ -155,22 +161,50 @@ def loader_threads() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name.startswith("loader")]
 
 
-@linux_for_processes
-def test_a_slow_source_is_waited_for_without_work_for_a_processor(kind: WorkerKind) -> None:
-    for workers in (0, 1):
-        batches = list(make_loader(Slow([0] * 40), workers=workers, kind=kind).batches(0, 10))
-        waited = sum(batch.wait_seconds for batch in batches)
-        worked = sum(batch.wait_cpu_seconds for batch in batches)
-        # A worker reads on while this process does not get a processor between two batches.
-        assert waited >= 40 * 0.005 * (0.5 if workers else 1)
-        assert 0 <= worked < waited / 2
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> NDArray[np.float64]:
+    """Seconds of the loader's clocks: of the wall, of this process and of one that reads."""
+    now = np.zeros(3)
+    clocks = SimpleNamespace(
+        perf_counter=lambda: now[0], process_time=lambda: now[1], clock_gettime=lambda _: now[2]
+    )
+    monkeypatch.setattr("sphereface2.data.loader.loader.time", clocks)
+    monkeypatch.setattr("sphereface2.data.loader.readers.time", clocks)
+    return now
+
+
+def test_a_slow_source_is_waited_for_without_work_for_a_processor(now: NDArray[np.float64]) -> None:
+    class Slow(Numbers):
+        def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
+            now[0] += 0.25
+            return super().__getitem__(index)
+
+    batches = make_loader(Slow([0] * 40), workers=0).batches(0, 10)
+    assert [(each.wait_seconds, each.wait_cpu_seconds) for each in batches] == [(1, 0)] * 10
 
 
 @linux_for_processes
-def test_the_work_of_workers_counts_while_they_are_waited_for(kind: WorkerKind) -> None:
-    batches = list(make_loader(Busy([0] * 40), workers=1, kind=kind).batches(0, 10))
-    # The first batch aside: a part of the process's work for it may be done before the waiting.
-    assert sum(batch.wait_cpu_seconds for batch in batches) > 30 * 0.005
+def test_the_work_of_workers_counts_while_they_are_waited_for(
+    kind: WorkerKind, now: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: type[Any] = ReadingProcesses if kind == "processes" else ReadingThreads
+    take = readers.take
+
+    def slow_take(self: Any) -> Read:
+        now[:] += (1, 0.5, 0.25)
+        return take(self)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(readers, "take", slow_take)
+    for batch in make_loader(Numbers([0] * 40), workers=1, kind=kind).batches(0, 10):
+        worked = 0.75 if kind == "processes" else 0.5
+        assert (batch.wait_seconds, batch.wait_cpu_seconds) == (1, worked)
+        now[:] += 8  # the training's step
+
+
+@on_linux
+def test_the_work_of_a_worker_is_read_from_the_clock_of_its_process() -> None:
+    before = time.process_time()
+    assert before <= _Worker(Pipe()[0], process=os.getpid()).cpu_seconds() <= time.process_time()
 
 
 def test_closing_early_ends_the_threads_and_the_reading() -> None:
@@ -194,11 +228,14 @@ def test_closing_does_not_wait_for_whole_batches() -> None:
     source = Held([0] * 400)
     loader = Loader(source, BatchPlan(source.labels, batch_size=100), size=4, workers=1)
     batches = loader.batches(0, 4)
-    closer = threading.Timer(0.05, may_go_on.set)
 
-    def interrupt(readers: object) -> None:
+    def let_go(closing: threading.Event) -> None:
+        closing.wait(timeout=5)
+        may_go_on.set()
+
+    def interrupt(readers: ReadingThreads) -> None:
         first_done.wait(timeout=5)
-        closer.start()
+        threading.Thread(target=let_go, args=(readers._closed,)).start()
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:

@@ -35,7 +35,7 @@ def test_the_numbers_are_those_of_before(name: str, tmp_path: Path) -> None:
     if recorded["machine"] != machine():
         # Other instructions round their sums in another way, and ten steps later it shows.
         pytest.skip(f"recorded on {recorded['machine']}, this is {machine()}; run `make golden`")
-    # On an AMD three cases of 44 differ from Intel's by some 1e-6 after ten steps: it seems that
+    # On an AMD a few cases differ from Intel's by some 1e-6 after ten steps: it seems that
     # MKL's elementary functions are other code there, whatever instructions it is told to use.
     tolerance = 0.0 if recorded["vendor"] == vendor() else 1e-5
     found = json.loads(json.dumps(case(tmp_path)))

@@ -9,7 +9,6 @@ from torch import Tensor
 
 import sphereface2.heads.engine as engine
 from sphereface2.heads import HEADS, build_head
-from sphereface2.heads.class_rows import FusedSGD
 from sphereface2.heads.proxy import ProxyHead, sample_classes
 
 PROXY_HEADS = [name for name in HEADS if isinstance(build_head(name, 4, 4), ProxyHead)]
@@ -229,7 +228,10 @@ def test_a_class_starts_alike_however_the_classes_are_shared_out() -> None:
         assert torch.equal(torch.cat(parts), whole)
 
 
-def test_fused_optimiser_is_an_optimiser() -> None:
-    head = make("arcface")
-    assert isinstance(head.fused_sgd(lr=0.1), FusedSGD)
-    assert isinstance(head.fused, torch.optim.Optimizer)
+def test_a_fused_step_goes_down_the_plain_gradient_once() -> None:
+    plain, fused = make("arcface"), make("arcface")
+    optimiser = fused.fused_sgd(lr=0.1)
+    for head in (plain, fused):
+        head(*batch()).backward()
+    optimiser.step()
+    torch.testing.assert_close(fused.weight, plain.weight - 0.1 * plain.weight.grad)

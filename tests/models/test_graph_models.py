@@ -89,6 +89,21 @@ def test_an_export_gives_the_embeddings_of_torch(
         _ = second.backbone
 
 
+@pytest.mark.parametrize("form", ["onnx", "openvino"])
+def test_an_export_sees_parts_of_the_face_as_torch_does(tmp_path: Path, form: str) -> None:
+    options: dict[str, Any] = {
+        # Seen smaller, as it is, and larger.
+        "views": ("whole", (0.0, 0.25, 0.625), (0.25, 0.25, 0.5)), "view_size": 20,
+        "input_size": 32, "embedding_dim": 6, "network": {"name": "sfnet4", "width": 4},
+    }  # fmt: skip
+    network = build_backbone("views", seed=0, **options)
+    save_model(
+        tmp_path / "torch", network, name="views", options=options, preprocessing=Preprocessing(32)
+    )
+    found = export_graph(tmp_path / "torch", tmp_path / form, to=form)
+    assert found.largest_difference < 1e-5
+
+
 def test_the_calibration_comes_along_with_the_digest_of_the_export(place: Path) -> None:
     stored = stored_calibration(place / "onnx")
     assert stored is not None

@@ -247,6 +247,20 @@ def test_of_several_networks_one_must_be_chosen(tmp_path: Path) -> None:
     assert len(model.ignored) == len(first.state)
 
 
+def test_a_file_of_views_does_not_say_what_each_of_them_sees(tmp_path: Path) -> None:
+    options = {"view_size": 16, "embedding_dim": 4, "network": {"name": "sfnet4", "width": 4}}
+    for views in (["upper"], ["upper", "lower"]):
+        torch.save(build_backbone("views", views=views, **options).state_dict(), tmp_path / "v.pt")
+        for given in (None, "views"):
+            with pytest.raises(ValueError, match=r"which part of the face .*--part networks\.0$"):
+                import_weights(tmp_path / "v.pt", backbone=given)
+    part = import_weights(tmp_path / "v.pt", part="networks.1", size=16)
+    assert (part.name, part.backbone.embedding_dim) == ("sfnet4", 2)
+    path, _ = saved(tmp_path / "r18.pth")
+    with pytest.raises(ValueError, match="which part of the face"):
+        import_weights(path, backbone="views")
+
+
 # The command
 
 

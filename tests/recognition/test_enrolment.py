@@ -15,7 +15,7 @@ from sphereface2.evaluation.embedding_files import read_embeddings
 from sphereface2.galleries.gallery import Gallery, NewPhoto
 from sphereface2.recognition.doctor import examine
 from sphereface2.recognition.enrolment import people_of
-from sphereface2.recognition.gate import Gate
+from sphereface2.recognition.gate import Gate, sharpness
 from sphereface2.recognition.moving import export, merge, migrate
 from tests.recognition.conftest import Known
 from tests.recognition.test_photos import photo
@@ -50,7 +50,7 @@ def test_enrolled_photos_are_there_with_their_crops_and_what_was_measured(
     np.testing.assert_allclose(rows, recognizer.embed(photos), atol=1e-6)
     for each, path in zip(kept, photos, strict=True):
         assert np.array_equal(decode(gallery.crop(each.id), ""), read_image(path))
-        assert each.facts["sharpness"] > 0
+        assert each.facts["sharpness"] == round(sharpness(read_image(path)), 1)
     assert gallery.person("Ada").metadata == {"team": "blue"}
     # The same again adds nothing, and one that is given twice only once.
     again = recognizer.enroll("Ada", [*photos[:2], *known.photos("Ada", 5, 5)], gallery, gate=ANY)

@@ -261,6 +261,15 @@ def test_class_weights_of_a_run_on_the_same_people(first: Path, tmp_path: Path) 
     after = tensors(tmp_path / "other")
     torch.testing.assert_close(after["head.weight"], before["head.weight"], atol=1e-6, rtol=0)
     assert not torch.equal(after["head.bias"], before["head.bias"])
+    # The term on pairs is of the training alone: it may come, with nobody remembered, and go.
+    runs.train(from_first(first, *still, "head.pair_weight=1"), tmp_path / "pairs")
+    with_pairs = [f"training.start_from={tmp_path / 'pairs'}", "head.pair_weight=0"]
+    runs.train(from_first(first, *still, *with_pairs), tmp_path / "without")
+    for name in ("pairs", "without"):
+        after = tensors(tmp_path / name)
+        assert ("head.pairs.bias" in after) is (name == "pairs")
+        for key in ("head.weight", "head.bias"):
+            torch.testing.assert_close(after[key], before[key], atol=1e-6, rtol=0)
 
 
 # Resuming

@@ -1,6 +1,9 @@
 """A network, people and a config that train in a moment."""
 
+import time
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -73,6 +76,17 @@ def make_config(**training: Any) -> RunConfig:
             **sections,
         }
     )
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The trainer's clock: a step takes four seconds, one of them a wait without any work."""
+    ours = SimpleNamespace(perf_counter=count(step=3).__next__, monotonic=time.monotonic)
+    loaders = SimpleNamespace(perf_counter=count().__next__, process_time=lambda: 0.0)
+    monkeypatch.setattr("sphereface2.training.trainer.time", ours)
+    monkeypatch.setattr("sphereface2.data.loader.loader.time", loaders)
+    monkeypatch.setattr("sphereface2.data.loader.readers.time", loaders)
+    return ours
 
 
 @pytest.fixture

@@ -54,6 +54,15 @@ def test_names_come_first_and_what_is_the_same_is_left_out() -> None:
     ]
 
 
+def test_an_option_that_came_later_than_the_run_is_at_its_default() -> None:
+    before = {"head.name": "sphereface2-c", "head.radius": 30.0}
+    now = {**before, "head.pair_weight": 0.0, "head.pair_margin": 0.2}
+    assert differing_settings(before, now) == []
+    assert differing_settings(before, {**now, "head.pair_margin": 0.3}) == [
+        Change("head.pair_margin", None, 0.3)
+    ]
+
+
 @pytest.mark.parametrize(
     ("key", "reason"),
     [

@@ -1,13 +1,10 @@
 """What is said of a training that waits for its images."""
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from sphereface2.heads import build_head
 from sphereface2.training.events import Events, Notice, WaitingAdvice, own_cores, workers_wanted
@@ -115,14 +112,7 @@ def test_the_processors_are_shared_with_other_ranks(monkeypatch: pytest.MonkeyPa
     assert own_cores() == alone / 4
 
 
-class SlowCrowd(Crowd):
-    """Images that come from far away."""
-
-    def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
-        time.sleep(0.015)
-        return super().__getitem__(index)
-
-
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_training_on_a_slow_source_says_so_once(run_folder: Path, workers: int) -> None:
     heard: list[Notice] = []
@@ -133,14 +123,14 @@ def test_a_training_on_a_slow_source_says_so_once(run_folder: Path, workers: int
 
     config = make_config(workers=workers, log_every=4)
     trainer = Trainer(
-        TinyNet(), build_head("cosface", 8, 5), SlowCrowd(), config,
+        TinyNet(), build_head("cosface", 8, 5), Crowd(), config,
         run_folder=run_folder, events=Ear(),
     )  # fmt: skip
     trainer.run()
     (notice,) = heard
     assert notice.topic == "data_wait"
-    assert notice.values["data_wait"] > 0.05
-    assert f"(now {workers}) would help" in notice.text
+    assert notice.values == {"data_wait": 0.25, "workers": workers, "workers_wanted": workers + 1}
+    assert f"25% of the time for images; training.workers={workers + 1} (now" in notice.text
     lines = (run_folder / "metrics.jsonl").read_text().splitlines()
     (line,) = [line for line in lines if '"kind": "notice"' in line]
     assert notice.text in line

@@ -66,7 +66,8 @@ class Views(Backbone):
     heart; squares have less of that, in more pixels, and networks of other squares err in other
     ways (DeepID, CVPR 2014). They start from weights of their own, and a head with class weights
     classifies every part by itself (`ProxyHead.split`), so that each learns as it would alone. In
-    evaluation the parts are of one length: a cosine is the mean of the networks' cosines.
+    evaluation the parts are of one length: a cosine of two images is the mean of the networks'
+    cosines. With the mirror image a part is longer where a network is surer of it.
 
     Args:
         views: names of squares (whole, upper, lower, side) or [top, left, side] as shares of the
@@ -101,9 +102,12 @@ class Views(Backbone):
         options = _all_options(network)
         kind = NETWORKS[options.pop("name")]
         part = embedding_dim // len(views)
-        self.networks = nn.ModuleList(
-            kind(**options, input_size=view_size, embedding_dim=part) for _ in views
-        )
+        try:
+            self.networks = nn.ModuleList(
+                kind(**options, input_size=view_size, embedding_dim=part) for _ in views
+            )
+        except ValueError as error:  # the networks know nothing of where their options stand
+            raise ValueError(str(error).replace("backbone.", "backbone.network.", 1)) from None
 
     def embed(self, images: Tensor) -> Tensor:
         parts = [
@@ -129,7 +133,9 @@ def _window(view: str | Square, size: int) -> tuple[int, int, int]:
     """Top, left and side of a view in the pixels of an image of that size."""
     square = look_up("view", SQUARES, view) if isinstance(view, str) else view
     top, left, side = (round(share * size) for share in square)
-    if not (0 <= top < top + side <= size and 0 <= left < left + side <= size):
+    # Rounded, a square at the edge may be a pixel too large.
+    side = min(side, size - top, size - left)
+    if not (min(square) >= 0 and max(square[:2]) + square[2] <= 1 + 1e-9 and side > 0):
         raise ValueError(
             f"backbone.views: [top, left, side] = {list(square)} is not a square within the image; "
             "all three are shares of its side"

@@ -24,9 +24,16 @@ def resize(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 
 def resize_inputs(inputs: torch.Tensor, size: int) -> torch.Tensor:
     """Parts (B, 3, S, S) of what a network is shown at `size` × `size`: bilinear, over areas."""
+    import torch
     from torch.nn.functional import interpolate
 
-    return interpolate(inputs, size=size, mode="bilinear", antialias=True)
+    if not torch.compiler.is_exporting():
+        return interpolate(inputs, size=size, mode="bilinear", antialias=True)
+    # Runtimes of ONNX differ in what they make of antialiasing; they agree about products.
+    side = inputs.shape[-1]
+    pixels = torch.eye(side).view(1, 1, side, side)
+    shares = interpolate(pixels, size=(size, side), mode="bilinear", antialias=True)
+    return shares @ inputs @ shares.mT
 
 
 def shrunk(image: NDArray[np.uint8], times: int) -> NDArray[np.uint8]:

@@ -114,8 +114,9 @@ class ProxyHead(Head):
     def split(self, parts: int) -> None:
         """Classify each of so many equal parts of the embedding by itself; the losses are summed.
 
-        So every part learns as it would with a head of its own. The classes' rows are split alike,
-        each part a unit row at the start where the whole was one; the bias is that of all parts.
+        So every part learns as it would with a head of its own, but for what a head remembers of
+        the samples' norms or cosines, which is of all parts together. The classes' rows are split
+        alike, each part a unit row at the start where the whole was one; the bias is that of all.
         """
         require(
             parts >= 1 and self.dim % parts == 0,

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sphereface2.backbones import Backbone, backbone_options, outline_backbone
+from sphereface2.backbones import BACKBONES, Backbone, backbone_options, outline_backbone
 from sphereface2.backbones.backbone import halved
 from sphereface2.backbones.iresnet import IResNet
 from sphereface2.backbones.mobilefacenet import MobileFaceNet
@@ -90,11 +90,13 @@ def import_weights(
     """
     path = Path(path)
     if backbone is not None:
-        look_up("backbone", NETWORKS, backbone)
+        look_up("backbone", BACKBONES, backbone)
     given = dict(options or {})
     if size is not None:
         given["input_size"] = size
     tensors = read_tensors(path)
+    if part is None:
+        _refuse_views(path, tensors, backbone)
     fit = _best_fit(path, tensors, backbone=backbone, part=part)
     network, resolved = _without_values(path, fit, tensors, given)
     expected = dict(network.state_dict())
@@ -122,6 +124,17 @@ def import_weights(
         file_digest(path).hexdigest(),
         tuple(ignored),
     )
+
+
+def _refuse_views(path: Path, tensors: Tensors, backbone: str | None) -> None:
+    found = (re.match(r"(.*\.)?networks\.\d+(?=\.)", key) for key in tensors)
+    first = next(filter(None, found), None)
+    if first is not None or backbone not in (None, *NETWORKS):
+        one = "" if first is None else f", or choose one network, such as --part {first.group()}"
+        raise ValueError(
+            f"{path} does not say which part of the face each network of the backbone views sees; "
+            f"take the run or the model folder that it comes from{one}"
+        )
 
 
 def save_import(model: ImportedModel, folder: Path | str, *, flip: bool = True) -> None:

@@ -25,7 +25,12 @@ from sphereface2.models.folder import TorchModel, find_model, load_model, weight
 from sphereface2.models.importing import import_weights, require_output
 from sphereface2.registry import shown
 from sphereface2.runs.folder import CHECKPOINTS, require_run, run_config
-from sphereface2.training.checkpoint import load_checkpoint, load_tensors, require_same_people
+from sphereface2.training.checkpoint import (
+    dotted,
+    load_checkpoint,
+    load_tensors,
+    require_same_people,
+)
 from sphereface2.training.distributed import Team
 from sphereface2.workers import Progress, Watch
 
@@ -117,12 +122,12 @@ def _refuse_other_network(start: Start, wanted: Choice) -> None:
             f"{has} a network {start.name}, but backbone.name={wanted.name}; set backbone.name="
             f"{START} to take its own"
         )
-    resolved = backbone_options(start.name, {**start.options, **wanted.options})
-    for key, value in start.options.items():
-        if key not in _TRAINING_ONLY and resolved[key] != value:
+    resolved = dotted(backbone_options(start.name, {**start.options, **wanted.options}))
+    for key, value in dotted(start.options).items():
+        if key.rpartition(".")[2] not in _TRAINING_ONLY and resolved.get(key) != value:
             raise ValueError(
                 f"{has} a network with {key} {shown(value)}, but backbone.{key}="
-                f"{shown(resolved[key])}; leave it out, or start from other weights"
+                f"{shown(resolved.get(key))}; leave it out, or start from other weights"
             )
 
 
@@ -213,13 +218,15 @@ def _load_classes(
         which = extra.get("model_step", {}).get("which")
         place = run / CHECKPOINTS / ("best" if which == "best" else "last")
         require_same_people(load_checkpoint(place), settings, run)
-        is_same_head = run_config(run).head.name == config.head.name
+        old, new = run_config(run).head, config.head
     # Of another head only the class weights mean the same, not its bias or its running means.
     state = head.state_dict()
-    chosen = state if is_same_head else {"weight": state["weight"]}
+    chosen = state if old.name == new.name else {"weight": state["weight"]}
+    if bool(old.options.get("pair_weight")) != bool(new.options.get("pair_weight")):
+        chosen = {name: value for name, value in chosen.items() if not name.startswith("pairs.")}
     tensors = {f"head.{name}": value for name, value in chosen.items()}
     rows = {f"head.{name}": head.num_classes for name in chosen if name in head.per_class}
-    part = "head." if is_same_head else "head.weight"
+    part = "head." if chosen is state else tuple(tensors)
     load_tensors(place, tensors, rows=rows, team=team, part=part)
 
 

@@ -10,9 +10,10 @@ NAME.partial, while the one before keeps its place.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sphereface2.backbones import BACKBONES
 from sphereface2.config.schema import RunConfig
+from sphereface2.data.augmentation import AUGMENTATIONS
 from sphereface2.files import (
     naming,
     parse_json,
@@ -30,6 +33,7 @@ from sphereface2.files import (
     whole_folder,
     write_atomically,
 )
+from sphereface2.heads import HEADS
 from sphereface2.training.distributed import Team, saved_shapes
 from sphereface2.training.result import ModelStep
 
@@ -217,7 +221,7 @@ def load_tensors(
     *,
     rows: Mapping[str, int] | None = None,
     team: Team | None = None,
-    part: str = "",
+    part: str | tuple[str, ...] = "",
 ) -> None:
     """Fill the tensors in place with those of a checkpoint, by whatever ranks it was saved.
 
@@ -286,7 +290,7 @@ def run_settings(config: RunConfig, *, classes: int, labels: NDArray[np.int64]) 
 
 def config_settings(config: RunConfig) -> dict[str, Any]:
     """The config as dotted keys."""
-    return _dotted(config.model_dump(mode="json"))
+    return dotted(config.model_dump(mode="json"))
 
 
 @dataclass(frozen=True)
@@ -319,8 +323,27 @@ def differing_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
     """What of the config is another than before; names first, since options come with them."""
     keys = sorted({*before, *now} - set(_IMAGES), key=lambda key: (not key.endswith(".name"), key))
     both = [Change(key, before.get(key), now.get(key)) for key in keys]
-    # A run from before there was an option was as one without it.
-    return [each for each in both if each.old != each.new and (each.key in before or each.new)]
+    return [
+        each
+        for each in both
+        if each.old != each.new and (each.key in before or not _as_without(each, now))
+    ]
+
+
+# Sections that name one of a table and have its options beside the name.
+_CHOICES: Mapping[str, Mapping[str, Callable[..., object]]] = {
+    "augmentation": AUGMENTATIONS,
+    "backbone": BACKBONES,
+    "head": HEADS,
+}
+
+
+def _as_without(change: Change, now: Mapping[str, Any]) -> bool:
+    """Whether an option that was not there when a run began is now as if it still were not."""
+    section, _, option = change.key.partition(".")
+    choice = _CHOICES.get(section, {}).get(now.get(f"{section}.name", ""))
+    parameter = inspect.signature(choice).parameters.get(option) if choice else None
+    return not change.new or (parameter is not None and change.new == parameter.default)
 
 
 def changed_settings(
@@ -385,11 +408,12 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            flat.update(_dotted(value, f"{prefix}{key}."))
+            flat.update(dotted(value, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = value
     return flat

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sphereface2.config.schema import FreezeConfig, OptimizerConfig, ScheduleConfig
 from sphereface2.heads.class_rows import FusedSGD
+from sphereface2.heads.head import Head
 from sphereface2.heads.proxy import ProxyHead, require_class_weights
 from sphereface2.registry import did_you_mean, near
 from sphereface2.training.muon import Muon, turning
@@ -42,7 +43,15 @@ def build_optimizer(
     Muon moves the backbone's matrices, with products in `precision`; all else, class weights too,
     moves by SGD.
     """
-    moved, bias = _moved_by_head(head), getattr(head, "bias", None)
+    moved = _moved_by_head(head)
+    # The head's own and that of a head within it, such as the term on pairs.
+    with_bias = [
+        each
+        for each in head.modules()
+        if (each is head or isinstance(each, Head))
+        and isinstance(bias := getattr(each, "bias", None), nn.Parameter)
+        and bias.requires_grad
+    ]
     network = [p for p in backbone.parameters() if p.requires_grad]
     trained = [p for p in head.parameters() if p.requires_grad and p is not moved]
     decays_all = config.decay_norms_and_biases
@@ -74,12 +83,20 @@ def build_optimizer(
             "weight_decay": _head_decay(config),
             "rate": config.head_learning_rate,
         },
-        {"params": [p for p in trained if p.ndim <= 1 and p is not bias], "weight_decay": 0.0},
         {
-            "params": [p for p in trained if p is bias],
+            "params": [
+                p for p in trained if p.ndim <= 1 and not any(p is each.bias for each in with_bias)
+            ],
             "weight_decay": 0.0,
-            "rate": _BIAS_RATE * _logit_unit(head) if config.name == "adamw" else 1.0,
         },
+        *(
+            {
+                "params": [each.bias],
+                "weight_decay": 0.0,
+                "rate": _BIAS_RATE * _logit_unit(each) if config.name == "adamw" else 1.0,
+            }
+            for each in with_bias
+        ),
     ]
     groups = [{"rate": 1.0, **group} for group in groups if group["params"]]
     # Fused: one pass over the weights; else it is three, each from memory.

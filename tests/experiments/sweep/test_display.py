@@ -2,8 +2,8 @@
 
 import io
 import statistics
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -22,7 +22,7 @@ from tests.experiments.sweep.tiny import pretend_done, tiny_sweep, write_recipe
 
 
 @pytest.fixture
-def board(tmp_path: Path) -> Board:
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
     """Margin 0.2: two seeds done, one failed; margin 0.3: running, taken, waiting."""
     recipe = write_recipe(tmp_path)
     sweep = tiny_sweep(recipe, "head.margin=0.2", "head.margin=0.3", seeds=(0, 1, 2))
@@ -30,7 +30,9 @@ def board(tmp_path: Path) -> Board:
     states = look_up_runs(sweep, runs=tmp_path)
     states[2].status, states[2].error = Status.FAILED, "no [luck] today"
     states[3].status, states[3].position = Status.RUNNING, Position(25, 100)
-    states[3].began = time.monotonic() - 10
+    clock = SimpleNamespace(monotonic=lambda: 100.0)
+    monkeypatch.setattr("sphereface2.experiments.sweep.board.time", clock)
+    states[3].began = 90.0
     states[4].status = Status.ELSEWHERE
     return Board(states, jobs=2)
 
@@ -115,7 +117,7 @@ def naive_remaining(length: float, shares: list[float], waiting: int, jobs: int)
 
 def test_the_remaining_time_follows_what_was_done(board: Board) -> None:
     # Nothing was finished here yet: 10 s for a quarter are 40 s for a run.
-    assert board.remaining() == pytest.approx(naive_remaining(40, [0.25], 2, 2), rel=0.05)
+    assert board.remaining() == pytest.approx(naive_remaining(40, [0.25], 2, 2))
     board.states[0].worked, board.states[1].worked = 10.0, 30.0
     assert board.remaining() == pytest.approx(naive_remaining(20, [0.25], 2, 2))
     board.states[0].had = 0.5  # the half of it was done before: 10 s for the other half
