@@ -248,7 +248,11 @@ def test_of_several_networks_one_must_be_chosen(tmp_path: Path) -> None:
 
 
 def test_a_file_of_views_does_not_say_what_each_of_them_sees(tmp_path: Path) -> None:
-    options = {"view_size": 16, "embedding_dim": 4, "network": {"name": "sfnet4", "width": 4}}
+    options: dict[str, Any] = {
+        "view_size": 16,
+        "embedding_dim": 4,
+        "network": {"name": "sfnet4", "width": 4},
+    }
     for views in (["upper"], ["upper", "lower"]):
         torch.save(build_backbone("views", views=views, **options).state_dict(), tmp_path / "v.pt")
         for given in (None, "views"):
