@@ -75,7 +75,11 @@ CASES = {
         training={"average": {"decay": 0.8}},
         optimizer={"name": "adamw", "learning_rate": 0.002, "eps": 1e-3},
     ),
-    "muon": Case(resumed=SAME_FEWER_MORE, optimizer={"name": "muon", "matrix_step": 0.01}),
+    "muon": Case(
+        worlds=WORLDS,
+        resumed=SAME_FEWER_MORE,
+        optimizer={"name": "muon", "matrix_step": 0.01},
+    ),
     # Stopped within the frozen epochs, and after them.
     "a frozen part": Case(
         resumed=SAME_FEWER_MORE,
@@ -128,6 +132,7 @@ def build(case: Case, folder: Path, team: Team, events: Events | None = None) ->
 def train(root: Path, team: Team) -> None:
     """Every run straight to its end, and once more with a stop on the way."""
     keep_class_means(root, team)
+    check_divided(team)
     for name, case in CASES.items():
         if team.world not in case.worlds:
             continue
@@ -158,6 +163,30 @@ def keep_class_means(root: Path, team: Team) -> None:
     whole = [row for part in team.gather(sums.tolist()) for row in part]
     if team.is_first:
         (root / f"means {team.world}.json").write_text(json.dumps(whole))
+
+
+def check_divided(team: Team) -> None:
+    """Each task is done once, the costly ones apart, and all ranks have all results to the bit."""
+    types = (torch.float32, torch.bfloat16, torch.int64)
+    done = []
+
+    def compute(task: int) -> torch.Tensor:
+        done.append(task)
+        values = torch.arange(6).view(2, 3).T / (task + 1)  # not contiguous
+        return values.to(types[task % 3])
+
+    def outline(task: int) -> torch.Tensor:
+        return torch.empty(3, 2, dtype=types[task % 3])
+
+    found = list(team.divided(range(4), compute, outline=outline, cost=lambda task: task))
+    by_rank = team.gather(sorted(done))
+    whole = {1: [[0, 1, 2, 3]], 2: [[0, 3], [1, 2]], 3: [[3], [2], [0, 1]]}
+    assert by_rank == whole[team.world], by_rank
+    for task, values in enumerate(found):
+        expected = compute(task)
+        assert values.dtype == expected.dtype
+        assert torch.equal(values, expected)
+    assert list(team.divided([], compute, outline=outline, cost=float)) == []
 
 
 def ask_to_stop(trainer: Trainer, team: Team) -> None:

@@ -13,7 +13,7 @@ import re
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
 Value = TypeVar("Value")
+Task = TypeVar("Task")
 
 # A rank that dies is noticed at once, because its connections close. This is for one that hangs,
 # and must be longer than anything that a rank does alone, such as rank 0 its evaluation.
@@ -259,6 +260,49 @@ class Team:
         dist.all_gather_object(found, value)
         return found
 
+    def divided(
+        self,
+        tasks: Sequence[Task],
+        compute: Callable[[Task], Tensor],
+        *,
+        outline: Callable[[Task], Tensor],
+        cost: Callable[[Task], float],
+    ) -> Iterator[Tensor]:
+        """`compute` of every task, done by one rank and given to all; the bits are the same.
+
+        outline: an empty tensor of the shape and type of a task's result
+        cost: by which the tasks are divided; all ranks must see the same ones
+        """
+        if self.is_alone:
+            yield from map(compute, tasks)
+            return
+        load = [0.0] * self.world
+        owners = [0] * len(tasks)
+        for number in sorted(range(len(tasks)), key=lambda number: -cost(tasks[number])):
+            owners[number] = load.index(min(load))
+            load[owners[number]] += cost(tasks[number])
+        results = [
+            (compute if owner == self.rank else outline)(task).contiguous()
+            for task, owner in zip(tasks, owners, strict=True)
+        ]
+        # As bytes, all of a rank in one piece whatever their types are.
+        pieces = [result.view(-1).view(torch.uint8) for result in results]
+        sent = []
+        for rank in range(self.world):
+            own = [piece for piece, owner in zip(pieces, owners, strict=True) if owner == rank]
+            if own:
+                message = torch.cat(own)
+                sent.append((rank, own, message, dist.broadcast(message, rank, async_op=True)))
+        for rank, own, message, work in sent:
+            assert work is not None
+            work.wait()
+            if rank != self.rank:
+                for piece, values in zip(
+                    own, torch.split(message, [each.numel() for each in own]), strict=True
+                ):
+                    piece.copy_(values)
+        yield from results
+
     # -- training --------------------------------------------------------------------------------
 
     def device_name(self, name: str) -> str:
@@ -361,6 +405,9 @@ class Team:
             shape=torch.Size((rows, *tensor.shape[1:])),
             stride=tensor.stride(),
         )
+
+
+ALONE = Team()
 
 
 def saved_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

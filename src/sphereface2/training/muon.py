@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sphereface2.training.distributed import ALONE, Team
+
 # Five rounds of x -> ax + bx³ + cx⁵ bring singular values from 0.01 to 1 near 1: between 0.7 and
 # 1.2, which is as good as 1 here and takes fewer rounds (Jordan et al. 2024, "Muon").
 _ROUNDS = 5
@@ -30,7 +32,8 @@ class Muon(torch.optim.SGD):
     so that one `lr` suits matrices of any size, started from any weights. The matrix turns with O,
     but its length follows the gradient itself: O has a part along W also where the loss does not
     care for the length of W, by which networks without batch norm grew until no gradient was left.
-    `precision` is that of the products for O; all else is as precise as the parameters.
+    `precision` is that of the products for O; all else is as precise as the parameters. Of several
+    ranks, which hold the same gradients, each computes the O of some matrices and gives it to all.
     """
 
     def __init__(
@@ -40,11 +43,13 @@ class Muon(torch.optim.SGD):
         momentum: float,
         fused: bool,
         precision: torch.dtype | None = None,
+        team: Team = ALONE,
     ) -> None:
         super().__init__(
             [{"turns": False, **group} for group in groups], momentum=momentum, fused=fused
         )
         self.precision = precision
+        self.team = team
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch types it as overloads
@@ -64,16 +69,25 @@ class Muon(torch.optim.SGD):
 
     def _turn(self, group: dict[str, Any]) -> None:
         rate, momentum = group["lr"], group["momentum"]
-        for matrix in group["params"]:
-            if matrix.grad is None:
-                continue
+        matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
+        for matrix in matrices:
             state = self.state[matrix]
             if state.get("momentum_buffer") is None:
                 state["momentum_buffer"] = torch.zeros_like(matrix)
-            ahead = matrix.grad.add(
-                state["momentum_buffer"].mul_(momentum).add_(matrix.grad), alpha=momentum
-            )
-            turn = polar(ahead.flatten(1), self.precision).view_as(matrix)
+            state["momentum_buffer"].mul_(momentum).add_(matrix.grad)
+
+        def ahead_of(matrix: Tensor) -> Tensor:
+            assert matrix.grad is not None
+            return matrix.grad.add(self.state[matrix]["momentum_buffer"], alpha=momentum)
+
+        turns = self.team.divided(
+            matrices,
+            lambda matrix: polar(ahead_of(matrix).flatten(1), self.precision),
+            outline=lambda matrix: _outline(matrix.flatten(1), self.precision),
+            cost=lambda matrix: _products(matrix.flatten(1)),
+        )
+        for matrix, half in zip(matrices, turns, strict=True):
+            turn, ahead = half.to(matrix.dtype).view_as(matrix), ahead_of(matrix)
             length = matrix.norm()
             along = (ahead * matrix).sum() / (ahead.norm() * length).clamp(min=_SMALLEST)
             wanted = length * (1.0 - rate * along) * (1.0 - rate * group["weight_decay"])
@@ -95,15 +109,30 @@ def polar(matrix: Tensor, precision: torch.dtype | None = None) -> Tensor:
     is_tall = matrix.shape[0] > matrix.shape[1]
     wide = (matrix.T if is_tall else matrix).float()
     wide = wide / wide.norm().clamp(min=_SMALLEST)
-    if precision is None or min(matrix.shape) < _SMALLEST_IN_HALF:
-        turned: Tensor = _factor(wide @ wide.T) @ wide
+    turned: Tensor = wide.to(_precision(matrix, precision))
+    if turned.dtype is torch.float32:
+        turned = _factor(turned @ turned.T) @ turned
     else:
-        turned = wide.to(precision)
         for _ in range(_ROUNDS):
             square = turned @ turned.T
             factor = torch.addmm(square, square, square, beta=_B, alpha=_C)
             turned = torch.addmm(turned, factor, turned, beta=_A)
-    return (turned.T if is_tall else turned).to(matrix.dtype)
+    return turned.T if is_tall else turned
+
+
+def _precision(matrix: Tensor, precision: torch.dtype | None) -> torch.dtype:
+    is_small = min(matrix.shape) < _SMALLEST_IN_HALF
+    return torch.float32 if precision is None or is_small else precision
+
+
+def _outline(matrix: Tensor, precision: torch.dtype | None) -> Tensor:
+    """An empty tensor for the polar factor of a matrix."""
+    return torch.empty(matrix.shape, dtype=_precision(matrix, precision), device=matrix.device)
+
+
+def _products(matrix: Tensor) -> int:
+    """About how many multiplications the polar factor of a matrix takes, in some unit."""
+    return min(matrix.shape) * matrix.numel()
 
 
 def _factor(square: Tensor) -> Tensor:

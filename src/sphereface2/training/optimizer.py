@@ -16,6 +16,7 @@ from sphereface2.heads.class_rows import FusedSGD
 from sphereface2.heads.head import Head
 from sphereface2.heads.proxy import ProxyHead, require_class_weights
 from sphereface2.registry import did_you_mean, near
+from sphereface2.training.distributed import ALONE, Team
 from sphereface2.training.muon import Muon, turning
 
 
@@ -25,6 +26,7 @@ def build_optimizer(
     config: OptimizerConfig,
     *,
     precision: torch.dtype | None = None,
+    team: Team = ALONE,
 ) -> torch.optim.Optimizer:
     """SGD with momentum, as the paper trains, AdamW, or Muon for the backbone's matrices.
 
@@ -40,8 +42,8 @@ def build_optimizer(
     times that: a margin that rises by 0.3 in some hundred steps moves the best bias by 0.3 r, and
     a bias that lags behind lets all embeddings collapse to one.
 
-    Muon moves the backbone's matrices, with products in `precision`; all else, class weights too,
-    moves by SGD.
+    Muon moves the backbone's matrices, with products in `precision`, the work divided over the
+    `team`; all else, class weights too, moves by SGD.
     """
     moved = _moved_by_head(head)
     # The head's own and that of a head within it, such as the term on pairs.
@@ -104,7 +106,7 @@ def build_optimizer(
     if config.name == "adamw":
         built = torch.optim.AdamW(groups, betas=config.betas, eps=config.eps)
     elif config.name == "muon":
-        built = Muon(groups, momentum=config.momentum, fused=True, precision=precision)
+        built = Muon(groups, momentum=config.momentum, fused=True, precision=precision, team=team)
     else:
         built = torch.optim.SGD(
             groups, momentum=config.momentum, nesterov=config.nesterov, fused=True

@@ -61,7 +61,9 @@ class Update:
         self.precision = choose_precision(config.precision, device)
         self.preprocessing = preprocessing_of(config, backbone.input_size)
         self.fused = build_fused_sgd(head, config.optimizer)
-        self.optimizer = build_optimizer(backbone, head, config.optimizer, precision=self.precision)
+        self.optimizer = build_optimizer(
+            backbone, head, config.optimizer, precision=self.precision, team=team
+        )
         self.optimizers = [self.optimizer, *([] if self.fused is None else [self.fused])]
         self.average = build_average(backbone, config.training.average)
         self.scaler = team.grad_scaler(device, enabled=self.precision is torch.float16)
