@@ -132,6 +132,11 @@ MISTAKES = [
     ),
     (["resume", "nowhere"], "nowhere is not a run folder"),
     (["evaluate", "nowhere"], "nowhere is not a run folder"),
+    (["trian", "quickstart"], "no such command 'trian' (did you mean 'train'?); see"),
+    (["train"], "missing argument 'recipe'; see 'sphereface2 train --help'"),
+    (["train", "quickstart", "--outptu", "x"], "--outptu (did you mean --output?)"),
+    (["sweep", "quickstart", "--jobs", "0"], "--jobs must be greater than or equal to 1; see"),
+    (["sweep", "quickstart", "--jobs", "x"], "--jobs must be a valid integer; see"),
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from sphereface2.config import loading as recipes_module
-from sphereface2.config.loading import dump_yaml, parse_yaml, recipes
+from sphereface2.config.loading import dump_yaml, left_out, parse_yaml, recipes
 from sphereface2.config.schema import (
     AverageConfig,
     Choice,
@@ -188,6 +188,23 @@ def test_a_new_head_drops_the_files_options_and_keeps_other_overrides() -> None:
 def test_the_same_head_keeps_the_files_options(file: Path) -> None:
     head = load_config(file, ["head.name=sphereface2-c", "head.radius=40"]).head
     assert head.options == {"radius": 40, "sharpness": 3}
+
+
+def test_an_average_over_more_epochs_than_there_are_is_refused() -> None:
+    few = ["training.epochs=3", "schedule.warmup=0"]
+    load_config("quickstart", [*few, "training.average.last_epochs=3"])
+    with pytest.raises(ValueError, match=r"last_epochs=4 is more than training\.epochs=3; give"):
+        load_config("quickstart", [*few, "training.average.last_epochs=4"])
+
+
+def test_what_a_new_backbone_drops_is_said() -> None:
+    sentence = left_out("real-faces", ["backbone.name=sfnet10", "backbone.width=8"])
+    assert sentence is not None
+    assert sentence.startswith("backbone.name=sfnet10 leaves out what real-faces sets for sfnet4 (")
+    assert "input_size=48" in sentence
+    assert "width" not in sentence
+    for overrides in (["backbone.name=sfnet4", "backbone.width=8"], ["head.name=cosface"], []):
+        assert left_out("real-faces", overrides) is None
 
 
 def test_an_option_can_be_set_where_the_file_gives_the_name_only(file: Path) -> None:

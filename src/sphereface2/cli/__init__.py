@@ -5,8 +5,9 @@ command needs it, so that `--help` answers at once.
 """
 
 import os
+import re
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -113,16 +114,45 @@ def main() -> None:
         sys.exit(2)
 
 
+# Of the words themselves: an unknown option, a number that is none. Typer has no name for it.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
 def _run() -> None:
+    code: int | None = None
     try:
-        app(prog_name="sphereface2")
-    except SystemExit:
+        code = app(prog_name="sphereface2", standalone_mode=False)
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            code = 2  # the help has been printed
+        else:
+            raise ValueError(_usage_sentence(error)) from None
+    except typer.Abort:  # the end of the input where an answer was wanted
+        raise KeyboardInterrupt from None
+    finally:
         # Here rather than by Python at its very end, where an error cannot be reported.
         try:
             sys.stdout.flush()
         except OSError as error:
             raise OSError(error.errno, error.strerror, "standard output") from None
-        raise
+    sys.exit(code)
+
+
+def _usage_sentence(error: Any) -> str:
+    message = str(error.format_message()).rstrip(".")
+    for theirs, ours in _REWORDED:
+        message = re.sub(theirs, ours, message)
+    path = "sphereface2" if error.ctx is None else error.ctx.command_path
+    return f"{message[:1].lower()}{message[1:]}; see '{path} --help'"
+
+
+# Typer's words, and ours.
+_REWORDED = (
+    (r"^Invalid value for '(.+?)': Input should be ", r"\1 must be "),
+    (r"(, unable|\. Unable) to parse string.*$", ""),
+    (r"\. Did you mean (.+)\?$", r" (did you mean \1?)"),
+    (r" \(Possible options: (.+)\)$", r" (did you mean \1?)"),
+)
 
 
 def _drop_output() -> None:

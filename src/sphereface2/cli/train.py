@@ -51,6 +51,7 @@ def train(
     ] = False,
 ) -> None:
     """Train a model: sphereface2 train quickstart head.name=cosface --output runs/cosface"""
+    from sphereface2.config.loading import left_out
     from sphereface2.config.schema import load_config
 
     if output == "":  # a Path would be the present folder
@@ -65,6 +66,9 @@ def train(
     with all_ranks() as together:
         with together:
             config = load_config(recipe, [*_found(recipe, data), *(overrides or [])])
+            lost = left_out(recipe, overrides or [])
+            if lost is not None and rank() == 0:
+                say(screen, lost)
         from sphereface2.runs import train as runs
 
         result = runs.train(
@@ -121,6 +125,7 @@ def _forecast(recipe: str, data: Path | None, overrides: list[str]) -> None:
     """Show what a training would need; missing data are not a mistake."""
     from rich.console import Console
 
+    from sphereface2.config.loading import left_out
     from sphereface2.runs.estimate import estimate, plan_run
 
     missing = None
@@ -133,8 +138,9 @@ def _forecast(recipe: str, data: Path | None, overrides: list[str]) -> None:
         result = estimate(draft.config, known_data=draft.known_data)
     out = Console()
     out.print(estimate_table(result, title=f"{recipe}: a dry run, nothing is trained"))
-    if missing is not None:
-        say(out, missing)
+    for note in (missing, left_out(recipe, overrides)):
+        if note is not None:
+            say(out, note)
 
 
 def _print_place(folder: Path, *, overwrite: bool) -> None:

@@ -53,6 +53,27 @@ def read_run(source: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any
     return cast("dict[str, Any]", values)
 
 
+def left_out(source: str | Path, overrides: Sequence[str]) -> str | None:
+    """What a new name for the backbone drops of a recipe, in a sentence; None if nothing.
+
+    Of the backbone only: the options of another head or data set seldom suit the new one.
+    """
+    if not any(override.startswith("backbone") for override in overrides):
+        return None
+    before, after = (named(read_run(source, given).get("backbone")) for given in ((), overrides))
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return None
+    lost = [key for key in before if key not in after and key != "name"]
+    if before.get("name") == after.get("name") or not lost:
+        return None
+    options = ", ".join(f"{key}={before[key]}" for key in lost)
+    return (
+        f"backbone.name={after.get('name')} leaves out what {source} sets for "
+        f"{before.get('name')} ({options}); what should stay has to be given again, "
+        f"such as backbone.{lost[0]}={before[lost[0]]}"
+    )
+
+
 def _read_recipe(name: str) -> dict[str, Any]:
     """The mapping of a built-in recipe, or a ValueError that lists the recipes."""
     names = recipe_names()

@@ -5,6 +5,7 @@
 """
 
 import copy
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
@@ -445,6 +446,12 @@ class RunConfig(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        average, epochs = self.training.average, self.training.epochs
+        if average is not None and (average.last_epochs or 0) > (epochs or math.inf):
+            raise ValueError(
+                f"training.average.last_epochs={average.last_epochs} is more than "
+                f"training.epochs={epochs:g}; give at most that"
+            )
         # The length is known here only in its own unit; steps per epoch depend on the data.
         length = getattr(self.training, self.schedule.unit)
         if length is None:
