@@ -63,7 +63,7 @@ def test_weights_gradients_momentum_and_checkpoint(name: str, fused: str) -> Non
     assert said.memory.momentum == said.checkpoint_bytes - weights
 
 
-@pytest.mark.parametrize("average", ["decay=0.9", "last_epochs=3"])
+@pytest.mark.parametrize("average", ["decay=0.9", "last_epochs=2"])
 def test_what_adamw_and_an_average_keep(average: str) -> None:
     config = small("optimizer=adamw", f"training.average.{average}")
     said, update = estimate(config, with_speed=False), trained(config)
