@@ -341,6 +341,15 @@ def test_all_options_with_their_defaults() -> None:
     }
 
 
+def test_views_ask_nothing_that_the_oldest_torch_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = build_backbone("views", seed=0, **SMALL_VIEWS)
+    # New in 2.7.
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: pytest.fail("2.6 has no such"))
+    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 6)
+
+
 def test_views_are_networks_of_their_own_for_squares_of_the_image() -> None:
     half = (0.0, 0.5, 0.5)
     whole = build_backbone("views", seed=0, **{**SMALL_VIEWS, "views": ("whole", half)})

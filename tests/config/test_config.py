@@ -207,6 +207,17 @@ def test_what_a_new_backbone_drops_is_said() -> None:
         assert left_out("real-faces", overrides) is None
 
 
+def test_what_a_new_backbone_cannot_have_is_no_option_that_it_drops() -> None:
+    sentence = left_out("real-faces-long", ["backbone.name=sfnet10"])
+    assert sentence is not None
+    assert "(input_size=64, embedding_dim=1024); what should stay" in sentence
+    sentence = left_out("quickstart", ["backbone.name=iresnet18", "backbone.width=8"])
+    assert sentence is not None
+    assert "batch_norm" not in sentence
+    # The network of other weights has its options from there.
+    assert left_out("quickstart", ["backbone.name=start"]) is None
+
+
 def test_an_option_can_be_set_where_the_file_gives_the_name_only(file: Path) -> None:
     assert load_config(file, ["data.people=7"]).data.options == {"people": 7}
 

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from sphereface2.config.schema import OptimizerConfig
 from sphereface2.data.transforms import Preprocessing
 from sphereface2.heads import ProxyHead, build_head
 from sphereface2.heads.sharding import class_shards
@@ -24,6 +26,7 @@ from sphereface2.models.embedder import NetworkEmbedder
 from sphereface2.runs.start import _class_means
 from sphereface2.training.distributed import Team, joined
 from sphereface2.training.events import Events
+from sphereface2.training.optimizer import build_optimizer
 from sphereface2.training.trainer import Trainer
 from sphereface2.workers import unseen
 from tests.training.conftest import SIZE, Crowd, TinyNet, make_config
@@ -133,6 +136,7 @@ def train(root: Path, team: Team) -> None:
     """Every run straight to its end, and once more with a stop on the way."""
     keep_class_means(root, team)
     check_divided(team)
+    check_turns(team)
     for name, case in CASES.items():
         if team.world not in case.worlds:
             continue
@@ -187,6 +191,27 @@ def check_divided(team: Team) -> None:
         assert values.dtype == expected.dtype
         assert torch.equal(values, expected)
     assert list(team.divided([], compute, outline=outline, cost=float)) == []
+
+
+def check_turns(team: Team) -> None:
+    """Matrices turn by the same bits whether their work is divided or not."""
+    layers = [
+        nn.Sequential(nn.Conv2d(3, 64, 3), nn.Linear(160, 130), nn.Linear(130, 160))
+        for _ in range(2)
+    ]
+    for layer, whose in zip(layers, (Team(), team), strict=True):
+        numbers = torch.Generator().manual_seed(7)
+        optimizer = build_optimizer(
+            layer, nn.Identity(), OptimizerConfig(name="muon"), precision=torch.bfloat16, team=whose
+        )
+        for parameter in layer.parameters():
+            nn.init.normal_(parameter, generator=numbers)
+        for _ in range(3):
+            for parameter in layer.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=numbers)
+            optimizer.step()
+    for one, other in zip(*(layer.parameters() for layer in layers), strict=True):
+        assert torch.equal(one, other), tuple(one.shape)
 
 
 def ask_to_stop(trainer: Trainer, team: Team) -> None:

@@ -7,13 +7,13 @@ is its summary. What a mapping may hold is the matter of `config/schema.py`.
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 
-from sphereface2.registry import nearest, other_words
+from sphereface2.registry import nearest, option_names, other_words, shown
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,25 @@ def read_run(source: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any
 def left_out(source: str | Path, overrides: Sequence[str]) -> str | None:
     """What a new name for the backbone drops of a recipe, in a sentence; None if nothing.
 
-    Of the backbone only: the options of another head or data set seldom suit the new one.
+    Of the backbone only: the options of another head or data set seldom suit the new one. And of
+    its options only those that the new one has, too.
     """
     if not any(override.startswith("backbone") for override in overrides):
         return None
     before, after = (named(read_run(source, given).get("backbone")) for given in ((), overrides))
     if not (isinstance(before, dict) and isinstance(after, dict)):
         return None
-    lost = [key for key in before if key not in after and key != "name"]
-    if before.get("name") == after.get("name") or not lost:
+    factory = import_module("sphereface2.backbones").BACKBONES.get(after.get("name"))
+    if before.get("name") == after.get("name") or factory is None:
+        return None  # or the network is that of training.start_from, with all its options
+    lost = [key for key in option_names(factory) if key in before and key not in after]
+    if not lost:
         return None
-    options = ", ".join(f"{key}={before[key]}" for key in lost)
+    options = ", ".join(f"{key}={shown(before[key])}" for key in lost)
     return (
-        f"backbone.name={after.get('name')} leaves out what {source} sets for "
+        f"backbone.name={after['name']} leaves out what {source} sets for "
         f"{before.get('name')} ({options}); what should stay has to be given again, "
-        f"such as backbone.{lost[0]}={before[lost[0]]}"
+        f"such as backbone.{lost[0]}={shown(before[lost[0]])}"
     )
 
 

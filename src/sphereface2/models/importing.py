@@ -130,10 +130,11 @@ def _refuse_views(path: Path, tensors: Tensors, backbone: str | None) -> None:
     found = (re.match(r"(.*\.)?networks\.\d+(?=\.)", key) for key in tensors)
     first = next(filter(None, found), None)
     if first is not None or backbone not in (None, *NETWORKS):
-        one = "" if first is None else f", or choose one network, such as --part {first.group()}"
+        one = f"sphereface2 import {path} MODEL --part {first.group()}" if first else ""
         raise ValueError(
             f"{path} does not say which part of the face each network of the backbone views sees; "
-            f"take the run or the model folder that it comes from{one}"
+            "take the run or the model folder that it comes from"
+            + (f", or make a model of one network: {one}" if one else "")
         )
 
 

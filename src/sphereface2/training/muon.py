@@ -117,7 +117,8 @@ def polar(matrix: Tensor, precision: torch.dtype | None = None) -> Tensor:
             square = turned @ turned.T
             factor = torch.addmm(square, square, square, beta=_B, alpha=_C)
             turned = torch.addmm(turned, factor, turned, beta=_A)
-    return turned.T if is_tall else turned
+    # Of one layout, whoever computes it: the order of a sum is in its last bits.
+    return turned.T.contiguous() if is_tall else turned
 
 
 def _precision(matrix: Tensor, precision: torch.dtype | None) -> torch.dtype:
