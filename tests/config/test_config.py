@@ -344,7 +344,11 @@ def test_an_override_that_is_not_yaml_is_refused(file: Path) -> None:
         ("training.accumulate=3", "training.batch_size (128) must be a multiple of training."),
         ("schedule.milestones=[3, 2]", "schedule.milestones must ascend, got [3.0, 2.0]"),
         ("schedule.name=step", "schedule 'step' needs schedule.milestones"),
-        ("schedule.warmup=4", "schedule.warmup (4 epochs) must be shorter than the training (4"),
+        (
+            "schedule.warmup=4",
+            "schedule.warmup (4 epochs) must be shorter than the training (4 epochs); "
+            "schedule.warmup=0 leaves it out",
+        ),
         ("schedule={name: step, milestones: [4]}", "schedule.milestones: 4 is not before the end"),
         ("optimizer={nesterov: yes, momentum: 0}", "optimizer.nesterov needs optimizer.momentum"),
         ("optimizer={nesterov: yes, fused_head: yes}", "optimizer.fused_head has no Nesterov"),

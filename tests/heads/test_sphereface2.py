@@ -177,6 +177,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("sphereface2-c", {"bias": "some"}, r"head\.bias: .*'shared', 'per-class' or 'none'"),
     ("sphereface2-c", {"r": 3, "radius": 4}, "mean the same option"),
     ("sphereface2-c", {"margin_type": "A"}, "the head for margin_type=A is 'sphereface2-a'"),
+    ("sphereface2-c", {"magn_type": "M"}, "the head for magn_type=M is 'sphereface2-m'"),
     ("sphereface2-c", {"margin_type": "X"}, "unknown head 'sphereface2-x'"),
     ("cosface", {"margin_type": "C"}, "no option 'margin_type'"),
     ("sphreface2-c", {}, r"unknown head 'sphreface2-c'; did you mean 'sphereface2-c'\? \(known:"),
@@ -193,7 +194,7 @@ def test_a_wrong_option_gets_one_sentence(
 
 
 def test_the_peers_names_mean_the_same() -> None:
-    theirs = build_head("sphereface2-c", 8, 10, alpha=0.6, r=40, m=0.3, t=2, lw=10)
+    theirs = build_head("sphereface2-c", 8, 10, magn_type="C", alpha=0.6, r=40, m=0.3, t=2, lw=10)
     assert isinstance(theirs, SphereFace2)
     assert (theirs.balance, theirs.radius, theirs.margin) == (0.6, 40.0, 0.3)
     assert (theirs.sharpness, theirs.loss_weight) == (2.0, 10.0)

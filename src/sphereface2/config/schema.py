@@ -460,7 +460,7 @@ class RunConfig(_Section):
         if self.schedule.warmup >= length:
             raise ValueError(
                 f"schedule.warmup ({self.schedule.warmup:g} {unit}) must be shorter than the "
-                f"training ({length} {unit})"
+                f"training ({length:g} {unit}); schedule.warmup=0 leaves it out"
             )
         if self.schedule.name == "step" and self.schedule.milestones[-1] >= length:
             raise ValueError(

@@ -61,20 +61,24 @@ def head_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
     return resolve_options("head", name, factory, options, aliases=OPTION_ALIASES)
 
 
+# What wespeaker and OpenSphere call the margin's type, which is part of the names of our heads.
+_MARGIN_TYPE = ("margin_type", "magn_type")
+
+
 def _own_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options less wespeaker's `margin_type`, which is part of the names of our heads."""
+    """The options without the margin's type, which is checked against the head's name."""
     family, _, own_type = name.rpartition("-")
-    if family != "sphereface2" or "margin_type" not in options:
+    if family != "sphereface2":
         return options
-    options = dict(options)
-    wanted = f"{family}-{options.pop('margin_type')}".lower()
-    if wanted != name:
-        look_up("head", HEADS, wanted)
-        raise ValueError(
-            f"head '{name}' has the margin type {own_type.upper()}; the head for "
-            f"margin_type={wanted[-1].upper()} is '{wanted}'"
-        )
-    return options
+    for word in options.keys() & set(_MARGIN_TYPE):
+        wanted = f"{family}-{options[word]}".lower()
+        if wanted != name:
+            look_up("head", HEADS, wanted)
+            raise ValueError(
+                f"head '{name}' has the margin type {own_type.upper()}; the head for "
+                f"{word}={wanted[-1].upper()} is '{wanted}'"
+            )
+    return {key: value for key, value in options.items() if key not in _MARGIN_TYPE}
 
 
 __all__ = [

@@ -219,7 +219,8 @@ class Schedule:
         if self.warmup_steps >= self.total_steps:
             raise ValueError(
                 f"schedule.warmup ({self.config.warmup:g} {self.config.unit}) must be shorter than "
-                f"the training ({self.total_steps} steps of {self.steps_per_epoch} an epoch)"
+                f"the training ({self.total_steps} steps of {self.steps_per_epoch} an epoch); "
+                "schedule.warmup=0 leaves it out"
             )
 
     @property
