@@ -273,6 +273,18 @@ def test_every_face_of_a_photo_is_found_and_is_another_person(
     assert ".png, so they are two people; split off" in merge
 
 
+def test_several_processes_find_the_faces_of_photos(
+    tmp_path: Path, models: Path, rendered: list[NDArray[np.uint8]]
+) -> None:
+    for number in range(3):
+        write(tmp_path / "photos" / f"{number}.png", photo(rendered[number % 2]))
+    for workers in (1, 2):
+        words = ["group", tmp_path / "photos", tmp_path / f"out{workers}", "--workers", workers]
+        run(*words, "--model", models / "model", "--threshold", 0.5)
+    assert table(tmp_path / "out1") == table(tmp_path / "out2")
+    assert len(table(tmp_path / "out2")) == 3
+
+
 def test_an_onnx_model_groups_alike(
     tmp_path: Path, models: Path, rendered: list[NDArray[np.uint8]]
 ) -> None:

@@ -110,6 +110,10 @@ class FaceFinder:
     def _detector(self) -> Detector:
         return build("detector", DETECTORS, self.detector, **self.options)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A network of OpenCV cannot be pickled: another process builds its own detector.
+        return {name: value for name, value in vars(self).items() if name != "_detector"}
+
     def asking(self, *, kind: Kind, choose: str, detector: Detector) -> FaceFinder:
         """The same finder for other photos, with a detector that is built already."""
         other = replace(self, kind=kind, choose=choose)
