@@ -1,5 +1,6 @@
 """A calibration to read: tables, words and the picture."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -10,6 +11,7 @@ from sphereface2.evaluation.calibration import Calibration, calibrate
 from sphereface2.reporting.figures.calibration import (
     bias_sentence,
     calibration_figure,
+    collapse_sentence,
     thresholds_content,
     write_calibration_picture,
 )
@@ -53,6 +55,15 @@ def test_how_far_off_the_bias_is_stands_in_words(calibration: Calibration) -> No
     beyond = calibrate(scored(0, noise=0.3), replicates=20, bias=(40.0, 30.0, 3.0))
     assert "accepts every pair" in (bias_sentence(beyond) or "")
     assert thresholds_content(beyond).rows[-1][1].text == "beyond all scores"
+
+
+def test_a_network_whose_scores_are_all_alike_is_named(calibration: Calibration) -> None:
+    assert collapse_sentence(calibration) is None
+    pairs = scored(0, noise=0.3)
+    alike = replace(pairs, scores=1 - (1 - pairs.scores) / 1000)
+    said = collapse_sentence(calibrate(alike, replicates=20)) or ""
+    assert "nearly the same embedding" in said
+    assert f"between {alike.scores.min():.6f} and {alike.scores.max():.6f}" in said
 
 
 def test_the_picture_shows_thresholds_and_reliability(

@@ -57,6 +57,7 @@ def calibrate(
     from sphereface2.models.folder import find_model, recorded_flip
     from sphereface2.reporting.figures.calibration import (
         bias_sentence,
+        collapse_sentence,
         thresholds_content,
         write_calibration_picture,
     )
@@ -89,9 +90,9 @@ def calibrate(
     write_calibration_picture(place, calibration)
     out = Console()
     out.print(thresholds_content(calibration).to_rich())
-    said = bias_sentence(calibration)
-    if said:
-        say(out, said, wrap=True)
+    for said in (collapse_sentence(calibration), bias_sentence(calibration)):
+        if said:
+            say(out, said, wrap=True)
     if flip is not None and flip != recorded_flip(folder):
         said = "with" if flip else "without"
         say(

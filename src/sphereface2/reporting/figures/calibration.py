@@ -28,6 +28,7 @@ from sphereface2.reporting.style import (
 )
 from sphereface2.reporting.tables import UNRESOLVED, Cell, TableContent, interval_text, percent
 
+COLLAPSED = 0.01  # a range of cosines of which the three decimals that are printed show little
 BIAS_COLOUR = METHOD_COLOURS["sphereface2-m"]
 
 
@@ -82,6 +83,18 @@ def bias_sentence(calibration: Calibration) -> str | None:
         f"the learned bias would cut at {in_figures(bias.threshold)}{away} and accept {tar}% of "
         f"the genuine and {far}% of the impostor pairs: it separates images from classes, not "
         "images from images"
+    )
+
+
+def collapse_sentence(calibration: Calibration) -> str | None:
+    """That a network gives every face nearly the same embedding, if its scores say so."""
+    ranked = [calibration.impostor_scores, calibration.genuine_scores]
+    scores = [score for each in ranked if each is not None for score in each.scores]
+    if not scores or max(scores) - min(scores) >= COLLAPSED:
+        return None
+    return (
+        f"all scores lie between {min(scores):.6f} and {max(scores):.6f}: this network gives every "
+        "face nearly the same embedding, and its decisions mean little; train it longer"
     )
 
 
