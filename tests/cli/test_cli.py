@@ -221,6 +221,7 @@ def test_settings_are_listed_with_their_defaults() -> None:
         assert key in whole.stdout
     assert "optimizer.matrix_step=0.03" in part.stdout
     assert "schedule" not in part.stdout
+    assert run("settings", "optimizer.momentum").stdout == part.stdout
     assert "did you mean 'optimizer'" in str(run("settings", "optimiser").exception)
 
 

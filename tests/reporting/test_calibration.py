@@ -63,7 +63,7 @@ def test_a_network_whose_scores_are_all_alike_is_named(calibration: Calibration)
     alike = replace(pairs, scores=1 - (1 - pairs.scores) / 1000)
     said = collapse_sentence(calibrate(alike, replicates=20)) or ""
     assert "nearly the same embedding" in said
-    assert f"between {alike.scores.min():.6f} and {alike.scores.max():.6f}" in said
+    assert f"within {np.ptp(alike.scores):.1g} of each other" in said
 
 
 def test_the_picture_shows_thresholds_and_reliability(

@@ -17,7 +17,7 @@ def recipes() -> None:
 
 def settings(
     section: Annotated[
-        str | None, typer.Argument(help="One section, such as optimizer; all if not given.")
+        str | None, typer.Argument(help="One section or key, such as optimizer; all if not given.")
     ] = None,
 ) -> None:
     """List what a config may say, key by key, with the defaults: sphereface2 settings optimizer"""
@@ -36,8 +36,11 @@ def settings(
         elif isinstance(default, BaseModel) and not isinstance(default, Choice):
             word = key  # a section, whose keys follow
         rows.setdefault(key.partition(".")[0], []).append((word, field.description))
-    chosen = rows if section is None else {section: look_up("section", rows, section)}
-    _print_table("setting", [row for each in chosen.values() for row in each])
+    listed = [row for each in rows.values() for row in each]
+    if section is not None:
+        # A key shows its whole section: its neighbours are often what is looked for.
+        listed = look_up("section", rows, section.partition(".")[0])
+    _print_table("setting", listed)
     typer.echo(
         "\nchange any of them with: sphereface2 train RECIPE KEY=VALUE; the options of data, "
         "augmentation, backbone, head and evaluation.sets: sphereface2 sources, augmentations, "

@@ -90,11 +90,11 @@ def collapse_sentence(calibration: Calibration) -> str | None:
     """That a network gives every face nearly the same embedding, if its scores say so."""
     ranked = [calibration.impostor_scores, calibration.genuine_scores]
     scores = [score for each in ranked if each is not None for score in each.scores]
-    if not scores or max(scores) - min(scores) >= COLLAPSED:
+    if not scores or (width := max(scores) - min(scores)) >= COLLAPSED:
         return None
     return (
-        f"all scores lie between {min(scores):.6f} and {max(scores):.6f}: this network gives every "
-        "face nearly the same embedding, and its decisions mean little; train it longer"
+        f"all scores lie within {width:.1g} of each other: this network gives every face nearly "
+        "the same embedding, and its decisions mean little; train it longer"
     )
 
 
