@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -128,6 +129,10 @@ def test_calibrate_prints_thresholds_and_keeps_them(place: Path, run: Run) -> No
     assert calibration.bias is not None
     assert calibration.bias.bias == 3.0
     assert "seconds" not in json.dumps(kept)
+    shutil.copytree(place / "net" / "model", place / "alone")
+    done = run("calibrate", "alone", "--on", "mine.txt", "--root", "faces", "--device", "cpu")
+    assert "picture: alone/calibration.png" in done.stdout
+    assert (place / "alone" / "calibration.png").is_file()
 
 
 def small_set(place: Path, *, readers: int) -> VerificationSet:

@@ -46,7 +46,9 @@ def calibrate(
     device: Device = "auto",
     picture: Annotated[
         Path | None,
-        typer.Option(help="Where to draw it; calibration.png beside the model if not given."),
+        typer.Option(
+            help="Where to draw it; calibration.png in the run or model folder if not given."
+        ),
     ] = None,
 ) -> None:
     """Find thresholds and probabilities for a model's scores, and keep them in its folder."""
@@ -62,7 +64,7 @@ def calibrate(
         write_calibration_picture,
     )
     from sphereface2.runs.evaluate import calibrate_model
-    from sphereface2.runs.folder import CONFIG, read_history
+    from sphereface2.runs.folder import CALIBRATION, CONFIG, MODEL, read_history
 
     if not on:
         refuse_idle(
@@ -72,7 +74,8 @@ def calibrate(
         )
     chosen = None if missing is None else checked_missing(missing)
     folder = find_model(model)
-    place = picture or folder.parent / "calibration.png"
+    # Not beside a model folder: several of them often share one place.
+    place = picture or (folder.parent if folder.name == MODEL else folder) / CALIBRATION
     require_writable(place, is_file=True)
     require_writable(folder)
     config = load_config(folder.parent) if (folder.parent / CONFIG).is_file() else None
