@@ -619,6 +619,10 @@ def test_the_reader_knows_where_the_choices_are() -> None:
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
+        (
+            "head.margin_schedule={epochs: [2, 6], too: 1}",
+            "head.margin_schedule: has no key 'too'; did you mean 'to'?",
+        ),
         ("head.radiu=30", "head 'sphereface2-c' has no option 'radiu'; did you mean 'radius'?"),
         ("head.radius=wide", "head.radius: must be a valid number, got 'wide'"),
         ("head.name=arcfac", "unknown head 'arcfac'; did you mean 'arcface'?"),

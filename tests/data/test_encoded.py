@@ -380,7 +380,9 @@ def test_any_truncation_of_a_rec_is_noticed(tmp_path: Path) -> None:
     content = rec.read_bytes()
     for length in range(1, len(content), 37):
         rec.write_bytes(content[:length])
-        message(lambda: RecordIO(path=str(rec)))
+        said = message(lambda: RecordIO(path=str(rec)))
+        assert str(rec) in said
+        assert "cut short" in said
 
 
 def test_an_index_that_points_past_the_end(tmp_path: Path) -> None:

@@ -120,9 +120,11 @@ def test_both_dialects_with_and_without_an_index(
 
 def test_images_are_parts_of_the_mapped_file(tmp_path: Path) -> None:
     source = RecordIO(path=str(im2rec(tmp_path / "a.rec", LABELS, BODIES)))
-    encoded = source.encoded(1)
-    assert isinstance(encoded, memoryview)
-    assert encoded.readonly
+    one, other = source.encoded(1), source.encoded(2)
+    assert isinstance(one, memoryview)
+    assert isinstance(other, memoryview)
+    assert one.readonly
+    assert one.obj is other.obj  # the whole file, of which nothing is copied
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,8 @@ def test_every_number_equals_a_brute_force_loop(
         assert measure.rate.value == tpr[fpr <= target].max()
         assert measure.at.impostors == len(impostors)
         assert measure.at.resolved == (target * len(impostors) >= 1)
-    for far, threshold in zip(result.roc.far, result.roc.threshold, strict=True):
+    assert (result.roc.far[0], result.roc.tar[0]) == (0.0, 0.0)  # just above all scores
+    for far, threshold in zip(result.roc.far[1:], result.roc.threshold[1:], strict=True):
         assert far == np.mean(np.array(impostors, np.float32) >= np.float32(threshold - 1e-6))
 
 

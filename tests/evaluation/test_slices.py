@@ -60,5 +60,7 @@ def test_without_attributes_there_is_no_slice() -> None:
 def test_without_replicates_a_slice_has_wilsons_interval() -> None:
     ages = np.array(["young", "old"])[np.arange(600) % 2]
     pairs = replace(scored(0, noise=0.5), attributes={"age": ages})
-    for each in measure(pairs, model="net", replicates=0).slices:
+    found = measure(pairs, model="net", replicates=0).slices
+    assert [(each.value, each.right.trials) for each in found] == [("old", 300), ("young", 300)]
+    for each in found:
         assert each.right == wilson(each.right.successes, each.right.trials)

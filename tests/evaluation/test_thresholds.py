@@ -68,6 +68,17 @@ def test_every_point_of_the_thinned_curve_is_an_operating_point(ties: bool, kept
     # It goes as far down as the impostor scores at hand say what is accepted, and skips nobody.
     lowest = highest[-1] if kept < 300 else -np.inf
     assert set(roc.threshold) >= set(genuine[genuine > lowest].tolist())
+    # From "accept none" on, and where all scores are known as far as "accept all".
+    assert (roc.far[0], roc.tar[0]) == (0.0, 0.0)
+    assert ((roc.far[-1], roc.tar[-1]) == (1.0, 1.0)) == (kept == 300)
+
+
+def test_a_thinned_curve_has_both_ends_where_some_trials_are_never_accepted() -> None:
+    genuine = np.array([-np.inf, -np.inf, 0.5], np.float32)
+    roc = Trials(genuine, np.array([0.25, -0.5], np.float32), 2).thin_roc()
+    assert (roc.far, roc.tar) == ((0.0, 0.0, 1.0), (0.0, 1 / 3, 1 / 3))
+    nobody = Trials(genuine[:2], np.array([0.25, -0.5], np.float32), 2).thin_roc()
+    assert (nobody.far, nobody.tar) == ((0.0, 1.0), (0.0, 0.0))
 
 
 @pytest.mark.parametrize("keep", [1, 10, 5_000, 300_000])

@@ -154,12 +154,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "cosface",
         {"margin_schedule": {"epochs": [0, 2], "from": "a"}},
-        "margin_schedule.from must be a number",
+        "head.margin_schedule: from must be a number",
     ),
     (
         "cosface",
         {"margin_schedule": {"epochs": [0, 2], "to": True}},
-        "margin_schedule.to must be a number",
+        "head.margin_schedule: to must be a number",
     ),
     ("contrastive", {"margin": 0.0}, "margin must be above 0"),
     ("triplet", {"margin": 0.0}, "margin must be above 0"),

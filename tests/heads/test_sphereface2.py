@@ -162,7 +162,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("sphereface2-c", {"margin_schedule": [(2, 0.1), (1, 0.2)]}, "rising epochs"),
     ("sphereface2-c", {"margin_schedule": {"to": 0.4}}, r"epochs must be the first and the last"),
     ("sphereface2-c", {"margin_schedule": {"epochs": [6, 2]}}, r"such as \[2, 6\], got \[6, 2\]"),
-    ("sphereface2-c", {"margin_schedule": {"epochs": [-1, 2]}}, "margin_schedule.epochs must be"),
+    ("sphereface2-c", {"margin_schedule": {"epochs": [-1, 2]}}, "margin_schedule: epochs must be"),
     ("arcface", {"margin_schedule": {"epochs": [2, 6], "form": 1}}, "has no key 'form'"),
     ("cosface", {"margin_schedule": {"epochs": [2, 6], "shap": 1}}, "did you mean 'shape'"),
     (

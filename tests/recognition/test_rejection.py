@@ -145,7 +145,9 @@ def test_it_is_not_used_where_it_does_no_better(gallery: Gallery) -> None:
     # Faces like Ada's own: no classifier can part them, and none takes part.
     for row in rows(ADA, 6, 14):
         gallery.add_negative("Ada", row.astype(np.float32))
-    for face in objections(gallery, np.concatenate([rows(ADA, 4, 15), rows(LIKE, 4, 16)])):
+    found = objections(gallery, np.concatenate([rows(ADA, 4, 15), rows(LIKE, 4, 16)]))
+    assert len(found) == 8
+    for face in found:
         assert face is not None
         assert not face.used
         assert not face.stands

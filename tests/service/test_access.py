@@ -77,6 +77,8 @@ def test_a_key_that_reads_does_not_write(locked: httpx.Client, pictures: Picture
 def test_every_route_that_changes_something_needs_a_key_that_writes(locked: httpx.Client) -> None:
     paths = locked.get("/v1/openapi.json").json()["paths"]
     reading = {"/v1/detect", "/v1/embed", "/v1/verify", "/v1/identify"}
+    assert reading < set(paths)
+    refusing = 0
     for path, methods in paths.items():
         for method in set(methods) & {"post", "put", "patch", "delete"}:
             refused = locked.request(method, path, headers=bearer(READ))
@@ -84,6 +86,8 @@ def test_every_route_that_changes_something_needs_a_key_that_writes(locked: http
                 assert refused.status_code != 403, path
             else:
                 assert code(refused) == "read_only_key", (method, path)
+                refusing += 1
+    assert refusing > 5
 
 
 def test_a_caller_that_comes_too_often_waits(start: Start, keys: tuple[Key, ...]) -> None:

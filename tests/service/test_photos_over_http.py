@@ -64,6 +64,7 @@ def test_verify_gives_the_recognizers_answer(
 def test_crops_come_with_their_points(client: httpx.Client, pictures: Pictures) -> None:
     files = [("photo", pictures["a"]), ("person", pictures["b"])]
     found = client.post("/v1/verify", files=files, params={"crops": "true"}).json()
+    assert len(found["photos"]) == 2
     for face in found["photos"]:
         png = np.frombuffer(base64.b64decode(face["crop"]), np.uint8)
         crop = cv2.imdecode(png, cv2.IMREAD_COLOR)

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import cv2
 import numpy as np
@@ -203,19 +204,19 @@ def _pairs(people: int) -> list[str]:
 
 # -- benchmarks that are made once ----------------------------------------------------------------
 
-PREFIXES = {"ijb-b": "ijbb", "ijb-c": "ijbc"}
-
 
 @dataclass(frozen=True)
 class SmallIjb:
     """A gallery template and three probes of each of so many people, some ten images each."""
+
+    PAIRS: ClassVar[str] = "every template with every other"
 
     people: int
     seed: int
 
     def make(self, root: Path, *, protocol: str, workers: int, progress: Progress) -> None:
         """Render it; every template is compared with every other, for the sake of low FARs."""
-        prefix = PREFIXES[protocol]
+        prefix = protocol.replace("-", "")
         render_ijb(root, people=self.people, seed=self.seed, prefix=prefix, progress=progress)
         ijb = read_ijb(root, name=protocol)
         assert ijb.probes is not None
@@ -233,6 +234,8 @@ class SmallMegaFace:
     MegaFace's million has 1.4 images per stranger. All names are right, so the lists of noisy
     images are empty.
     """
+
+    PAIRS: ClassVar[str] = "official"
 
     people: int
     images: int
@@ -289,14 +292,15 @@ def small_root(
     Its name holds a digest of its size and of the renderer: another size, seed or renderer makes
     another folder. `workers` processes render MegaFace, by default one per core.
     """
-    chosen = look_up("protocol", SMALL, protocol) if size is None else size
-    if isinstance(chosen, SmallIjb) != (protocol in PREFIXES):
+    usual = look_up("protocol", SMALL, protocol)
+    chosen = usual if size is None else size
+    if type(chosen) is not type(usual):
         raise ValueError(f"{protocol} cannot be made with the size of another protocol, {chosen}")
     made = {
         "what": "rendered people",
         "protocol": protocol,
         **asdict(chosen),
-        "pairs": "every template with every other" if protocol in PREFIXES else "official",
+        "pairs": chosen.PAIRS,
         "renderer": renderer_version(),
     }
     text = json.dumps(made, indent=1) + "\n"

@@ -224,15 +224,13 @@ class Trials:
         """
         rising = np.sort(self.genuine)
         fallen = -self.highest  # rising, as searchsorted wants it
-        infinity = self.highest.dtype.type(np.inf)
-        above_all = np.nextafter(max(self.highest[0], rising[-1]), infinity)
         points = []
         for target in targets:
             most = allowed(target, self.impostors)
             # The first impostor that must be turned away: a threshold lies above its score.
             bound = self.highest[most] if most < self.impostors else -np.inf
             position = int(np.searchsorted(rising, bound, side="right"))
-            threshold = rising[position] if position < rising.size else above_all
+            threshold = rising[position] if position < rising.size else self._above_all
             false = int(np.searchsorted(fallen, -threshold, side="right"))
             points.append(
                 RateAtTarget(
@@ -294,17 +292,22 @@ class Trials:
         return max(0.0, here - strict), max(0.0, accepted(most) - here)
 
     def thin_roc(self) -> RocPoints:
-        """At most 400 exact operating points, as far down as `highest` reaches, for drawing."""
+        """At most 400 exact operating points for drawing: 250 over log FAR, 140 over TAR.
+
+        They run from "accept none" to "accept all", or as far down as `highest` reaches.
+        """
         rising, highest = np.sort(self.genuine), self.highest
         steps = np.geomspace(1, highest.size, 250).astype(np.int64) - 1  # false accepts
         by_far = np.searchsorted(rising, highest[np.concatenate([[0], steps])], side="right")
         by_tar = np.linspace(0, rising.size - 1, 140).astype(np.int64)
-        lowest = 0
         if highest.size < self.impostors:
             # At the last score kept, ties beyond it may have been dropped: stay above.
-            lowest = int(np.searchsorted(rising, highest[-1], side="right"))
-        kept = np.unique(np.concatenate([by_far, by_tar[by_tar >= lowest]]))[::-1]
-        thresholds = rising[kept[kept < rising.size]]
+            by_tar = by_tar[by_tar >= np.searchsorted(rising, highest[-1], side="right")]
+            ends = [self._above_all]
+        else:
+            ends = [self._above_all, highest[-1]]
+        kept = np.concatenate([by_far, by_tar])
+        thresholds = np.unique(np.concatenate([rising[kept[kept < rising.size]], ends]))[::-1]
         thresholds = thresholds[thresholds > -np.inf]
         false = np.searchsorted(-highest, -thresholds, side="right")
         true = rising.size - np.searchsorted(rising, thresholds, side="left")
@@ -313,6 +316,14 @@ class Trials:
             tar=tuple((true / rising.size).tolist()),
             threshold=tuple(thresholds.tolist()),
         )
+
+    @property
+    def _above_all(self) -> np.floating[Any]:
+        """The lowest threshold that accepts nothing."""
+        above: np.floating[Any] = np.nextafter(
+            max(self.highest[0], self.genuine.max()), self.highest.dtype.type(np.inf)
+        )
+        return above
 
 
 def tar_at_fars(

@@ -18,13 +18,11 @@ from sphereface2.evaluation.metrics import (
     BoolArray,
     FloatArray,
     IntArray,
-    RocCurve,
     RocPoints,
     area_under_curve,
     best_threshold_accuracy,
     equal_error_rate,
     fold_accuracy,
-    roc_curve,
 )
 from sphereface2.evaluation.pair_scores import COMBINED, Attributes, PairScores, combine
 from sphereface2.evaluation.thresholds import SavedRate, Scores, Trials, tar_at_fars
@@ -248,7 +246,7 @@ def measure(
         eer=equal_error_rate(scores, same),
         auc=area_under_curve(scores, same),
         tar_at_far=tar_at_fars(scores, same, far_targets),
-        roc=_thin(roc_curve(scores, same)),
+        roc=Trials.of(scores[same], scores[~same]).thin_roc(),
         histogram=score_histogram(scores[same], scores[~same]),
         hardest_genuine=_hardest(scored, genuine=True),
         hardest_impostor=_hardest(scored, genuine=False),
@@ -340,21 +338,6 @@ def _with_intervals(
             low=tuple(interval.low for interval in band),
             high=tuple(interval.high for interval in band),
         ),
-    )
-
-
-def _thin(roc: RocCurve) -> RocPoints:
-    """At most 400 points: 250 spread over log FAR, 140 over TAR, the ends, and the last FAR 0."""
-    far, tar = roc.far, roc.tar
-    steps = np.geomspace(1.0 / roc.impostors, 1.0, 250)
-    by_far = np.searchsorted(far, steps * (1.0 + 1e-12), side="right") - 1
-    by_tar = np.searchsorted(tar, np.linspace(0.0, 1.0, 140), side="left")
-    last_zero = np.searchsorted(far, 0.0, side="right") - 1
-    kept = np.unique(np.concatenate([[0, last_zero, far.size - 1], by_far, by_tar]))
-    return RocPoints(
-        far=tuple(far[kept].tolist()),
-        tar=tuple(tar[kept].tolist()),
-        threshold=tuple(roc.thresholds[kept].tolist()),
     )
 
 

@@ -3,9 +3,10 @@
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BeforeValidator
 from torch import Tensor, nn
 
 from sphereface2.heads.contract import UNKNOWN, require
@@ -120,7 +121,19 @@ class Head(nn.Module):
         )
 
 
-MarginSchedule = list[tuple[float, float]] | dict[str, Any]
+def _checked_warm_up(given: Any) -> Any:
+    """For a config, so that a misspelt key is found when it is read."""
+    if isinstance(given, dict):
+        try:
+            _warm_up(given, margin=0.0, low=0.0)
+        except ValueError as error:
+            raise ValueError(str(error).removeprefix("margin_schedule").lstrip(" .")) from None
+    return given
+
+
+MarginSchedule = Annotated[
+    list[tuple[float, float]] | dict[str, Any], BeforeValidator(_checked_warm_up)
+]
 """(epoch, margin) points, or a warm-up as {from: 0, to: 0.4, epochs: [2, 6], shape: linear}."""
 
 _WARM_UP = ("from", "to", "epochs", "shape")

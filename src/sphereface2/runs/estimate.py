@@ -26,11 +26,15 @@ from sphereface2.data.public_sets import KNOWN_DATA, KnownData, known_data_of
 from sphereface2.data.sources.source import Source
 from sphereface2.data.transforms import Preprocessing
 from sphereface2.heads import Head, build_head
-from sphereface2.heads.proxy import ProxyHead
 from sphereface2.runs.counting import Memory, backbone_cost, checkpoint_bytes, head_cost, memory_of
 from sphereface2.runs.train import resolve
 from sphereface2.training.devices import choose_device, choose_precision
-from sphereface2.training.optimizer import Schedule, build_fused_sgd, build_optimizer
+from sphereface2.training.optimizer import (
+    Schedule,
+    build_fused_sgd,
+    build_optimizer,
+    moved_by_head,
+)
 from sphereface2.training.step import sample_negatives, split_classes
 
 ASSUMED_PEOPLE = 1000
@@ -387,7 +391,7 @@ def _head_step(
     sample_negatives(head, config.training.sample_rate)
     split_classes(head, len(network.parts()))
     build_fused_sgd(head, config.optimizer)
-    moved = head.weight if isinstance(head, ProxyHead) and head.fused is not None else None
+    moved = moved_by_head(head)
     rest = [p for p in head.parameters() if p.requires_grad and p is not moved]
     optimizer = build_optimizer(nn.Identity(), head, config.optimizer) if rest else None
     batch = config.training.batch_size

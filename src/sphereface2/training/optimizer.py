@@ -45,7 +45,7 @@ def build_optimizer(
     Muon moves the backbone's matrices, with products in `precision`, the work divided over the
     `team`; all else, class weights too, moves by SGD.
     """
-    moved = _moved_by_head(head)
+    moved = moved_by_head(head)
     # The head's own and that of a head within it, such as the term on pairs.
     with_bias = [
         each
@@ -127,7 +127,8 @@ def build_fused_sgd(head: nn.Module, config: OptimizerConfig) -> FusedSGD | None
     return fused
 
 
-def _moved_by_head(head: nn.Module) -> nn.Parameter | None:
+def moved_by_head(head: nn.Module) -> nn.Parameter | None:
+    """The class weights that `build_fused_sgd` has taken over."""
     return head.weight if isinstance(head, ProxyHead) and head.fused is not None else None
 
 

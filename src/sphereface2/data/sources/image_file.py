@@ -51,7 +51,7 @@ class TooManyPixelsError(ValueError):
 
 
 class UnreadableImageError(ValueError):
-    """A file is no image, or a damaged one."""
+    """A file is not an image, or a damaged one."""
 
 
 @dataclass(frozen=True)
