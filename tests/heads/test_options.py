@@ -387,8 +387,9 @@ def test_a_dimension_is_at_least_one() -> None:
 def test_a_softmax_head_warns_of_unknown_samples_once() -> None:
     rows, labels = torch.eye(4)[:3], torch.tensor([0, 1, -1])
     head = build_head("cosface", 4, 3)
-    with pytest.warns(UserWarning, match="leaves out samples"):
+    with pytest.warns(UserWarning, match="leaves out samples") as warned:
         head(rows, labels)
+    assert warned[0].filename == __file__  # the user's line, not one of torch or of the package
     head(rows, labels)  # a second warning would be an error
     head = build_head("cosface", 4, 3)
     head.warns_of_unknown = False

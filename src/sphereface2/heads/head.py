@@ -97,7 +97,7 @@ class Head(nn.Module):
         (wrong,) = ((values >= self.num_classes) | (values < UNKNOWN)).nonzero()
         if len(wrong):
             raise ValueError(self._wrong_label(values[wrong[0]], f" of row {wrong[0]}"))
-        self._warn_of_unknown(bool(values.min() < 0))
+        self._warn_of_unknown(bool(values.min() < 0), frames=5)
 
     def _report_labels(self) -> None:
         """Look at the labels that a device has seen since the last time."""
@@ -107,12 +107,13 @@ class Head(nn.Module):
         self._extremes = None
         if lowest < UNKNOWN or largest >= self.num_classes:
             raise ValueError(self._wrong_label(lowest if lowest < UNKNOWN else largest))
-        self._warn_of_unknown(lowest < 0)
+        self._warn_of_unknown(lowest < 0, frames=3)
 
-    def _warn_of_unknown(self, is_there: bool) -> None:
+    def _warn_of_unknown(self, is_there: bool, *, frames: int) -> None:
+        """The warning shows the user's line, which is that many calls above: torch's own count."""
         if is_there and self.warns_of_unknown and self.note_on_unknown:
             self.warns_of_unknown = False
-            warnings.warn(self.note_on_unknown, stacklevel=4)
+            warnings.warn(self.note_on_unknown, stacklevel=frames + 1)
 
     def _wrong_label(self, label: float, row: str = "") -> str:
         return (

@@ -27,12 +27,14 @@ from sphereface2.reporting.style import (
 def people_figure(people: PeopleCount) -> Figure:
     """How many people have how many images."""
     figure, axes = axes_of("Images per person", "images", "people")
-    filled_stairs(axes, people.counts, people.edges, BLUE, alpha=0.35)
+    # A bin reaches half an image to either side: one of 5 images lies over the 5.
+    edges = [edge - 0.5 for edge in people.edges]
+    filled_stairs(axes, people.counts, edges, BLUE, alpha=0.35)
     if people.most >= 20 * max(people.fewest, 1):
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.set_ylim(0, 1.1 * max(*people.counts, 1))
     return figure
