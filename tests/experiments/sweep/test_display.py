@@ -75,6 +75,18 @@ def test_a_terminal_gets_a_table_and_a_file_gets_lines(board: Board) -> None:
     assert "another process" in lines[4]
 
 
+def test_a_log_has_a_line_a_minute_of_what_is_running(board: Board) -> None:
+    buffer = io.StringIO()
+    display = SweepDisplay(Console(file=buffer, width=120))
+    for elapsed in (5.0, 59.0, 61.0, 90.0, 122.0):
+        board.began = 100.0 - elapsed
+        display.ticked(board)
+    first, second = buffer.getvalue().splitlines()
+    assert first.startswith("3 of 6 runs, 1 min 1 s so far, some ")
+    assert first.endswith(" to go; head.margin=0.3 seed 0: step 25/100")
+    assert second.startswith("3 of 6 runs, 2 min 2 s so far")
+
+
 def test_a_stop_is_reported_before_the_runs_have_obeyed(board: Board) -> None:
     board.is_stopping = True
     text = shown(board, terminal=True)

@@ -17,6 +17,7 @@ from sphereface2.workers import in_words
 
 _ENOUGH = 0.02  # of a training, to say how long it takes
 _SHOWN_RUNS = 3  # running seeds that a row names before it only counts them
+_LINE_EVERY = 60.0  # seconds between lines in a log that say how far the running ones are
 
 
 class Status(Enum):
@@ -154,6 +155,7 @@ class SweepDisplay(SweepEvents):
     def __init__(self, console: Console) -> None:
         self.console = console
         self._live: Live | None = None
+        self._next_line = _LINE_EVERY
 
     def started(self, board: Board) -> None:
         done, total = board.count(Status.DONE), len(board.states)
@@ -173,6 +175,9 @@ class SweepDisplay(SweepEvents):
     def ticked(self, board: Board) -> None:
         if self._live is not None:
             self._live.update(board_table(board), refresh=True)
+        elif board.elapsed >= self._next_line:
+            self._next_line = board.elapsed + _LINE_EVERY
+            self.console.print(_progress_line(board), highlight=False, markup=False, soft_wrap=True)
 
     def finished(self, board: Board) -> None:
         if self._live is not None:
@@ -185,14 +190,7 @@ class SweepDisplay(SweepEvents):
 
 def board_table(board: Board) -> Table:
     """One row per setting: its seeds that are done, those that run, and what they reach so far."""
-    over = board.count(Status.DONE, Status.FAILED)
-    remaining = board.remaining()
-    caption = f"{over} of {len(board.states)} runs, {in_words(board.elapsed)} so far"
-    if board.is_stopping and board.count(Status.RUNNING):
-        caption += ", stopping"
-    elif remaining and not board.is_stopping:
-        caption += f", some {in_words(remaining)} to go"
-    table = Table(caption=caption, caption_justify="left", box=None, pad_edge=False)
+    table = Table(caption=_standing(board), caption_justify="left", box=None, pad_edge=False)
     table.add_column("setting", overflow="fold")
     table.add_column("done", justify="right", no_wrap=True)
     table.add_column("running", overflow="fold")
@@ -202,6 +200,28 @@ def board_table(board: Board) -> Table:
         reached = _spread(board, states)
         table.add_row(escape(label), f"{done}/{len(states)}", _at_work(states), reached)
     return table
+
+
+def _standing(board: Board) -> str:
+    over = board.count(Status.DONE, Status.FAILED)
+    remaining = board.remaining()
+    text = f"{over} of {len(board.states)} runs, {in_words(board.elapsed)} so far"
+    if board.is_stopping and board.count(Status.RUNNING):
+        return f"{text}, stopping"
+    return (
+        f"{text}, some {in_words(remaining)} to go" if remaining and not board.is_stopping else text
+    )
+
+
+def _progress_line(board: Board) -> str:
+    """How the sweep stands, as in `3 of 12 runs, 5 min so far; margin=0.2 seed 1: step 25/100`."""
+    at_work = [
+        f"{label} {part}"
+        for label, states in board.settings().items()
+        for part in _at_work([each for each in states if each.status is Status.RUNNING]).split("\n")
+        if part
+    ]
+    return "; ".join([_standing(board), *at_work])
 
 
 def _line(board: Board, state: RunState) -> str:
