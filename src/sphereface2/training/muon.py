@@ -27,11 +27,13 @@ class Muon(torch.optim.SGD):
     The step is a share of the matrix's own length,
 
         T = W - lr · ‖W‖ · O / ‖O‖,    O = polar(u),
-        W ← (1 - lr · decay) · (1 - lr · cos(u, W)) · ‖W‖ · T / ‖T‖,
+        W ← (1 - lr · decay) · (1 - lr · cos(g, W)) · ‖W‖ · T / ‖T‖,
 
     so that one `lr` suits matrices of any size, started from any weights. The matrix turns with O,
-    but its length follows the gradient itself: O has a part along W also where the loss does not
-    care for the length of W, by which networks without batch norm grew until no gradient was left.
+    but its length follows the gradient of the step alone: where the loss does not care for the
+    length of W, as before a batch norm, only that gradient stands at a right angle to W. O does
+    not, and neither does m: W has turned away from the earlier gradients since, by which it would
+    grow by a share of lr² in every step and overflow in a long training.
     `precision` is that of the products for O; all else is as precise as the parameters. Of several
     ranks, which hold the same gradients, each computes the O of some matrices and gives it to all.
     """
@@ -76,20 +78,22 @@ class Muon(torch.optim.SGD):
                 state["momentum_buffer"] = torch.zeros_like(matrix)
             state["momentum_buffer"].mul_(momentum).add_(matrix.grad)
 
-        def ahead_of(matrix: Tensor) -> Tensor:
+        def turn_of(matrix: Tensor) -> Tensor:
             assert matrix.grad is not None
-            return matrix.grad.add(self.state[matrix]["momentum_buffer"], alpha=momentum)
+            ahead = matrix.grad.add(self.state[matrix]["momentum_buffer"], alpha=momentum)
+            return polar(ahead.flatten(1), self.precision)
 
         turns = self.team.divided(
             matrices,
-            lambda matrix: polar(ahead_of(matrix).flatten(1), self.precision),
+            turn_of,
             outline=lambda matrix: _outline(matrix.flatten(1), self.precision),
             cost=lambda matrix: _products(matrix.flatten(1)),
         )
         for matrix, half in zip(matrices, turns, strict=True):
-            turn, ahead = half.to(matrix.dtype).view_as(matrix), ahead_of(matrix)
-            length = matrix.norm()
-            along = (ahead * matrix).sum() / (ahead.norm() * length).clamp(min=_SMALLEST)
+            assert matrix.grad is not None
+            turn, length = half.to(matrix.dtype).view_as(matrix), matrix.norm()
+            along = (matrix.grad * matrix).sum() / matrix.grad.norm().clamp(min=_SMALLEST)
+            along /= length.clamp(min=_SMALLEST)
             wanted = length * (1.0 - rate * along) * (1.0 - rate * group["weight_decay"])
             # A matrix of zeros has no length: it is given that of entries of 0.001.
             least = 1e-3 * matrix.numel() ** 0.5
