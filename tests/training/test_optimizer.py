@@ -9,6 +9,8 @@ from torch import nn
 
 from sphereface2.config.schema import OptimizerConfig
 from sphereface2.heads import build_head
+from sphereface2.training.distributed import Team
+from sphereface2.training.muon import turned_by
 from sphereface2.training.optimizer import (
     build_fused_sgd,
     build_optimizer,
@@ -17,6 +19,7 @@ from sphereface2.training.optimizer import (
     set_learning_rate,
     squared_norm,
 )
+from sphereface2.training.step import StepAgreement
 from tests.training.conftest import TinyNet
 
 
@@ -198,6 +201,26 @@ def test_clipping_sees_all_gradients_together() -> None:
     assert clip_gradients([first, second, unused], 1.0).item() == 5.0
     assert first.grad.tolist() == pytest.approx([0.6, 0.0])
     assert second.grad.tolist() == pytest.approx([0.0, 0.8])
+
+
+def test_clipping_leaves_out_what_muon_turns() -> None:
+    network, head = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), nn.Linear(3, 2)
+    optimizer = build_optimizer(network, head, OptimizerConfig(name="muon"))
+    matrices = turned_by(optimizer)
+    assert [id(p) for p in matrices] == [id(network[0].weight)]
+    agreement = StepAgreement(Team(), network, head, turned=matrices)
+    for parameter in (*network.parameters(), *head.parameters()):
+        parameter.grad = torch.ones_like(parameter)
+    others = [p for p in (*network.parameters(), *head.parameters()) if p is not matrices[0]]
+    norm = sum(p.numel() for p in others) ** 0.5
+    agreed = agreement(torch.tensor(1.0), clip_norm=norm / 2, stops=False)
+    assert agreed.gradient_norm == pytest.approx(norm)
+    assert torch.equal(matrices[0].grad, torch.ones(3, 3))
+    for parameter in others:
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, torch.full_like(parameter, 0.5))
+    matrices[0].grad[1, 1] = torch.inf  # an error is seen all the same
+    assert math.isnan(agreement(torch.tensor(1.0), clip_norm=1.0, stops=False).gradient_norm)
 
 
 def test_clipping_counts_what_other_ranks_hold() -> None:

@@ -177,7 +177,9 @@ class TrainingConfig(_Section):
     )
     flip: Switch = Field(default=True, description="mirror every other image, at random")
     clip_norm: float | None = Field(
-        default=None, gt=0, description="largest gradient norm; null: any"
+        default=None,
+        gt=0,
+        description="largest gradient norm, without the matrices that muon turns; null: any",
     )
     average: AverageConfig | None = Field(
         default=None, description="average the network's weights; null: take the last ones"

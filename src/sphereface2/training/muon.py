@@ -156,3 +156,9 @@ def _factor(square: Tensor) -> Tensor:
 def turning(network: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     """The parameters that are matrices: not those of single channels, which have one input each."""
     return [p for p in network if p.ndim > 1 and p.shape[1] > 1]
+
+
+def turned_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """The matrices that an optimiser turns; none, unless it is Muon."""
+    groups = [group for group in optimizer.param_groups if group.get("turns")]
+    return [parameter for group in groups for parameter in group["params"]]

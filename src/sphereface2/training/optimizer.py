@@ -178,20 +178,24 @@ def clip_gradients(
     parameters: Iterable[nn.Parameter],
     clip_norm: float | None,
     *,
+    turned: Iterable[nn.Parameter] = (),
     shards: Iterable[nn.Parameter] = (),
     shards_square: Tensor | None = None,
 ) -> Tensor:
     """The norm of the gradient over all parameters together, which is then at most `clip_norm`.
 
-    `shards` are parameters of which this rank holds a part, and `shards_square` is the squared norm
-    of their gradients over all ranks.
+    `turned` are matrices of Muon, which looks at the direction of a gradient only: they have no
+    part in the norm, but make it nan where they are not finite. `shards` are parameters of which
+    this rank holds a part, and `shards_square` is the squared norm of their gradients over all
+    ranks.
     """
     norm = torch.nn.utils.get_total_norm(_gradients(parameters := list(parameters)))
     if shards_square is not None:
         norm = (norm.double().square() + shards_square).sqrt().to(norm.dtype)
     if clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_([*parameters, *shards], clip_norm, norm)
-    return norm
+    matrices = _gradients(turned)
+    return norm + 0.0 * torch.nn.utils.get_total_norm(matrices) if matrices else norm
 
 
 def squared_norm(parameters: Iterable[nn.Parameter]) -> Tensor:

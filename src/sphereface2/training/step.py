@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import cast
@@ -27,6 +27,7 @@ from sphereface2.training.devices import (
     seed_random_numbers,
 )
 from sphereface2.training.distributed import Team
+from sphereface2.training.muon import turned_by
 from sphereface2.training.optimizer import (
     build_fused_sgd,
     build_optimizer,
@@ -67,7 +68,7 @@ class Update:
         self.optimizers = [self.optimizer, *([] if self.fused is None else [self.fused])]
         self.average = build_average(backbone, config.training.average)
         self.scaler = team.grad_scaler(device, enabled=self.precision is torch.float16)
-        self._agree = StepAgreement(team, backbone, head)
+        self._agree = StepAgreement(team, backbone, head, turned=turned_by(self.optimizer))
         self.is_compiled = config.training.compile and can_compile(device)
         if self.is_compiled:
             for module in head.modules():
@@ -318,21 +319,27 @@ class StepAgreement:
     weights are parts of one gradient, and the others are averaged here.
     """
 
-    def __init__(self, team: Team, backbone: nn.Module, head: nn.Module) -> None:
+    def __init__(
+        self,
+        team: Team,
+        backbone: nn.Module,
+        head: nn.Module,
+        *,
+        turned: Sequence[nn.Parameter] = (),
+    ) -> None:
         self.team = team
+        self.turned = turned
         per_class = _class_parameters(head)
         # One rank has no parts: all its parameters count alike.
         self.shards = [] if team.is_alone else list(per_class.values())
         self.averaged = [p for name, p in head.named_parameters() if name not in per_class]
-        shards = {id(parameter) for parameter in self.shards}
-        self.whole = [
-            p for p in (*backbone.parameters(), *head.parameters()) if id(p) not in shards
-        ]
+        apart = {id(parameter) for parameter in (*self.shards, *turned)}
+        self.whole = [p for p in (*backbone.parameters(), *head.parameters()) if id(p) not in apart]
 
     def __call__(self, loss: Tensor, *, clip_norm: float | None, stops: bool) -> Agreed:
         """Clip the gradients, too, where `clip_norm` is given."""
         if self.team.is_alone:
-            norm = clip_gradients(self.whole, clip_norm)
+            norm = clip_gradients(self.whole, clip_norm, turned=self.turned)
             whole_loss, whole_norm = _read(loss, norm)
             return Agreed(whole_loss, whole_norm, stops)
         gradients = [p.grad for p in self.averaged if p.grad is not None]
@@ -346,7 +353,13 @@ class StepAgreement:
             values = mean[place : place + gradient.numel()]
             gradient.copy_(values.view_as(gradient))
             place += gradient.numel()
-        norm = clip_gradients(self.whole, clip_norm, shards=self.shards, shards_square=total[1])
+        norm = clip_gradients(
+            self.whole,
+            clip_norm,
+            turned=self.turned,
+            shards=self.shards,
+            shards_square=total[1],
+        )
         mean_loss, whole_norm, stopping = _read(mean[2], norm, total[0])
         return Agreed(mean_loss, whole_norm, stopping > 0)
 
