@@ -215,11 +215,13 @@ def test_clipping_leaves_out_what_muon_turns() -> None:
     norm = sum(p.numel() for p in others) ** 0.5
     agreed = agreement(torch.tensor(1.0), clip_norm=norm / 2, stops=False)
     assert agreed.gradient_norm == pytest.approx(norm)
-    assert torch.equal(matrices[0].grad, torch.ones(3, 3))
+    gradient = matrices[0].grad
+    assert gradient is not None
+    assert torch.equal(gradient, torch.ones(3, 3))
     for parameter in others:
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad, torch.full_like(parameter, 0.5))
-    matrices[0].grad[1, 1] = torch.inf  # an error is seen all the same
+    gradient[1, 1] = torch.inf  # an error is seen all the same
     assert math.isnan(agreement(torch.tensor(1.0), clip_norm=1.0, stops=False).gradient_norm)
 
 
