@@ -162,7 +162,7 @@ def test_a_matrix_whose_length_means_nothing_to_the_loss_keeps_it() -> None:
         layer.weight.grad = gradient
         optimizer.step()
     assert not torch.allclose(layer.weight, first, rtol=0.1)
-    # With the momentum in place of the gradient it would be half as long again.
+    # With the momentum in place of the gradient it would be an eighth longer.
     assert layer.weight.norm().item() == pytest.approx(first.norm().item(), rel=1e-4)
 
 
