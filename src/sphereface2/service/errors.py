@@ -7,6 +7,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from sphereface2.data.sources.image_file import TooManyPixelsError
+from sphereface2.recognition.photos import NoFaceError, SeveralFacesError
+
+CODES: dict[str, type[ValueError]] = {
+    "no_face": NoFaceError,
+    "several_faces": SeveralFacesError,
+    "too_many_pixels": TooManyPixelsError,
+}
+"""What a recognizer refuses a photo with, by its code: clients raise it again."""
+
 
 class ApiError(Exception):
     """What a request is refused with.

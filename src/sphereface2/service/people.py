@@ -49,6 +49,7 @@ Collection = Annotated[
 ]
 WithCrops = Annotated[bool, Query(description="with the aligned faces as PNG in base64")]
 InQuery = Annotated[str, Query(max_length=200)]
+Id = Annotated[str, Path(max_length=200)]
 Name = Annotated[
     str,
     Path(max_length=10_000, description="a slash in it is written %2F"),
@@ -261,7 +262,7 @@ def add_people_routes(routes: APIRouter, service: Service) -> None:
         response_class=Response,
         responses={200: {"content": {"image/png": {}}}},
     )
-    async def crop(collection: Collection, photo: Annotated[str, Path(max_length=200)]) -> Response:
+    async def crop(collection: Collection, photo: Id) -> Response:
         """The aligned face of a photo that is enrolled, as PNG."""
 
         def work(_: RequestRecognizer, gallery: Gallery) -> bytes:
@@ -274,9 +275,7 @@ def add_people_routes(routes: APIRouter, service: Service) -> None:
         return Response(found, media_type="image/png")
 
     @routes.delete("/v1/collections/{collection}/photos/{photo}", dependencies=write)
-    async def remove_photo(
-        collection: Collection, photo: Annotated[str, Path(max_length=200)], key: Key
-    ) -> RemovedAnswer:
+    async def remove_photo(collection: Collection, photo: Id, key: Key) -> RemovedAnswer:
         """Remove one photo; a person whose last photo it is stays, without any."""
 
         def work(_: RequestRecognizer, gallery: Gallery) -> RemovedAnswer:
@@ -347,9 +346,7 @@ def add_people_routes(routes: APIRouter, service: Service) -> None:
         return await use(collection, work)
 
     @routes.delete("/v1/feedback/{feedback}", dependencies=write)
-    async def undo(
-        feedback: Annotated[str, Path(max_length=200)], key: Key, collection: InQuery = DEFAULT
-    ) -> DroppedAnswer:
+    async def undo(feedback: Id, key: Key, collection: InQuery = DEFAULT) -> DroppedAnswer:
         """Forget a face that was marked."""
 
         def work(_: RequestRecognizer, gallery: Gallery) -> DroppedAnswer:
@@ -385,12 +382,7 @@ def _about(gallery: Gallery, name: str, error: ValueError) -> ApiError:
 
 def _person(gallery: Gallery, name: str) -> PersonAnswer:
     person = _known(gallery, name)
-    return PersonAnswer(
-        name=person.name,
-        photos=gallery.photos(person.name),
-        metadata=dict(person.metadata),
-        added=person.added,
-    )
+    return PersonAnswer.model_validate({**vars(person), "photos": gallery.photos(person.name)})
 
 
 def _require_theirs(gallery: Gallery, done: Enrolment) -> None:
