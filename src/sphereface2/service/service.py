@@ -121,10 +121,11 @@ class Service:
                 f"there was no answer within {self.settings.deadline:g} s; nothing was done",
                 seconds=self.engine.batches.seconds_to_clear(),
             ) from None
+        except (OSError, BrokenGalleryError) as error:
+            # Photos come in memory: only the gallery has files and hosts.
+            raise unavailable(error) from None
         except ValueError as error:
             raise _refusal(error) from None
-        except OSError as error:  # photos come in memory: only the gallery has files and hosts
-            raise unavailable(error) from None
 
 
 def check_service(settings: Settings) -> Recognizer:
