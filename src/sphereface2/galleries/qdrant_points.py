@@ -98,7 +98,7 @@ class _Points(ABC):
 
     def all(self, *, vectors: bool = False, **where: str) -> Iterator[Point]:
         """All points with these values, one by one."""
-        for page in self.pages(vectors=vectors, **where):
+        for page in self.pages(vectors=vectors, rows=_PAGE, **where):
             yield from page
 
 
