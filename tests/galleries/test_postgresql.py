@@ -9,7 +9,7 @@ import pytest
 
 from sphereface2.galleries import open_gallery
 from sphereface2.galleries.gallery import NewPhoto
-from sphereface2.galleries.postgresql import PostgreSQLGallery, shown_address
+from sphereface2.galleries.postgresql import PostgreSQLGallery
 from tests.galleries.engines import (
     DIM,
     MODEL,
@@ -168,7 +168,7 @@ def test_no_message_shows_the_password() -> None:
     for hidden in ("top-secret", "hidden"):
         assert hidden not in str(raised.value)
     assert "\n" not in str(raised.value)
-    assert shown_address(address) == "postgresql://me@127.0.0.1:1/faces"
+    assert PostgreSQLGallery.shown(address) == "postgresql://me@127.0.0.1:1/faces"
 
 
 def test_a_service_file_may_hold_the_address_and_its_password(
@@ -185,7 +185,7 @@ def test_a_service_file_may_hold_the_address_and_its_password(
     same = opened(address)
     assert same.count() == (1, 1)
     same.close()
-    assert shown_address("postgresql:///faces?service=people") == "postgresql:///faces"
+    assert PostgreSQLGallery.shown("postgresql:///faces?service=people") == "postgresql:///faces"
 
 
 def test_a_dropped_collection_is_said(address: str, rng: np.random.Generator) -> None:

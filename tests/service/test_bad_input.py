@@ -143,6 +143,131 @@ def test_fields_that_cannot_be(client: httpx.Client, pictures: Pictures) -> None
     assert code(client.post("/v1/detect?crops=perhaps", files={"photo": b"x"})) == "invalid"
 
 
+PHOTO = in_base64(b"x" * 3_000)
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"", "body must be a JSON object, not 0 bytes that cannot be read at line 1, column 0"),
+        (
+            b'{"photo": "x",\n}',
+            "body must be a JSON object, not 16 bytes that cannot be read at line 2, column 1",
+        ),
+        (b"[1, 2]", "body must be a JSON object, not a list of 2"),
+        (b"null", "body must be a JSON object, not null"),
+        ({}, "photo must be given; the request has no field"),
+        ({"kind": "crop", "phto": "x"}, "photo must be given; the request has kind, phto"),
+        (
+            {"phto": PHOTO, "photo": PHOTO},
+            "phto is not a field of this request; did you mean 'photo'? (known: kind, choose, "
+            "photo, collection, people, false_alarms, false_accepts, prior)",
+        ),
+        ({"photo": "!!"}, "photo must be a picture's bytes in base64, not '!!'"),
+        (
+            {"photo": [PHOTO]},
+            "photo must be a picture: base64 in JSON, a file in a form, not a list of 1",
+        ),
+        ({"photo": None}, "photo must be a picture: base64 in JSON, a file in a form, not null"),
+        ({"kind": "pohto"}, "kind must be 'auto', 'photo' or 'crop', not 'pohto'; did you mean "
+         "'photo'?"),
+        ({"choose": PHOTO}, "choose must be 'prominent', 'largest', 'central' or 'only', not a "
+         "text of 4,000 characters"),
+        ({"collection": 5}, "collection must be a text, not 5"),
+        ({"collection": "x" * 201}, "collection must be a text of at most 200 characters, not a "
+         "text of 201 characters"),
+        ({"people": "many"}, "people must be a whole number, not 'many'"),
+        ({"people": 1.5}, "people must be a whole number, not 1.5"),
+        ({"people": 0}, "people must be at least 1, not 0"),
+        ({"people": 101}, "people must be at most 100, not 101"),
+        ({"prior": 0}, "prior must be above 0, not 0"),
+        ({"prior": True}, "prior must be below 1, not true"),
+        ({"prior": {"a": 1}}, "prior must be a number, not an object"),
+        ({"false_alarms": "often"}, "false_alarms must be a rate between 0 and 1, such as 1e-4, "
+         "0.01% or '1 in 10,000', not 'often'"),
+    ],
+)  # fmt: skip
+def test_a_sentence_says_the_field_what_was_given_and_what_is_wanted(
+    client: httpx.Client, body: Any, sentence: str
+) -> None:
+    if isinstance(body, dict):
+        given = {} if "photo" in sentence else {"photo": PHOTO}
+        body = json.dumps({**given, **body}).encode()
+    head = {"content-type": "application/json"}
+    refused = client.post("/v1/identify", content=body, headers=head)
+    assert (refused.status_code, code(refused)) == (422, "invalid")
+    error = refused.json()["error"]
+    assert error["message"] == sentence
+    (first, *_) = error["details"]["fields"]
+    assert sentence == f"{first['field']} {first['message']}"
+    assert PHOTO[:50] not in refused.text
+
+
+def test_forms_and_addresses_have_such_sentences_too(
+    client: httpx.Client, pictures: Pictures
+) -> None:
+    people = "/v1/collections/default/people"
+    photos = ("photos", pictures["a"])
+
+    def said(answer: httpx.Response) -> str:
+        assert (answer.status_code, code(answer)) == (422, "invalid")
+        return str(answer.json()["error"]["message"])
+
+    wrong = {"name": "Ann", "metadata": "{"}
+    assert said(client.post(people, files=[photos], data=wrong)) == (
+        "metadata must be a JSON object, not '{'"
+    )
+    listed = {"name": "Ann", "metadata": "[1]"}
+    assert said(client.post(people, files=[photos], data=listed)) == (
+        "metadata must be a JSON object, not a list of 1"
+    )
+    unread = [photos, ("name", b"\xff\xfe")]
+    assert said(client.post(people, files=unread)) == "name must be a text, not 2 bytes"
+    nameless = {"name": ""}
+    assert said(client.post(people, files=[photos], data=nameless)) == (
+        "name must be a text of 1 or more characters, not ''"
+    )
+    many = {"name": "Ann", "allow": ["all"] * 21}
+    assert said(client.post(people, files=[photos], data=many)) == (
+        "allow must be a list of at most 20, not a list of 21"
+    )
+    assert said(client.post("/v1/embed", json={"photos": []})) == (
+        "photos must be a list of 1 or more, not a list of 0"
+    )
+    assert said(client.post("/v1/embed", json={"photos": [PHOTO, 1]})) == (
+        "photos.1 must be a picture: base64 in JSON, a file in a form, not 1"
+    )
+    assert said(client.get(people, params={"limit": "some"})) == (
+        "query.limit must be a whole number, not 'some'"
+    )
+    assert said(client.get(f"/v1/collections/{'x' * 201}")) == (
+        "path.collection must be a text of at most 200 characters, not a text of 201 characters"
+    )
+    assert said(client.post("/v1/embed?crops=perhaps", files=[photos])) == (
+        "query.crops must be true or false, not 'perhaps'"
+    )
+    two = client.post("/v1/embed", json={"photos": PHOTO, "kind": 1, "choose": "x" * 41}).json()
+    assert two["error"]["details"]["fields"] == [
+        {"field": "kind", "message": "must be 'auto', 'photo' or 'crop', not 1"},
+        {
+            "field": "choose",
+            "message": "must be 'prominent', 'largest', 'central' or 'only', not a text of 41 "
+            "characters",
+        },
+    ]
+    long = client.post("/v1/embed", json={"photos": PHOTO, "y" * 10_000: 1})
+    assert len(long.text) < 1_000
+
+
+def test_no_error_says_more_than_the_openapi(client: httpx.Client) -> None:
+    found = client.get("/v1/openapi.json").json()
+    assert "ValidationError" not in json.dumps(found)  # FastAPI's own form of a 422
+    for methods in found["paths"].values():
+        for route in methods.values():
+            schema = route["responses"]["422"]["content"]["application/json"]["schema"]
+            assert schema == {"$ref": "#/components/schemas/ErrorAnswer"}
+
+
 def test_a_request_id_goes_into_the_answer_only_if_it_is_harmless(client: httpx.Client) -> None:
     assert (
         client.get("/v1/health", headers={"x-request-id": "abc.1"}).headers["x-request-id"]

@@ -108,6 +108,10 @@ def test_refusals_are_those_of_a_recognizer(url: str, place: Path, connect: Conn
         client.embed("a.png")
     with pytest.raises(ServiceError, match="there is no collection 'nobodys'"):
         client.open_gallery(collection="nobodys")
+    with pytest.raises(ServiceError) as wrong:
+        client.identify(place / "a.png", client.open_gallery(), people=101)
+    assert str(wrong.value) == "people must be at most 100, not '101'"
+    assert (wrong.value.status, wrong.value.code) == (422, "invalid")
     gallery = client.open_gallery(collection="gate", create=True)
     done = client.enroll("Ann", [place / "wall.png"], gallery)
     assert [each.code for each in done.photos[0].reasons] == ["no_face"]

@@ -1,7 +1,8 @@
 """Collections and people over HTTP: enrol, search, rename, remove, and not this person."""
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -330,3 +331,38 @@ def test_a_gallery_that_fails_is_opened_again_and_then_a_503(place: Path, tmp_pa
     with pytest.raises(ValueError, match="nobody is called so"):
         collections.use("default", refused)
     collections.close()
+
+
+def test_a_gallery_that_was_replaced_is_not_an_unknown_person(
+    people: httpx.Client, pictures: Pictures, folder: Path, place: Path
+) -> None:
+    photo = enrol(people, "Ann", pictures["a"]).json()["photos"][0]["id"]
+    kept = f"/v1/collections/default/photos/{photo}"
+    asks: list[Callable[[], httpx.Response]] = [
+        lambda: people.get(f"{PEOPLE}/Ann"),
+        lambda: people.patch(f"{PEOPLE}/Ann", json={"name": "Anna"}),
+        lambda: people.delete(f"{PEOPLE}/Ann"),
+        lambda: people.get(f"{kept}/crop"),
+        lambda: people.delete(kept),
+        lambda: people.delete(f"/v1/feedback/{photo}"),
+    ]
+    for ask in asks:  # another process drops the collection and makes it again
+        drop_collection(str(folder), "default")
+        Recognizer(place / "model").open_gallery(folder, create=True).close()
+        refused = ask()
+        assert refused.status_code == 404
+        assert code(refused).startswith("unknown_")
+        assert "this gallery" in refused.json()["error"]["message"]  # the new one was asked
+        assert str(folder) not in refused.text
+
+
+def test_a_damaged_collection_is_a_503_without_its_place(
+    people: httpx.Client, folder: Path
+) -> None:
+    (folder / "staff").mkdir()
+    (folder / "staff" / "people.sqlite").write_bytes(bytes(100))
+    path = "/v1/collections/staff"
+    for refused in (people.get(path), people.put(path), people.delete(path)):
+        assert (refused.status_code, code(refused)) == (503, "gallery_unavailable")
+        assert str(folder) not in refused.text
+    shutil.rmtree(folder / "staff")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sphereface2.galleries.embedded import EmbeddedGallery
-from sphereface2.galleries.gallery import Gallery, check_collection, check_model
+from sphereface2.galleries.gallery import Gallery, OtherModelError, check_collection
 from sphereface2.galleries.postgresql import PostgreSQLGallery
 from sphereface2.galleries.qdrant import QdrantGallery
 from sphereface2.registry import look_up
@@ -43,7 +43,14 @@ def open_gallery(
         engine.create(url, collection, model, dim)
     gallery = engine(url, collection)
     try:
-        check_model(where, (gallery.model, gallery.dim), model=model, dim=dim)
+        if model is not None and model != gallery.model:
+            raise OtherModelError(
+                f"{where} holds embeddings of another model ({gallery.model[:12]}, not "
+                f"{model[:12]}): use that one, migrate the gallery to this one, or choose another "
+                "collection"
+            )
+        if dim is not None and dim != gallery.dim:
+            raise ValueError(f"{where} holds embeddings of {gallery.dim} values, not {dim}")
     except ValueError:
         gallery.close()
         raise

@@ -17,9 +17,8 @@ import sqlite3
 import struct
 import threading
 import time
-import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,22 +27,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sphereface2.files import (
-    file_lock,
-    printable,
-    remove,
-    replacing,
-    require_writable,
-)
+from sphereface2.files import file_lock, printable, remove, replacing, require_writable
 from sphereface2.galleries.gallery import (
     BrokenGalleryError,
     CheckedPhoto,
     Embeddings,
     Hit,
     check_format,
-    check_queries,
-    now,
-    plain_source,
 )
 from sphereface2.galleries.parts_file import NOBODY, Owners, PartsFile, nearest_people
 from sphereface2.galleries.sql import SqlGallery
@@ -205,24 +195,21 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
     # Writers.
 
     def _add_photos(
-        self, db: sqlite3.Connection, person: int, photos: Sequence[CheckedPhoto]
-    ) -> list[str]:
-        stamp = now()
-        ids = [uuid.uuid4().hex for _ in photos]
-        for id_, (photo, row, facts) in zip(ids, photos, strict=True):
+        self, db: sqlite3.Connection, person: int, photos: Mapping[str, CheckedPhoto], stamp: str
+    ) -> None:
+        for id_, (photo, facts) in photos.items():
             place, _ = self._place(db, "row", 1)
             start, stop = self._place(db, "crop", len(photo.crop))
-            self._rows.write(place, row.tobytes())
+            self._rows.write(place, photo.embedding.tobytes())
             self._crops.write(start, photo.crop)
             db.execute(
                 "INSERT INTO photo (id, person, row, crop_start, crop_stop, source, facts, "
                 "added) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (id_, person, place, start, stop, plain_source(photo.source), facts, stamp),
+                (id_, person, place, start, stop, photo.source, facts, stamp),
             )
         self._rows.sync()
-        if any(photo.crop for photo, _, _ in photos):
+        if any(photo.crop for photo, _ in photos.values()):
             self._crops.sync()
-        return ids
 
     def _remove_where(self, db: sqlite3.Connection, which: str, value: int | str) -> int:
         for what in ("'row', row, row + 1", "'crop', crop_start, crop_stop"):
@@ -233,9 +220,6 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
 
     def _note_removal(self, db: sqlite3.Connection) -> None:
         db.execute("INSERT INTO wipe (file, start, stop) VALUES ('row', 0, 0)")
-
-    def _stored(self, row: Embeddings) -> bytes:
-        return row.tobytes()
 
     def _read(self, stored: bytes) -> Embeddings:
         if len(*self._require(bytes, stored)) != 4 * self.dim:
@@ -275,8 +259,7 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
                 return
             yield ids, values
 
-    def search(self, queries: Embeddings, people: int = 1) -> list[list[Hit]]:
-        queries = check_queries(queries, self.dim, people)
+    def _search(self, queries: Embeddings, people: int) -> list[list[Hit]]:
         named = (
             "SELECT person.name, photo.id FROM photo JOIN person ON photo.person = person.number "
             "WHERE photo.serial = ?"
@@ -457,13 +440,6 @@ class EmbeddedGallery(SqlGallery[sqlite3.Connection]):
                         )
             finally:
                 db.close()
-
-    def _photo(self, db: sqlite3.Connection, photo: str, what: str) -> tuple[Any, ...]:
-        found = db.execute(f"SELECT {what} FROM photo WHERE id = ?", (photo,)).fetchone()
-        if found is None:
-            raise self._unknown_photo(db, photo)
-        row: tuple[Any, ...] = found
-        return row
 
 
 def _check_schema(db: sqlite3.Connection) -> None:

@@ -10,7 +10,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -52,8 +52,8 @@ class NewPhoto:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-CheckedPhoto = tuple[NewPhoto, Embeddings, str]
-"""A photo to add, its embedding in float32 and its facts as JSON."""
+CheckedPhoto = tuple[NewPhoto, str]
+"""A photo to add, with a float32 embedding and a source that can be kept; its facts as JSON."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,12 @@ class Gallery(Protocol):
     @classmethod
     def missing(cls, url: str, collection: str) -> Exception:
         """The error for a collection that is not there."""
-        return no_collection(cls.shown(url), collection, cls.collections(url))
+        known = cls.collections(url)
+        listed = f" (there: {', '.join(known[:20])})" if known else ""
+        return FileNotFoundError(
+            f"{cls.shown(url)} has no collection '{collection}'{nearest(collection, known)}"
+            f"{listed}; enrolling makes it"
+        )
 
     @classmethod
     def create(cls, url: str, collection: str, model: str, dim: int) -> None: ...
@@ -153,7 +158,11 @@ class Gallery(Protocol):
         facts = [plain_json(photo.facts, "a photo's facts") for photo in photos]
         described = None if metadata is None else plain_json(metadata, "a person's metadata")
         name, rows = check_name(person), check_photos(photos, self.dim)
-        return self._add(name, list(zip(photos, rows, facts, strict=True)), described, key)
+        checked = [
+            (replace(photo, embedding=row, source=plain_source(photo.source)), text)
+            for photo, row, text in zip(photos, rows, facts, strict=True)
+        ]
+        return self._add(name, checked, described, key)
 
     def _add(
         self, name: str, photos: Sequence[CheckedPhoto], metadata: str | None, key: str | None
@@ -198,6 +207,19 @@ class Gallery(Protocol):
 
     def search(self, queries: Embeddings, people: int = 1) -> list[list[Hit]]:
         """The nearest people of each row of (Q, D), best first."""
+        if queries.ndim != 2 or queries.shape[1] != self.dim:
+            raise ValueError(
+                f"queries have the shape {queries.shape}; this gallery holds embeddings of "
+                f"{self.dim} values, so give rows of as many"
+            )
+        if people < 1:
+            raise ValueError(f"a search finds at least 1 person, not {people}")
+        rows = np.ascontiguousarray(queries, dtype=np.float32)
+        if not np.isfinite(rows).all():
+            raise ValueError("queries must be finite")
+        return self._search(rows, people)
+
+    def _search(self, queries: Embeddings, people: int) -> list[list[Hit]]: ...
 
     def add_negative(
         self,
@@ -254,21 +276,6 @@ def check_photos(photos: Sequence[NewPhoto], dim: int) -> Embeddings:
     return rows
 
 
-def check_queries(queries: Embeddings, dim: int, people: int) -> Embeddings:
-    """(Q, D) in float32; a ValueError unless they are finite rows of D values."""
-    if queries.ndim != 2 or queries.shape[1] != dim:
-        raise ValueError(
-            f"queries have the shape {queries.shape}; this gallery holds embeddings of {dim} "
-            "values, so give rows of as many"
-        )
-    if people < 1:
-        raise ValueError(f"a search finds at least 1 person, not {people}")
-    rows = np.ascontiguousarray(queries, dtype=np.float32)
-    if not np.isfinite(rows).all():
-        raise ValueError("queries must be finite")
-    return rows
-
-
 def check_collection(name: str) -> str:
     """The name, if it can be one of a collection: it becomes part of paths and tables."""
     if re.fullmatch(rf"[a-z0-9][a-z0-9_-]{{0,{MAX_COLLECTION - 1}}}", name):
@@ -282,19 +289,6 @@ def check_collection(name: str) -> str:
     )
 
 
-def check_model(
-    where: str, held: tuple[str, int], *, model: str | None, dim: int | None = None
-) -> None:
-    """A ValueError if a collection holds embeddings of another model than is asked for."""
-    if model is not None and model != held[0]:
-        raise OtherModelError(
-            f"{where} holds embeddings of another model ({held[0][:12]}, not {model[:12]}): use "
-            "that one, migrate the gallery to this one, or choose another collection"
-        )
-    if dim is not None and dim != held[1]:
-        raise ValueError(f"{where} holds embeddings of {held[1]} values, not {dim}")
-
-
 def check_format(where: str, found: int, known: int = 1) -> None:
     """A ValueError if a newer version of this package has written what is there."""
     if found > known:
@@ -302,13 +296,6 @@ def check_format(where: str, found: int, known: int = 1) -> None:
             f"{where} has format {found}, which this version of sphereface2 does not know (it "
             f"knows {known}); use a newer one"
         )
-
-
-def no_collection(where: str, name: str, known: Sequence[str]) -> FileNotFoundError:
-    listed = f" (there: {', '.join(known[:20])})" if known else ""
-    return FileNotFoundError(
-        f"{where} has no collection '{name}'{nearest(name, known)}{listed}; enrolling makes it"
-    )
 
 
 def unknown_person(name: str, known: Iterable[str]) -> ValueError:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, LiteralString, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, LiteralString
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import numpy as np
@@ -24,9 +24,6 @@ from sphereface2.galleries.gallery import (
     Hit,
     best_of_people,
     check_format,
-    check_queries,
-    now,
-    plain_source,
 )
 from sphereface2.galleries.sql import SqlGallery
 from sphereface2.registry import nearest, resolve_options
@@ -36,8 +33,6 @@ if TYPE_CHECKING:
     from psycopg.sql import Composable, Composed
 
     Database = Connection[tuple[Any, ...]]
-
-T = TypeVar("T")
 
 _PREFIX = "sphereface2_"
 _FORMAT = 1
@@ -99,7 +94,7 @@ class PostgreSQLGallery(SqlGallery["Database"]):
     def __init__(self, url: str, name: str) -> None:
         self.name = name
         self._address, self._options = _parsed(url)
-        self._shown = shown_address(url)
+        self._shown = self.shown(url)
         self._schema = _PREFIX + name
         self._connections: deque[Database] = deque()
         self._closed = False
@@ -120,7 +115,10 @@ class PostgreSQLGallery(SqlGallery["Database"]):
 
     @classmethod
     def shown(cls, url: str) -> str:
-        return shown_address(url)
+        """An address without its password and options, for messages."""
+        parts = urlsplit(url)
+        user, at, host = parts.netloc.rpartition("@")
+        return f"{parts.scheme}://{user.partition(':')[0]}{at}{host}{parts.path}"
 
     @classmethod
     def create(cls, url: str, collection: str, model: str, dim: int) -> None:
@@ -163,19 +161,18 @@ class PostgreSQLGallery(SqlGallery["Database"]):
 
     # Writers.
 
-    def _add_photos(self, db: Database, person: int, photos: Sequence[CheckedPhoto]) -> list[str]:
-        stamp = now()
-        ids = [uuid.uuid4().hex for _ in photos]
+    def _add_photos(
+        self, db: Database, person: int, photos: Mapping[str, CheckedPhoto], stamp: str
+    ) -> None:
         with db.cursor() as cursor:
             cursor.executemany(
                 "INSERT INTO photo (id, person, embedding, crop, source, facts, added) "
                 "VALUES (%s, %s, %s, %s, %s, %s, %s)",
                 [
-                    (id_, person, row, photo.crop, plain_source(photo.source), facts, stamp)
-                    for id_, (photo, row, facts) in zip(ids, photos, strict=True)
+                    (id_, person, photo.embedding, photo.crop, photo.source, facts, stamp)
+                    for id_, (photo, facts) in photos.items()
                 ],
             )
-        return ids
 
     def _remove_where(self, db: Database, which: str, value: int | str) -> int:
         self._note_removal(db)
@@ -184,9 +181,6 @@ class PostgreSQLGallery(SqlGallery["Database"]):
 
     def _note_removal(self, db: Database) -> None:
         db.execute("UPDATE state SET unfinished = true")
-
-    def _stored(self, row: Embeddings) -> Embeddings:
-        return row
 
     def _read(self, stored: Any) -> Embeddings:
         row: Embeddings = _rows([stored], self.dim)[0]
@@ -208,10 +202,8 @@ class PostgreSQLGallery(SqlGallery["Database"]):
 
     def crop(self, photo: str) -> bytes:
         with self._transaction() as db:
-            found = db.execute("SELECT crop FROM photo WHERE id = %s", (photo,)).fetchone()
-            if found is None:
-                raise self._unknown_photo(db, photo)
-            return bytes(found[0])
+            (crop,) = self._photo(db, photo, "crop")
+            return bytes(crop)
 
     def blocks(self, rows: int = 65_536) -> Iterator[tuple[list[str], Embeddings]]:
         last = 0
@@ -227,8 +219,7 @@ class PostgreSQLGallery(SqlGallery["Database"]):
             last = found[-1][0]
             yield [id_ for _, id_, _ in found], _rows([each for *_, each in found], self.dim)
 
-    def search(self, queries: Embeddings, people: int = 1) -> list[list[Hit]]:
-        queries = check_queries(queries, self.dim, people)
+    def _search(self, queries: Embeddings, people: int) -> list[list[Hit]]:
         with self._transaction() as db:
             if self._options.index == "hnsw":
                 for name, value in (
@@ -370,13 +361,6 @@ def _lock(db: Database) -> None:
     db.execute("SELECT pg_advisory_xact_lock(hashtext('sphereface2'))")
 
 
-def shown_address(url: str) -> str:
-    """An address without its password and options, for messages."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    return f"{parts.scheme}://{user.partition(':')[0]}{at}{host}{parts.path}"
-
-
 def _parsed(url: str) -> tuple[str, Options]:
     """The address as PostgreSQL takes it, and our options."""
     parts = urlsplit(url)
@@ -420,7 +404,7 @@ def _look_in(db: Database, schema: str) -> None:
 
 @contextmanager
 def _connected(url: str) -> Iterator[Database]:
-    with _sentences(shown_address(url)):
+    with _sentences(PostgreSQLGallery.shown(url)):
         db = _connect(_parsed(url)[0])
         try:
             yield db

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,10 +32,8 @@ from sphereface2.galleries.gallery import (
     best_of_people,
     check_format,
     check_name,
-    check_queries,
     now,
     plain_json,
-    plain_source,
     taken_name,
     unknown_person,
     unknown_photo,
@@ -50,7 +49,7 @@ from sphereface2.galleries.qdrant_points import (
     Point,
     Points,
     connected,
-    shard,
+    opened,
 )
 
 T = TypeVar("T")
@@ -69,7 +68,7 @@ class QdrantGallery(Gallery):
         self._stack = ExitStack()
         self._closed = False
         with _sentences(place):
-            self._points = self._stack.enter_context(_points(place, name))
+            self._points = self._stack.enter_context(opened(place, name))
             try:
                 state = self._points.get([_STATE])[_STATE].payload
                 check_format(self.where(url, name), state["format"], _FORMAT)
@@ -104,7 +103,7 @@ class QdrantGallery(Gallery):
             else:
                 client = held.enter_context(connected(place))
                 ClientPoints.create(client, PREFIX + collection, dim, place.options)
-            points = held.enter_context(_points(place, collection))
+            points = held.enter_context(opened(place, collection))
             points.index()
             points.put([Point(_STATE, state)])
         if place.edge is not None:
@@ -156,17 +155,17 @@ class QdrantGallery(Gallery):
                 payload = {**known, **fields, "metadata": metadata or known["metadata"]}
                 whose = Point(id_, payload)
                 made.append(whose)
-            for number, (id_, (photo, row, facts)) in enumerate(zip(ids, photos, strict=True)):
+            for number, (id_, (photo, facts)) in enumerate(zip(ids, photos, strict=True)):
                 payload = {
                     "kind": "photo",
                     "person": whose.id,
                     "crop": base64.b64encode(photo.crop).decode(),
-                    "source": plain_source(photo.source),
+                    "source": photo.source,
                     "facts": facts,
                     "added": stamp,
                     "order": order + number,
                 }
-                made.append(Point(id_, payload, {FACE: row.tolist()}))
+                made.append(Point(id_, payload, {FACE: photo.embedding.tolist()}))
             return ids, made
 
         return self._write("add", key, work)
@@ -241,8 +240,7 @@ class QdrantGallery(Gallery):
     def people(self) -> list[Person]:
         with self._using() as points:
             counts = points.photos_of_people()
-            pages = points.pages(kind="person")
-            people = [_person(each, counts.get(each.id, 0)) for page in pages for each in page]
+            people = [_person(each, counts.get(each.id, 0)) for each in points.all(kind="person")]
         return sorted(people, key=lambda each: each.name)
 
     def person(self, name: str) -> Person:
@@ -257,20 +255,14 @@ class QdrantGallery(Gallery):
     def photos(self, person: str | None = None) -> list[KeptPhoto]:
         with self._using() as points:
             if person is None:
-                names = {
-                    each.id: each.payload["name"]
-                    for page in points.pages(kind="person")
-                    for each in page
-                }
-                pages = points.pages(kind="photo")
+                names = {each.id: each.payload["name"] for each in points.all(kind="person")}
+                all_photos = points.all(kind="photo")
             else:
                 whose = self._person(points, person)
                 names = {whose.id: whose.payload["name"]}
-                pages = points.pages(kind="photo", person=whose.id)
-            found = sorted(
-                (each for page in pages for each in page if each.payload["person"] in names),
-                key=lambda each: each.payload["order"],
-            )
+                all_photos = points.all(kind="photo", person=whose.id)
+            theirs = (each for each in all_photos if each.payload["person"] in names)
+            found = sorted(theirs, key=_order)
         return [
             KeptPhoto(
                 each.id,
@@ -296,8 +288,7 @@ class QdrantGallery(Gallery):
             for page in points.pages(kind="photo", vectors=True, rows=rows):
                 yield [each.id for each in page], _rows(page, FACE, self.dim)
 
-    def search(self, queries: Embeddings, people: int = 1) -> list[list[Hit]]:
-        queries = check_queries(queries, self.dim, people)
+    def _search(self, queries: Embeddings, people: int) -> list[list[Hit]]:
         with self._using() as points:
             return [self._nearest(points, query.tolist(), people) for query in queries]
 
@@ -313,10 +304,8 @@ class QdrantGallery(Gallery):
     def negatives(self, person: str | None = None) -> list[Negative]:
         with self._using() as points:
             whose = None if person is None else self._person(points, person)
-            pages = points.pages(kind="negative", person=whose.id if whose else "", vectors=True)
-            found = sorted(
-                (each for page in pages for each in page), key=lambda each: each.payload["order"]
-            )
+            of = whose.id if whose else ""
+            found = sorted(points.all(kind="negative", person=of, vectors=True), key=_order)
         rows = _rows(found, NEGATIVE, self.dim)
         name = whose.payload["name"] if whose else None
         return [
@@ -406,19 +395,14 @@ class QdrantGallery(Gallery):
     # Names to points.
 
     def _find(self, points: Points, name: str) -> Point | None:
-        found = [each for page in points.pages(kind="person", name=name) for each in page]
-        return found[0] if found else None
+        return next(points.all(kind="person", name=name), None)
 
     def _person(self, points: Points, person: str) -> Point:
         name = check_name(person)
         found = self._find(points, name)
         if found is None:
-            known: list[str] = []
-            for page in points.pages(kind="person"):
-                known += [each.payload["name"] for each in page]
-                if len(known) >= _NEAR:
-                    break
-            raise unknown_person(name, known)
+            some = islice(points.all(kind="person"), _NEAR)
+            raise unknown_person(name, [each.payload["name"] for each in some])
         return found
 
     def _new_person(self, points: Points, name: str) -> str:
@@ -448,6 +432,12 @@ def _is_uuid(text: str) -> bool:
         return False
 
 
+def _order(point: Point) -> int:
+    """When a photo or a negative was added."""
+    order: int = point.payload["order"]
+    return order
+
+
 def _person(point: Point, photos: int) -> Person:
     payload = point.payload
     return Person(payload["name"], photos, json.loads(payload["metadata"]), payload["added"])
@@ -456,16 +446,6 @@ def _person(point: Point, photos: int) -> Person:
 def _rows(points: Sequence[Point], vector: str, dim: int) -> Embeddings:
     rows = np.array([each.vectors[vector] for each in points], dtype=np.float32)
     return rows.reshape(len(points), dim)
-
-
-@contextmanager
-def _points(place: Place, collection: str) -> Iterator[Points]:
-    if place.edge is not None:
-        with shard(place.edge / collection) as points:
-            yield points
-    else:
-        with connected(place) as client:
-            yield ClientPoints(client, PREFIX + collection, place.folder)
 
 
 @contextmanager

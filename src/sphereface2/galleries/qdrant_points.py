@@ -33,7 +33,7 @@ else:
 
     edge, models = _Lazy("qdrant_edge"), _Lazy("qdrant_client.models")
 
-T = TypeVar("T")
+Closable = TypeVar("Closable", "QdrantClient", "EdgePoints")
 
 FACE, NEGATIVE = "face", "negative"  # the two vectors that a point may have
 PREFIX = "sphereface2_"
@@ -95,6 +95,11 @@ class _Points(ABC):
                 yield [_point(each) for each in found]
             if offset is None:
                 return
+
+    def all(self, *, vectors: bool = False, **where: str) -> Iterator[Point]:
+        """All points with these values, one by one."""
+        for page in self.pages(vectors=vectors, rows=_PAGE, **where):
+            yield from page
 
 
 class ClientPoints(_Points):
@@ -370,7 +375,7 @@ _opening = threading.Lock()
 
 
 @contextmanager
-def _shared(folder: Path, kind: type, make: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
+def _shared(folder: Path, kind: type, make: Callable[[], Closable]) -> Iterator[Closable]:
     """What `make` opens in a folder, which this process can open once only, for all galleries."""
     at = (kind, folder.absolute())
     refusal = (
@@ -383,7 +388,7 @@ def _shared(folder: Path, kind: type, make: Callable[[], AbstractContextManager[
                 # Keeps other processes away, which the engine does not.
                 lock = folder.with_name(f".{folder.name}.lock")
                 stack.enter_context(file_lock(lock, patience=0, refusal=refusal))
-                made = stack.enter_context(make())
+                made = stack.enter_context(closing(make()))
                 _open[at] = (made, stack.pop_all(), 0)
         found, held, uses = _open[at]
         _open[at] = (found, held, uses + 1)
@@ -401,20 +406,21 @@ def _shared(folder: Path, kind: type, make: Callable[[], AbstractContextManager[
 @contextmanager
 def connected(place: Place) -> Iterator[QdrantClient]:
     """A client of a server, or of the local mode."""
-
-    def client() -> AbstractContextManager[QdrantClient]:
-        return closing(place.client())
-
-    with client() if place.folder is None else _shared(place.folder, ClientPoints, client) as found:
-        yield found
+    if place.folder is None:
+        made: AbstractContextManager[QdrantClient] = closing(place.client())
+    else:
+        made = _shared(place.folder, ClientPoints, place.client)
+    with made as client:
+        yield client
 
 
 @contextmanager
-def shard(folder: Path) -> Iterator[EdgePoints]:
-    """The points of the engine in this process."""
-
-    def points() -> AbstractContextManager[EdgePoints]:
-        return closing(EdgePoints(edge.EdgeShard.load(str(folder))))
-
-    with _shared(folder, EdgePoints, points) as found:
-        yield found
+def opened(place: Place, collection: str) -> Iterator[Points]:
+    """The points of a collection."""
+    if place.edge is None:
+        with connected(place) as client:
+            yield ClientPoints(client, PREFIX + collection, place.folder)
+        return
+    folder = place.edge / collection
+    with _shared(folder, EdgePoints, lambda: EdgePoints(edge.EdgeShard.load(str(folder)))) as shard:
+        yield shard

@@ -62,8 +62,10 @@ class SqlGallery(Gallery, ABC, Generic[Database]):
         """Readers see one state throughout; errors are sentences."""
 
     @abstractmethod
-    def _add_photos(self, db: Database, person: int, photos: Sequence[CheckedPhoto]) -> list[str]:
-        """Keep photos with their embeddings and facts; their ids."""
+    def _add_photos(
+        self, db: Database, person: int, photos: Mapping[str, CheckedPhoto], stamp: str
+    ) -> None:
+        """Keep photos by their ids; stamp: when they were added."""
 
     @abstractmethod
     def _remove_where(self, db: Database, which: str, value: int | str) -> int:
@@ -76,10 +78,6 @@ class SqlGallery(Gallery, ABC, Generic[Database]):
     @abstractmethod
     def _finish_removals(self) -> None:
         """Overwrite what was removed, here or by a process that was killed."""
-
-    @abstractmethod
-    def _stored(self, row: Embeddings) -> Any:
-        """An embedding as the database takes it."""
 
     @abstractmethod
     def _read(self, stored: Any) -> Embeddings:
@@ -122,14 +120,17 @@ class SqlGallery(Gallery, ABC, Generic[Database]):
         self, name: str, photos: Sequence[CheckedPhoto], metadata: str | None, key: str | None
     ) -> list[str]:
         def work(db: Database) -> list[str]:
+            stamp = now()
             (number,) = self._one(
                 db,
                 "INSERT INTO person (name, metadata, added) VALUES (?, ?, ?) "
                 "ON CONFLICT (name) DO UPDATE SET metadata = coalesce(?, person.metadata) "
                 "RETURNING number",
-                name, metadata or "{}", now(), metadata,
+                name, metadata or "{}", stamp, metadata,
             )  # fmt: skip
-            return self._add_photos(db, number, photos)
+            made = {uuid.uuid4().hex: photo for photo in photos}
+            self._add_photos(db, number, made, stamp)
+            return list(made)
 
         return self._write("add", key, work)
 
@@ -188,7 +189,7 @@ class SqlGallery(Gallery, ABC, Generic[Database]):
                 db,
                 "INSERT INTO negative (id, person, embedding, source, added) "
                 "VALUES (?, ?, ?, ?, ?)",
-                id_, number, self._stored(row), source, now(),
+                id_, number, row, source, now(),
             )  # fmt: skip
             return id_
 
@@ -269,6 +270,14 @@ class SqlGallery(Gallery, ABC, Generic[Database]):
             raise unknown_person(name, [each for (each,) in known])
         number: int = found[0]
         return number
+
+    def _photo(self, db: Database, photo: str, what: str) -> tuple[Any, ...]:
+        """Some columns of a photo."""
+        found = self._run(db, f"SELECT {what} FROM photo WHERE id = ?", photo).fetchone()
+        if found is None:
+            raise self._unknown_photo(db, photo)
+        row: tuple[Any, ...] = found
+        return row
 
     def _unknown_photo(self, db: Database, photo: str) -> ValueError:
         like = "SELECT id FROM photo WHERE substr(id, 1, 4) = ? LIMIT ?"

@@ -192,7 +192,8 @@ def add_photo_routes(routes: APIRouter, service: Service) -> None:
     @routes.get("/v1/settings", dependencies=read)
     async def settings() -> SettingsAnswer:
         """The limits of this service, and what it decides by where a request does not say."""
-        return service.settings_answer()
+        own = {"gallery": service.settings.gallery is not None, "keys": bool(service.access.keys)}
+        return SettingsAnswer.model_validate({**vars(service.settings), **own})
 
     @routes.get("/v1/calibration", dependencies=read)
     async def calibration() -> CalibrationAnswer:

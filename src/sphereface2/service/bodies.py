@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine
+import re
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ValidationError, WithJsonSchema
@@ -18,6 +20,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from sphereface2.files import parse_json
+from sphereface2.registry import nearest, shown
 from sphereface2.service.errors import ApiError
 
 JSON, FORM = "application/json", "multipart/form-data"
@@ -76,7 +79,8 @@ def read_body(model: type[Model]) -> Callable[[Request], Coroutine[Any, Any, Mod
                 return model.model_validate_json(body)
             return model.model_validate(await _form(request, body, model))
         except ValidationError as error:
-            raise invalid(error) from None
+            fields = list(model.model_fields)
+            raise wrong_fields(error.errors(include_url=False), fields) from None
 
     return read
 
@@ -112,10 +116,9 @@ async def _form(request: Request, body: bytes, model: type[BaseModel]) -> dict[s
         elif name in found:
             raise ApiError(400, "bad_form", f"the form has the field '{name}' twice")
         elif kind is dict:
-            try:
+            found[name] = content
+            with suppress(ValueError):  # else it is not the object that is wanted
                 found[name] = parse_json(content)
-            except ValueError:
-                raise ApiError(422, "invalid", f"{name} must be a JSON object") from None
         else:
             found[name] = content
     return found
@@ -127,23 +130,86 @@ def _container(annotation: Any) -> Any:
     return next((kind for kind in (list, dict) if kind in kinds), None)
 
 
-def invalid(error: ValidationError) -> ApiError:
-    """What is wrong with a request, field by field; what was sent is not repeated."""
-    return wrong_fields(error.errors(include_url=False, include_input=False, include_context=False))
+# What pydantic asks for by its types of errors, or by their first words, in ours.
+_WANTED = {
+    "json": "a JSON object",
+    "model": "a JSON object",
+    "dict": "a JSON object",
+    "bytes": "a picture: base64 in JSON, a file in a form",
+    "string": "a text",
+    "string_too_short": "a text of {min_length:,} or more characters",
+    "string_too_long": "a text of at most {max_length:,} characters",
+    "too_short": "a list of {min_length:,} or more",
+    "too_long": "a list of at most {max_length:,}",
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a finite number",
+    "bool": "true or false",
+    "literal_error": "{expected}",
+    "greater_than": "above {gt:,}",
+    "greater_than_equal": "at least {ge:,}",
+    "less_than": "below {lt:,}",
+    "less_than_equal": "at most {le:,}",
+}
+_QUOTED = 40  # characters of a text that is repeated to its sender, and of a field's name
 
 
-def wrong_fields(errors: Any) -> ApiError:
+def wrong_fields(errors: Sequence[Any], known: Sequence[str] = ()) -> ApiError:
+    """What is wrong with a request, field by field, of pydantic's errors about it.
+
+    known: the fields that the request may have
+    """
     fields = [
         {
-            "field": ".".join(str(part) for part in each["loc"]) or "body",
-            "message": each["msg"].removeprefix("Value error, "),
+            "field": ".".join(_cut(str(part)) for part in each["loc"]) or "body",
+            "message": _what_is_wrong(each, known),
         }
-        for each in list(errors)[:20]
+        for each in errors[:20]
     ]
     first = fields[0]
     return ApiError(
-        422, "invalid", f"{first['field']}: {first['message']}", details={"fields": fields}
+        422, "invalid", f"{first['field']} {first['message']}", details={"fields": fields}
     )
+
+
+def _what_is_wrong(error: Mapping[str, Any], known: Sequence[str]) -> str:
+    """What is wanted of a field and what was given, as a sentence that the field's name begins."""
+    kind, value = error["type"], error["input"]
+    context: Mapping[str, Any] = error.get("ctx", {})
+    if kind == "missing":
+        there = ", ".join(map(_cut, list(value or ())[:20])) or "no field"
+        return f"must be given; the request has {there}"
+    if kind == "extra_forbidden":
+        hint = nearest(_cut(error["loc"][-1]), known)
+        return f"is not a field of this request{hint} (known: {', '.join(known)})"
+    hint = ""
+    if kind == "value_error":  # of a validator of ours
+        wanted = str(context["error"])
+    else:
+        wanted = _WANTED.get(kind) or _WANTED.get(kind.partition("_")[0], "something else")
+        wanted = f"must be {wanted.format(**context)}"
+    if kind == "literal_error" and isinstance(value, str):
+        hint = nearest(_cut(value), re.findall(r"'([^']+)'", wanted))
+    if kind == "json_invalid" and (place := re.search(r"line \d+ column \d+", context["error"])):
+        hint = f" that cannot be read at {place[0].replace(' column', ', column')}"
+    return f"{wanted}, not {_given(value)}{hint}"
+
+
+def _given(value: object) -> str:
+    """What was sent in a few words; a picture is never repeated."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return f"a list of {len(value):,}"
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    if isinstance(value, str) and len(value) > _QUOTED:
+        return f"a text of {len(value):,} characters"
+    return "null" if value is None else shown(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:

@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from sphereface2.data.sources.image_file import TooManyPixelsError, decode, encode, read_file
+from sphereface2.data.sources.image_file import decode, encode, read_file
 from sphereface2.evaluation.decision import Answer
 from sphereface2.faces.face import Face
 from sphereface2.galleries.gallery import KeptPhoto, Negative, Person
@@ -31,20 +31,17 @@ from sphereface2.recognition.gate import Gate
 from sphereface2.recognition.photos import (
     FoundFace,
     Kind,
-    NoFaceError,
     Photo,
-    SeveralFacesError,
     as_array,
     photo_name,
     require_list,
 )
 from sphereface2.recognition.rejection import Objection
+from sphereface2.service.errors import CODES
 from sphereface2.workers import install_command
 
 if TYPE_CHECKING:
     import httpx
-
-T = TypeVar("T", Answer, Objection, Candidate)
 
 _LONGEST_PAUSE = 30.0  # seconds before a request is tried again
 _PAGE = 1000  # people of an answer
@@ -248,8 +245,9 @@ class Client:
             "prior": prior,
         }
         answer = self._send("/v1/identify", [("photo", photo)], options, params={"crops": True})
+        found = [{**each, "answer": _answer(each)} for each in answer["candidates"]]
         return Identification(
-            tuple(_candidate(each) for each in answer["candidates"]),
+            TypeAdapter(tuple[Candidate, ...]).validate_python(found),
             Rule(**answer["rule"]),
             _face(answer["photo"], photo_name(photo, 1)),
             answer["gallery"],
@@ -365,22 +363,9 @@ class Client:
         raise AssertionError("the last attempt returns or raises")
 
 
-class _NoFace(ServiceError, NoFaceError):
-    """As a recognizer says it."""
-
-
-class _SeveralFaces(ServiceError, SeveralFacesError):
-    """As a recognizer says it."""
-
-
-class _TooManyPixels(ServiceError, TooManyPixelsError):
-    """As a recognizer says it."""
-
-
+# A refusal that a recognizer has an error of its own for is that error as well.
 _KINDS: dict[str, type[ServiceError]] = {
-    "no_face": _NoFace,
-    "several_faces": _SeveralFaces,
-    "too_many_pixels": _TooManyPixels,
+    code: type(f"Service{kind.__name__}", (ServiceError, kind), {}) for code, kind in CODES.items()
 }
 
 
@@ -391,8 +376,7 @@ def _refusal(answer: httpx.Response) -> ServiceError:
         content = {}  # a proxy's page, say
     content = content if isinstance(content, dict) else {}
     error = ServiceError(answer.status_code, content)
-    kind = _KINDS.get(error.code)
-    return error if kind is None else kind(answer.status_code, content)
+    return _KINDS.get(error.code, ServiceError)(answer.status_code, content)
 
 
 def _part(name: str) -> str:
@@ -423,23 +407,11 @@ def _face(facts: Mapping[str, Any], name: str) -> FoundFace:
     )
 
 
-def _made(kind: type[T], facts: Mapping[str, Any]) -> T:
-    """A result of what an answer says of it, and of more."""
-    return TypeAdapter(kind).validate_python(
-        {name: facts[name] for name in kind.__dataclass_fields__}
-    )
-
-
 def _answer(facts: Mapping[str, Any]) -> Answer:
     """The answer by the score alone, as it was before an objection."""
     threshold = facts["threshold"]
     by_score = None if threshold is None else facts["score"] >= threshold
-    return _made(Answer, {**facts, "accepted": by_score})
-
-
-def _objection(facts: Mapping[str, Any]) -> Objection | None:
-    found = facts["objection"]
-    return None if found is None else _made(Objection, found)
+    return TypeAdapter(Answer).validate_python({**facts, "accepted": by_score})
 
 
 def _verification(facts: Mapping[str, Any], photos: Sequence[Photo]) -> Verification:
@@ -454,13 +426,8 @@ def _verification(facts: Mapping[str, Any], photos: Sequence[Photo]) -> Verifica
         tuple(person),
         facts["model"],
         facts["person"],
-        _objection(facts),
+        TypeAdapter(Objection | None).validate_python(facts["objection"]),
     )
-
-
-def _candidate(facts: Mapping[str, Any]) -> Candidate:
-    judged = {"answer": _answer(facts), "objection": _objection(facts)}
-    return _made(Candidate, {**facts, **judged})
 
 
 def _gate_in_words(gate: Gate) -> tuple[list[str], list[str]]:

@@ -56,7 +56,6 @@ class RequestRecognizer(Recognizer):
     def photos(self, encoded: Sequence[bytes]) -> list[NDArray[np.uint8]]:
         """The photos of a request, decoded when the memory for all of them is there."""
         most = self._engine.settings.max_pixels
-        names = [f"photo {number}" for number in range(1, len(encoded) + 1)]
         wanted = sum(_pixels(each, most) for each in encoded)
         if wanted > _PHOTOS_OF_FULL_SIZE * most:
             raise TooManyPixelsError(
@@ -66,8 +65,8 @@ class RequestRecognizer(Recognizer):
         self._engine.memory.take(wanted, self._deadline)
         self._pixels += wanted
         return [
-            decode_photo(each, name, most_pixels=most)
-            for each, name in zip(encoded, names, strict=True)
+            decode_photo(each, f"photo {number}", most_pixels=most)
+            for number, each in enumerate(encoded, start=1)
         ]
 
     def embed_faces(self, faces: Sequence[FoundFace]) -> NDArray[np.float32]:
@@ -230,15 +229,10 @@ class MicroBatches:
         self._network, self._most, self._depth, self._observe = network, most, depth, observe
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
-        self._waiting = 0
+        self.waiting = 0  # faces in line
         self._closed = False
         self._pace = 0.05  # seconds per face, a running mean
         self._begin()
-
-    @property
-    def waiting(self) -> int:
-        """Faces in line."""
-        return self._waiting
 
     @property
     def alive(self) -> bool:
@@ -246,7 +240,7 @@ class MicroBatches:
 
     def seconds_to_clear(self) -> float:
         """How long the requests that wait now will take, by the last batches."""
-        return (self._waiting + 1) * self._pace
+        return (self.waiting + 1) * self._pace
 
     def embed(self, crops: Crops, *, deadline: float) -> Embeddings:
         """Unit embeddings of some crops, in the time of `time.monotonic` until `deadline`."""
@@ -254,10 +248,10 @@ class MicroBatches:
         with self._changed:
             if self._closed:
                 raise BusyError(1.0)
-            if self._waiting and self._waiting + len(crops) > self._depth:
+            if self.waiting and self.waiting + len(crops) > self._depth:
                 raise BusyError(self.seconds_to_clear())
             self._jobs.append(job)
-            self._waiting += len(crops)
+            self.waiting += len(crops)
             self._changed.notify()
         try:
             return job.done.result(max(0.0, deadline - time.monotonic()))
@@ -313,7 +307,7 @@ class MicroBatches:
                     self._changed.wait()
                 while self._jobs and (not batch or faces + len(self._jobs[0].crops) <= self._most):
                     job = self._jobs.popleft()
-                    self._waiting -= len(job.crops)
+                    self.waiting -= len(job.crops)
                     if not job.done.set_running_or_notify_cancel():
                         continue  # its deadline has passed
                     batch.append(job)

@@ -7,6 +7,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from sphereface2.data.sources.image_file import TooManyPixelsError
+from sphereface2.galleries.gallery import BrokenGalleryError
+from sphereface2.recognition.photos import NoFaceError, SeveralFacesError
+
+CODES: dict[str, type[ValueError]] = {
+    "no_face": NoFaceError,
+    "several_faces": SeveralFacesError,
+    "too_many_pixels": TooManyPixelsError,
+}
+"""What a recognizer refuses a photo with, by its code: clients raise it again."""
+
 
 class ApiError(Exception):
     """What a request is refused with.
@@ -47,6 +58,8 @@ def refusing(status: int, code: str) -> Iterator[None]:
     """A ValueError of the block is an error of this kind, in its own words."""
     try:
         yield
+    except BrokenGalleryError:
+        raise  # what was asked for may be there
     except ValueError as error:
         raise ApiError(status, code, str(error)) from None
 

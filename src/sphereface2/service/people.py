@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Path, Query
@@ -11,7 +12,7 @@ from pydantic import AfterValidator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sphereface2.galleries.gallery import Gallery, Negative, Person, photos_of
+from sphereface2.galleries.gallery import BrokenGalleryError, Gallery, Negative, Person, photos_of
 from sphereface2.recognition.enrolment import Enrolment
 from sphereface2.recognition.gate import Gate
 from sphereface2.service.bodies import read_body, takes
@@ -49,6 +50,7 @@ Collection = Annotated[
 ]
 WithCrops = Annotated[bool, Query(description="with the aligned faces as PNG in base64")]
 InQuery = Annotated[str, Query(max_length=200)]
+Id = Annotated[str, Path(max_length=200)]
 Name = Annotated[
     str,
     Path(max_length=10_000, description="a slash in it is written %2F"),
@@ -203,13 +205,11 @@ def add_people_routes(routes: APIRouter, service: Service) -> None:
 
         def work(_: RequestRecognizer, gallery: Gallery) -> PersonAnswer:
             with_key = (lambda what: None) if key is None else (lambda what: f"{key} {what}")
-            try:
+            with _changing(gallery, person):
                 if asked.metadata is not None:
                     gallery.describe(person, asked.metadata, key=with_key("describe"))
                 if asked.name is not None:
                     gallery.rename(person, asked.name, key=with_key("rename"))
-            except ValueError as error:
-                raise _about(gallery, person, error) from None
             return _person(gallery, person if asked.name is None else asked.name)
 
         return await use(collection, work)
@@ -219,10 +219,8 @@ def add_people_routes(routes: APIRouter, service: Service) -> None:
         """Remove a person with all photos; no byte of them stays."""
 
         def work(_: RequestRecognizer, gallery: Gallery) -> RemovedAnswer:
-            try:
+            with _changing(gallery, person):
                 return RemovedAnswer(photos=gallery.remove(person, key=key))
-            except ValueError as error:
-                raise _about(gallery, person, error) from None
 
         return await use(collection, work)
 
@@ -261,7 +259,7 @@ def add_people_routes(routes: APIRouter, service: Service) -> None:
         response_class=Response,
         responses={200: {"content": {"image/png": {}}}},
     )
-    async def crop(collection: Collection, photo: Annotated[str, Path(max_length=200)]) -> Response:
+    async def crop(collection: Collection, photo: Id) -> Response:
         """The aligned face of a photo that is enrolled, as PNG."""
 
         def work(_: RequestRecognizer, gallery: Gallery) -> bytes:
@@ -274,9 +272,7 @@ def add_people_routes(routes: APIRouter, service: Service) -> None:
         return Response(found, media_type="image/png")
 
     @routes.delete("/v1/collections/{collection}/photos/{photo}", dependencies=write)
-    async def remove_photo(
-        collection: Collection, photo: Annotated[str, Path(max_length=200)], key: Key
-    ) -> RemovedAnswer:
+    async def remove_photo(collection: Collection, photo: Id, key: Key) -> RemovedAnswer:
         """Remove one photo; a person whose last photo it is stays, without any."""
 
         def work(_: RequestRecognizer, gallery: Gallery) -> RemovedAnswer:
@@ -347,9 +343,7 @@ def add_people_routes(routes: APIRouter, service: Service) -> None:
         return await use(collection, work)
 
     @routes.delete("/v1/feedback/{feedback}", dependencies=write)
-    async def undo(
-        feedback: Annotated[str, Path(max_length=200)], key: Key, collection: InQuery = DEFAULT
-    ) -> DroppedAnswer:
+    async def undo(feedback: Id, key: Key, collection: InQuery = DEFAULT) -> DroppedAnswer:
         """Forget a face that was marked."""
 
         def work(_: RequestRecognizer, gallery: Gallery) -> DroppedAnswer:
@@ -376,21 +370,24 @@ def _feedback(gallery: Gallery, kept: Negative) -> FeedbackAnswer:
     return FeedbackAnswer(id=kept.id, collection=gallery.name, person=kept.person, added=kept.added)
 
 
-def _about(gallery: Gallery, name: str, error: ValueError) -> ApiError:
-    """Why a person could not be changed: there is no such person, or another reason."""
-    _known(gallery, name)
-    taken = "already called" in str(error)
-    return ApiError(409 if taken else 422, "name_taken" if taken else "invalid", str(error))
+@contextmanager
+def _changing(gallery: Gallery, name: str) -> Iterator[None]:
+    """Say why a person could not be changed: there is no such person, or another reason."""
+    try:
+        yield
+    except BrokenGalleryError:
+        raise
+    except ValueError as error:
+        _known(gallery, name)
+        taken = "already called" in str(error)
+        raise ApiError(
+            409 if taken else 422, "name_taken" if taken else "invalid", str(error)
+        ) from None
 
 
 def _person(gallery: Gallery, name: str) -> PersonAnswer:
     person = _known(gallery, name)
-    return PersonAnswer(
-        name=person.name,
-        photos=gallery.photos(person.name),
-        metadata=dict(person.metadata),
-        added=person.added,
-    )
+    return PersonAnswer.model_validate({**vars(person), "photos": gallery.photos(person.name)})
 
 
 def _require_theirs(gallery: Gallery, done: Enrolment) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import uvicorn
+from pydantic import TypeAdapter
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.supervisors import Multiprocess
@@ -58,7 +59,7 @@ def serve(settings: Settings, *, announce: Callable[[str], None] = _announce) ->
         del recognizer  # each worker loads its own
         with scratch_folder("metrics") as folder:
             os.environ[FOLDER_VARIABLE] = str(folder)
-            os.environ[SETTINGS_VARIABLE] = settings.to_json()
+            os.environ[SETTINGS_VARIABLE] = TypeAdapter(Settings).dump_json(settings).decode()
             config = configure(settings, f"{__name__}:_app_of_a_worker")
             announce(address)
             Multiprocess(config, sockets=[listener]).run()
@@ -70,7 +71,7 @@ def _ended(number: int, frame: object) -> None:
 
 
 def _app_of_a_worker() -> ASGIApp:
-    settings = Settings.from_json(os.environ[SETTINGS_VARIABLE])
+    settings = TypeAdapter(Settings).validate_json(os.environ[SETTINGS_VARIABLE])
     set_up_logs()
     _protocol(settings)  # again: the limits of the process before are not this one's
     return build_app(settings, read_keys(settings.keys))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import sphereface2
-from sphereface2.data.sources.image_file import TooManyPixelsError, UnreadableImageError
+from sphereface2.data.sources.image_file import UnreadableImageError
 from sphereface2.evaluation.decision import decide
 from sphereface2.galleries import drop_collection, list_collections
 from sphereface2.galleries.gallery import (
@@ -17,13 +17,20 @@ from sphereface2.galleries.gallery import (
     OtherModelError,
     check_collection,
 )
-from sphereface2.recognition.photos import NoFaceError, SeveralFacesError
+from sphereface2.recognition.photos import NoFaceError
 from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.service.engine import Engine, RequestRecognizer
-from sphereface2.service.errors import ApiError, BusyError, DeadlineError, refusing, try_later
+from sphereface2.service.errors import (
+    CODES,
+    ApiError,
+    BusyError,
+    DeadlineError,
+    refusing,
+    try_later,
+)
 from sphereface2.service.keys import Access, Key, RateLimit
 from sphereface2.service.settings import Settings
-from sphereface2.service.shapes import DEFAULT, Asked, HealthAnswer, SettingsAnswer
+from sphereface2.service.shapes import DEFAULT, Asked, HealthAnswer
 from sphereface2.service.telemetry import LOGGER, Metrics
 
 T = TypeVar("T")
@@ -87,10 +94,6 @@ class Service:
             pending=0 if self._engine is None else self._engine.pending,
         )
 
-    def settings_answer(self) -> SettingsAnswer:
-        own = {"gallery": self.settings.gallery is not None, "keys": bool(self.access.keys)}
-        return SettingsAnswer.model_validate({**vars(self.settings), **own})
-
     def false_accepts(self, asked: float | None) -> float | None:
         """The rate that a request asks for, or the service's own."""
         return self.settings.false_accepts if asked is None else asked
@@ -118,10 +121,11 @@ class Service:
                 f"there was no answer within {self.settings.deadline:g} s; nothing was done",
                 seconds=self.engine.batches.seconds_to_clear(),
             ) from None
+        except (OSError, BrokenGalleryError) as error:
+            # Photos come in memory: only the gallery has files and hosts.
+            raise unavailable(error) from None
         except ValueError as error:
             raise _refusal(error) from None
-        except OSError as error:  # photos come in memory: only the gallery has files and hosts
-            raise unavailable(error) from None
 
 
 def check_service(settings: Settings) -> Recognizer:
@@ -140,13 +144,8 @@ def _refusal(error: ValueError) -> ApiError:
     if isinstance(error, NoFaceError):
         photo = said.partition(";")[0]
         return ApiError(422, "no_face", f"{photo}; if it is an aligned crop, say kind=crop")
-    code = "invalid"
-    if isinstance(error, SeveralFacesError):
-        code = "several_faces"
-    elif isinstance(error, TooManyPixelsError):
-        code = "too_many_pixels"
-    elif isinstance(error, UnreadableImageError):
-        code = "unreadable_photo"
+    kinds = {**CODES, "unreadable_photo": UnreadableImageError}
+    code = next((code for code, kind in kinds.items() if isinstance(error, kind)), "invalid")
     return ApiError(422, code, said)
 
 
@@ -211,16 +210,14 @@ class Collections:
             check_collection(name)
         try:
             return work(self._gallery(name))
-        except (ValueError, OSError) as error:
-            if not _is_broken(error):
-                raise
+        except (OSError, BrokenGalleryError) as error:  # it is not what was asked that is wrong
             LOGGER.warning("gallery opened again", exc_info=error)
         with self._lock:
             self._forget(name)
         try:
             return work(self._gallery(name))
-        except (ValueError, OSError) as error:
-            raise unavailable(error) if _is_broken(error) else error from None
+        except (OSError, BrokenGalleryError) as error:
+            raise unavailable(error) from None
 
     def check(self) -> str | None:
         """Why the collections cannot be used; None if they can. Found out once in a while."""
@@ -271,11 +268,6 @@ class Collections:
 
 def _unknown(name: str) -> ApiError:
     return ApiError(404, "unknown_collection", f"there is no collection '{name}'")
-
-
-def _is_broken(error: ValueError | OSError) -> bool:
-    """Whether it is the gallery that fails, and not what was asked of it."""
-    return isinstance(error, OSError | BrokenGalleryError)
 
 
 def unavailable(error: Exception) -> ApiError:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
-
-from pydantic import TypeAdapter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +78,3 @@ class Settings:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
-
-    def to_json(self) -> str:
-        return TypeAdapter(Settings).dump_json(self).decode()
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return TypeAdapter(cls).validate_json(text)

@@ -26,7 +26,14 @@ Words = Annotated[list[str], BeforeValidator(as_list), Field(max_length=20)]
 
 
 def _share(value: object) -> object:
-    return share_in_words(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    try:
+        return share_in_words(value)
+    except ValueError:
+        raise ValueError(
+            "must be a rate between 0 and 1, such as 1e-4, 0.01% or '1 in 10,000'"
+        ) from None
 
 
 Share = Annotated[

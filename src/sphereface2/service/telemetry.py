@@ -35,16 +35,11 @@ class JsonFormatter(logging.Formatter):
             **getattr(record, "facts", {}),
         }
         if record.exc_info and record.exc_info[1] is not None:
-            facts |= _where(record.exc_info[1])
+            error = record.exc_info[1]
+            frames = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:]
+            facts["error"] = type(error).__name__
+            facts["through"] = [f"{each.filename}:{each.lineno} {each.name}" for each in frames]
         return json.dumps(facts, ensure_ascii=True)
-
-
-def _where(error: BaseException) -> dict[str, Any]:
-    frames = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:]
-    return {
-        "error": type(error).__name__,
-        "through": [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames],
-    }
 
 
 def set_up_logs() -> None:

@@ -93,7 +93,7 @@ function verdict(reply) {
   ];
 }
 
-export function tile(name, value, more) {
+function tile(name, value, more) {
   return el("div", { class: "tile" }, el("dt", {}, name), el("dd", {}, el("b", {}, value), more ? el("span", { class: "small" }, more) : null));
 }
 

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { ask, button, el, fresh, icon, put } from "./dom.js";
 import { announce, problem } from "./notices.js";
-import { Picker } from "./photos.js";
+import { Picker, showCrop } from "./photos.js";
 import { chosen, onChoice } from "./store.js";
 import { date, figures, knows, number, say } from "./words.js";
 
@@ -425,11 +425,6 @@ function thumbnail(file) {
   const place = el("span", { class: "crop" });
   put(place, el("img", { src: address, alt: file.name, width: 112, height: 112, on: { load: release, error: () => { release(); put(place, icon("photo")); } } }));
   return place;
-}
-
-async function showCrop(place, id, label) {
-  const address = URL.createObjectURL(await api.crop(id));
-  put(place, el("img", { src: address, alt: label, width: 112, height: 112, on: { load: () => URL.revokeObjectURL(address) } }));
 }
 
 const seen = new IntersectionObserver((entries) => {

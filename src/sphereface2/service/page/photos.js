@@ -112,6 +112,12 @@ export function cropView(source, points, size, label) {
   );
 }
 
+// The picture of an enrolled photo, in its place.
+export async function showCrop(place, id, label) {
+  const address = URL.createObjectURL(await api.crop(id));
+  put(place, el("img", { src: address, alt: label, width: 112, height: 112, on: { load: () => URL.revokeObjectURL(address) } }));
+}
+
 function blobOf(base64) {
   const bytes = Uint8Array.from(atob(base64), (each) => each.charCodeAt(0));
   return new Blob([bytes], { type: "image/png" });

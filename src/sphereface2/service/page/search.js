@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { button, el, icon, put } from "./dom.js";
 import { announce, problem } from "./notices.js";
-import { FaceSlot } from "./photos.js";
+import { FaceSlot, showCrop } from "./photos.js";
 import { chosen, onChoice } from "./store.js";
 import { figures, oneIn, percent, probability, say } from "./words.js";
 
@@ -183,9 +183,7 @@ function alarms(rate) {
 async function showFirst({ person }, place) {
   try {
     const { photos } = await api.showPerson(person);
-    if (!photos.length) return;
-    const address = URL.createObjectURL(await api.crop(photos[0].id));
-    put(place, el("img", { src: address, alt: say("search.faceOf", { name: person }), width: 112, height: 112, on: { load: () => URL.revokeObjectURL(address) } }));
+    if (photos.length) await showCrop(place, photos[0].id, say("search.faceOf", { name: person }));
   } catch (error) {
     if (!(error instanceof api.ServiceError)) throw error; // without its picture a candidate still has a name
   }
