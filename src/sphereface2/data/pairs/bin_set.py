@@ -17,6 +17,7 @@ from sphereface2.data.pairs.verification_set import (
     by_ending,
     ten_folds,
 )
+from sphereface2.files import printable
 from sphereface2.registry import DataPath
 from sphereface2.safe_pickle import NotPlainError, StrangeNameError, load_plain
 
@@ -67,7 +68,7 @@ def bin_set(*, path: DataPath, title: str | None = None) -> list[VerificationSet
         )
     return [
         VerificationSet(
-            name=file.stem if title is None else title,
+            name=printable(file.stem) if title is None else title,
             images=BinImages(file, images),
             pairs=np.arange(len(images), dtype=np.int64).reshape(-1, 2),
             same=same,

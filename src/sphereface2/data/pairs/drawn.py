@@ -24,6 +24,7 @@ from sphereface2.data.sources.source import (
     exclude,
     notes_on,
 )
+from sphereface2.files import printable
 from sphereface2.registry import DataPath
 
 _IMAGES = 40  # of one person that genuine pairs are drawn from: 780 pairs are plenty
@@ -65,7 +66,7 @@ def drawn_pairs(
     if seed < 0:
         raise ValueError(f"drawn pairs: seed must not be negative, got {seed}")
     source = open_images(Path(path), root=None if root is None else Path(root))
-    name = Path(path).stem if title is None else title
+    name = printable(Path(path).stem) if title is None else title
     used = np.arange(len(source))
     if half is not None:
         is_late = source.labels >= (source.num_classes + 1) // 2
