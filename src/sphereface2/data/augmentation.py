@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from sphereface2.data.sources.image_file import encode, to_array
-from sphereface2.data.transforms import fit_into, shrunk, uniform
+from sphereface2.data.transforms import coarsen, fit_into, shrunk, uniform
 from sphereface2.registry import build, look_up, resolve_options, shown
 
 Image = NDArray[np.uint8]
@@ -198,8 +198,7 @@ class Augmentation:
         if self.resampling == "any":
             down, up = _ANY[int(len(_ANY) * draw.way_down)], _ANY[int(len(_ANY) * draw.up)]
         small = max(1, int(share * size))
-        coarse = cv2.resize(place, (small, small), interpolation=down)
-        cv2.resize(coarse, (size, size), place, interpolation=up)
+        coarsen(place, small, down=down, up=up)
 
     def _recolour(self, place: Image, draw: Draw) -> None:
         """Brightness, then contrast about the mean grey, then saturation about each pixel's grey.

@@ -71,6 +71,12 @@ def fit_within(image: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:
     return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
 
 
+def coarsen(place: NDArray[np.uint8], side: int, *, down: int, up: int) -> None:
+    """Scale a square image down to `side` and up again in place, by OpenCV's methods."""
+    coarse = cv2.resize(place, (side, side), interpolation=down)
+    cv2.resize(coarse, place.shape[:2], place, interpolation=up)
+
+
 def fit_into(place: NDArray[np.uint8], image: NDArray[np.uint8], *, mirror: bool = False) -> None:
     """Put an image into a square place of a batch, at its size and mirrored if asked for."""
     if image.shape != place.shape:
