@@ -124,7 +124,7 @@ def test_what_is_missing_is_one_sentence_with_the_nearest_name(tmp_path: Path) -
         "IJB-C (IJBC/meta/ijbc_face_tid_mid.txt); see docs/data.md"
     )
     with pytest.raises(ValueError, match="did you mean 'vggface2'"):
-        found.missing("vgface2")
+        found.require("vgface2")
 
 
 def test_no_such_folder(tmp_path: Path) -> None:

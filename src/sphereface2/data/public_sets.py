@@ -112,9 +112,7 @@ class PaperData:
 
         A FileNotFoundError says what is missing. Without `all_sets` those that are there will do.
         """
-        lacking = self.missing(training, *(PAIR_SET_TITLES if all_sets else ()))
-        if lacking is not None:
-            raise FileNotFoundError(lacking)
+        self.require(training, *(PAIR_SET_TITLES if all_sets else ()))
         images = self.training[training]
         data = f"data={_flow(name=images.source, path=images.path)}"
         sets = ", ".join(
@@ -139,6 +137,12 @@ class PaperData:
         below = ", ".join(str(printable(place)) for place in _places(self.root)[1:])
         also = f" and {below}" if below else ""
         return f"{printable(self.root)}{also} lacks {', '.join(parts)}; see docs/data.md"
+
+    def require(self, *names: str) -> None:
+        """Refuse to continue without these."""
+        sentence = self.missing(*names)
+        if sentence is not None:
+            raise FileNotFoundError(sentence)
 
 
 def find_datasets(root: str | Path) -> PaperData:
