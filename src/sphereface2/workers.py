@@ -93,17 +93,13 @@ def _serve(serve: Callable[..., None], connection: Connection, *arguments: Any) 
 
 
 def in_processes(
-    work: Callable[[Task], Result],
-    tasks: Iterable[Task],
-    *,
-    workers: int,
-    start: Callable[[], object] | None = None,
+    work: Callable[[Task], Result], tasks: Iterable[Task], *, workers: int
 ) -> Generator[tuple[Task, Result], None, None]:
     """Each task with what `work` makes of it, as they are done; closing it ends the processes.
 
     `work` is sent to each process once, so what it keeps (a network, say) serves all its tasks
-    there; `start` is called in each first. With fewer than two workers it runs here. A
-    LostWorkerError has the `task` at which a process has died.
+    there. With fewer than two workers it runs here. A LostWorkerError has the `task` at which a
+    process has died.
     """
     upcoming = iter(tasks)
     if workers < 2:
@@ -119,7 +115,7 @@ def in_processes(
 
     try:
         for _ in range(workers):
-            worker = Worker(_answer, work, start)
+            worker = Worker(_answer, work)
             given[worker.connection] = worker, []
         for worker, open_tasks in _AHEAD * list(given.values()):
             give(worker, open_tasks)
@@ -139,11 +135,11 @@ def in_processes(
         Worker.end(worker for worker, _ in given.values())
 
 
-def _answer(
-    connection: Connection, work: Callable[[Any], Any], start: Callable[[], object] | None
-) -> None:
-    if start is not None:
-        start()
+def _answer(connection: Connection, work: Callable[[Any], Any]) -> None:
+    import cv2
+
+    # Beside as many workers as processors, OpenCV's own threads are in the way.
+    cv2.setNumThreads(1)
     while True:
         task = connection.recv()
         try:
@@ -277,13 +273,6 @@ def in_threads(
     finally:
         stopped.set()
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def one_opencv_thread() -> None:
-    """A `start`: beside as many workers as processors, OpenCV's own threads are in the way."""
-    import cv2
-
-    cv2.setNumThreads(1)
 
 
 @contextmanager

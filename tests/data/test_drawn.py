@@ -8,10 +8,10 @@ import pytest
 
 from sphereface2.config.schema import load_config
 from sphereface2.data.mixing import NoisyLabels, WithStrangers, build_training_source
-from sphereface2.data.pairs.drawn import SetAside, drawn_pairs
+from sphereface2.data.pairs.drawn import SetAside, draw_pairs, drawn_pairs
 from sphereface2.data.pairs.verification_set import VerificationSet
 from sphereface2.data.sources.folder import ImageFolder
-from sphereface2.data.sources.source import BadImage, layer_of
+from sphereface2.data.sources.source import BadImage, Faces, layer_of
 from sphereface2.workers import unseen
 from tests.data.numbered_images import Numbers
 
@@ -98,6 +98,18 @@ def test_impostors_may_be_many_more_than_genuine_pairs(tmp_path: Path) -> None:
     assert len({tuple(sorted(pair)) for pair in found.pairs.tolist()}) == 2100
     with pytest.raises(ValueError, match="impostors must be at least 10, got 9"):
         drawn_pairs(path=str(folder), impostors=9)
+
+
+def test_one_person_with_most_of_the_images_does_not_cost_impostors() -> None:
+    labels = np.array([0] * 400 + [1 + number // 4 for number in range(23 * 4)])
+    images = Faces(Numbers(labels.tolist()))
+    found = draw_pairs(images, labels, name="album", where="album", pairs=100, impostors=1000)
+    assert found.people is not None
+    for fold in range(10):
+        members = np.unique(found.people[found.pairs[found.folds == fold]])
+        counts = np.bincount(labels)[members]
+        possible = (counts.sum() ** 2 - (counts**2).sum()) // 2
+        assert (~found.same[found.folds == fold]).sum() == min(100, possible)
 
 
 def test_two_halves_share_nobody_and_are_everybody(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What users get wrong unawares: odd pairs, people trained on, images that are not crops."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,22 @@ def test_the_images_of_a_bin_are_known_by_their_bytes(tmp_path: Path) -> None:
     with_itself, contradictory = notes_on_pairs(found)
     assert "paired with itself in pair 4" in with_itself
     assert "one person and two people in 2 pairs, first in pair 1" in contradictory
+
+
+def test_a_set_has_a_name_that_can_be_printed_whatever_its_file_is_called(people: Path) -> None:
+    odd = people.parent / os.fsdecode(b"l\xff")
+    write_bin(odd.with_suffix(".bin"), map(str.encode, lines(40)), [True, False] * 10)
+    odd.with_suffix(".txt").write_text("".join(f"{line}\n" for line in lines()))
+    names = [f"person{number}" for number in range(10)]
+    text = "".join(f"{name} 1 2\n{name} 1 person20 3\n" for name in names)
+    odd.with_suffix(".lfw").write_text(text)
+    found = [
+        *bin_set(path=f"{odd}.bin"),
+        *pair_list(path=f"{odd}.txt", root=str(people)),
+        *lfw_pairs(path=f"{odd}.lfw", root=str(people)),
+        *drawn_pairs(path=str(people.rename(odd)), pairs=60),
+    ]
+    assert [each.name for each in found] == ["l\\xff"] * 4
 
 
 def test_people_of_the_training_data_by_name(people: Path, tmp_path: Path) -> None:

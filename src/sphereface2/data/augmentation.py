@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import cv2
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
+from sphereface2.data.sources.image_file import encode, to_array
 from sphereface2.data.transforms import coarsen, fit_into, shrunk, uniform
 from sphereface2.registry import build, look_up, resolve_options, shown
 
@@ -158,10 +159,7 @@ class Augmentation:
             self._recolour(place, draw)
         if draw.jpeg < self.jpeg:
             quality = round(self.jpeg_quality + (_BEST_QUALITY - self.jpeg_quality) * draw.quality)
-            blue_first = cv2.cvtColor(place, cv2.COLOR_RGB2BGR)
-            done, encoded = cv2.imencode(".jpg", blue_first, (cv2.IMWRITE_JPEG_QUALITY, quality))
-            assert done
-            place[...] = np.asarray(cv2.imdecode(encoded, cv2.IMREAD_COLOR_RGB), np.uint8)
+            place[...] = np.asarray(to_array(encode(place, ".jpg", quality=quality)), np.uint8)
 
     def _move(self, place: Image, image: Image, draw: Draw, mirror: bool) -> None:
         """Scale, turn, shift, mirror and bring to the place's size, in one look at the pixels."""
@@ -262,12 +260,8 @@ def _narrowed(place: NDArray[np.float64]) -> NDArray[np.float64]:
     return 0.5 + 0.82 * (place - 0.5)
 
 
-def _bent(place: NDArray[np.float64]) -> NDArray[np.float64]:
-    return place + 0.09 * np.sin(2 * np.pi * place)
-
-
-def _bent_back(place: NDArray[np.float64]) -> NDArray[np.float64]:
-    return place - 0.09 * np.sin(2 * np.pi * place)
+def _bent(place: NDArray[np.float64], by: float = 0.09) -> NDArray[np.float64]:
+    return place + by * np.sin(2 * np.pi * place)
 
 
 def _same(place: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -279,7 +273,7 @@ _SHAPES = (
     (_narrowed, _same),
     (_same, _narrowed),
     (_same, _bent),
-    (_same, _bent_back),
+    (_same, partial(_bent, by=-0.09)),
     (_bent, _same),
 )
 

@@ -65,10 +65,6 @@ class NoisyLabels(DerivedSource):
         known = int((self.true_labels >= 0).sum())
         return float((self.labels != self.true_labels).sum()) / known
 
-    @property
-    def num_classes(self) -> int:
-        return self.source.num_classes
-
     def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
         image, label = self.source[index]
         # Another person's image, in place of one that cannot be read, comes with its own label.
@@ -134,10 +130,6 @@ class WithStrangers(DerivedSource):
         self.labels: NDArray[np.int64] = np.concatenate(
             [source.labels, np.full(len(strangers), -1, np.int64)]
         )
-
-    @property
-    def num_classes(self) -> int:
-        return self.source.num_classes
 
     @property
     def image_size(self) -> int | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 from sphereface2.files import JsonLines, file_lock, printable, written_elsewhere
-from sphereface2.workers import LostWorkerError, in_processes, one_opencv_thread
+from sphereface2.workers import LostWorkerError, in_processes
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -103,7 +103,7 @@ def each_photo(
 
     name: the photo of a task, for the sentence about a process that has died
     """
-    results = in_processes(work, tasks, workers=min(workers, len(tasks)), start=one_opencv_thread)
+    results = in_processes(work, tasks, workers=min(workers, len(tasks)))
     try:
         with closing(results):
             yield from results

@@ -52,20 +52,20 @@ def render(person: Person, conditions: Conditions, *, size: int = SIZE) -> Pictu
     share, radius = _hair(person, conditions, bare_radius(person, conditions))
     camera = rotation(conditions)
     light = illuminate(radius, camera, conditions)
-    hits = cast(radius, camera, conditions)
+    reached, column, row, cover = cast(radius, camera, conditions)
 
     # Four channels are looked up as fast as one, and faster than three.
     fine = TEXELS / CELLS
-    on_texture = hits.column * fine + (fine - 1) / 2, hits.row * fine + (fine - 1) / 2
+    on_texture = column * fine + (fine - 1) / 2, row * fine + (fine - 1) / 2
     layers = cv2.cvtColor(texture, cv2.COLOR_RGB2RGBA)
     layers[:, :, 3] = hair_strands(person)
     painted = _planes(_sample(layers, on_texture))
-    cells = cv2.merge([light.facing, light.sky, light.highlight, share])
-    facing, sky, highlight, hairy = _planes(_sample(cells, (hits.column, hits.row)))
+    cells = cv2.merge([*light, share])
+    facing, sky, highlight, hairy = _planes(_sample(cells, (column, row)))
 
     # Colours are planes, (3, rows, columns), from here on: numpy is slow over a last axis of three.
     colour = painted[:3]
-    covering = _covering(conditions, hair, painted[3], hits.row, rng)
+    covering = _covering(conditions, hair, painted[3], row, rng)
     _mix_in(colour, covering, hairy)
     lamp = (np.float32(0.65) * sky + np.float32(0.35)) * np.float32(conditions.light_strength)
     sky *= np.float32(conditions.ambient)
@@ -82,7 +82,7 @@ def render(person: Person, conditions: Conditions, *, size: int = SIZE) -> Pictu
     lamp *= hairy
     colour += lamp
     picture = _background(rng)
-    _mix_in(picture[:, :, hits.columns], colour, hits.cover)
+    _mix_in(picture[:, :, reached], colour, cover)
     if conditions.accessory == "hand":
         _hand(picture, rng)
     drawn = _camera(picture, conditions, rng)
@@ -200,7 +200,7 @@ def _hair(person: Person, conditions: Conditions, radius: Map) -> tuple[Map, Map
     behind = (side - start) * FACE_RADIUS
     hat = conditions.accessory == "hat"
     if hat:
-        hairline = np.maximum(hairline, _brim(cells.azimuth))
+        hairline = np.maximum(hairline, EYE_Y - 22 + 2.0 * np.cos(cells.azimuth))  # the brim
     # How far a cell lies inside the hair, in pixels: below the hairline, or behind the cheek.
     height = cells.y[:, None]
     inside = np.minimum(below - height, behind)
@@ -229,10 +229,6 @@ def _hair(person: Person, conditions: Conditions, radius: Map) -> tuple[Map, Map
     grown *= scalp.dome
     grown -= 3
     return share * np.float32(density), grown
-
-
-def _brim(azimuth: Map) -> Map:
-    return np.asarray(EYE_Y - 22 + 2.0 * np.cos(azimuth), dtype=np.float32)
 
 
 def _covering(

@@ -203,19 +203,6 @@ def rotation(conditions: Conditions) -> NDArray[np.float32]:
     return np.array([tilted_right, tilted_down, ahead], dtype=np.float32)
 
 
-@dataclass(frozen=True, eq=False)
-class Hits:
-    """Where the rays of an image meet the surface, in those columns that the head may reach."""
-
-    columns: slice
-    """Which columns of the picture these are."""
-    column: Map
-    """Continuous column of the surface map, in cells."""
-    row: Map
-    cover: Map
-    """0 beside the head to 1 on it."""
-
-
 # The crop follows eyes, nose and mouth, as alignment by landmarks does.
 _MARKS = np.array([[-EYE_X, EYE_Y, 31], [EYE_X, EYE_Y, 31], [0, NOSE_Y, 46], [0, MOUTH_Y, 38]])
 _MIDDLE = np.array([0.25, 0.25, 0.1, 0.4]) @ _MARKS
@@ -227,8 +214,14 @@ _PIXELS = {step: (np.arange(0, SIZE, step, dtype=np.float32) + step / 2 - 0.5) f
 _SQUARE_COLUMNS = (CELLS / 2) ** 2 / 2
 
 
-def cast(radius: Map, camera: NDArray[np.float32], conditions: Conditions) -> Hits:
-    """Cast one ray a pixel: at half the size from near the surface, then at full size."""
+def cast(
+    radius: Map, camera: NDArray[np.float32], conditions: Conditions
+) -> tuple[slice, Map, Map, Map]:
+    """Cast one ray a pixel: at half the size from near the surface, then at full size.
+
+    Returns which columns of the picture the head may reach, and for their rays the column and the
+    row of the surface map that they meet, in cells, and the cover: 0 beside the head to 1 on it.
+    """
     centre_x, centre_y, _ = (camera @ _MIDDLE).tolist()
     scale = conditions.scale
     offset_x = CENTRE_X + conditions.shift_x - scale * centre_x
@@ -290,7 +283,7 @@ def cast(radius: Map, camera: NDArray[np.float32], conditions: Conditions) -> Hi
     gap *= np.float32(-0.8)
     gap += np.float32(1.12)
     cover = np.clip(np.maximum(gap, cv2.resize(inside, full_size)), 0, 1)
-    return Hits(columns=slice(2 * left, 2 * right), column=column, row=row, cover=cover)
+    return slice(2 * left, 2 * right), column, row, cover
 
 
 def _splat(
@@ -320,19 +313,14 @@ def _splat(
     return first[1:-1, 1:-1], inside[1:-1, 1:-1]
 
 
-@dataclass(frozen=True, eq=False)
-class Light:
-    """What the light does to each cell of the surface."""
+def illuminate(
+    radius: Map, camera: NDArray[np.float32], conditions: Conditions
+) -> tuple[Map, Map, Map]:
+    """Light the surface by a lamp that stands still beside the camera, and by the sky.
 
-    facing: Map
-    """Cosine between the surface and the lamp."""
-    sky: Map
-    """Light from all around."""
-    highlight: Map
-
-
-def illuminate(radius: Map, camera: NDArray[np.float32], conditions: Conditions) -> Light:
-    """Light the surface by a lamp that stands still beside the camera, and by the sky."""
+    Returns for each cell the cosine between the surface and the lamp, the light from all around,
+    and the highlight.
+    """
     cells = grid()
     slope_y: Any = cv2.Sobel(radius, cv2.CV_32F, 0, 1, ksize=3, scale=CELLS / (BOTTOM - TOP) / 8)
     slope_x: Any = cv2.Sobel(radius, cv2.CV_32F, 1, 0, ksize=3, scale=1 / 8)
@@ -372,4 +360,4 @@ def illuminate(radius: Map, camera: NDArray[np.float32], conditions: Conditions)
     slope_y *= np.float32(0.22)
     slope_y += np.float32(1)
     slope_y *= openness
-    return Light(facing=facing, sky=slope_y, highlight=highlight)
+    return facing, slope_y, highlight

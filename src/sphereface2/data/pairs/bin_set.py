@@ -17,6 +17,7 @@ from sphereface2.data.pairs.verification_set import (
     by_ending,
     ten_folds,
 )
+from sphereface2.files import printable
 from sphereface2.registry import DataPath
 from sphereface2.safe_pickle import NotPlainError, StrangeNameError, load_plain
 
@@ -24,7 +25,7 @@ from sphereface2.safe_pickle import NotPlainError, StrangeNameError, load_plain
 class BinImages(StoredImages):
     """The images of a .bin file, held encoded."""
 
-    def __init__(self, path: Path, encoded: Sequence[bytes | NDArray[np.uint8]]) -> None:
+    def __init__(self, path: Path, encoded: Sequence[bytes]) -> None:
         self.path = path
         self._encoded = encoded
 
@@ -32,8 +33,7 @@ class BinImages(StoredImages):
         return len(self._encoded)
 
     def encoded(self, index: int, /) -> bytes:
-        image = self._encoded[index]
-        return image if isinstance(image, bytes) else image.tobytes()
+        return self._encoded[index]
 
     def location(self, index: int, /) -> str:
         return f"{self.path}, image {index} (pair {index // 2})"
@@ -68,7 +68,7 @@ def bin_set(*, path: DataPath, title: str | None = None) -> list[VerificationSet
         )
     return [
         VerificationSet(
-            name=file.stem if title is None else title,
+            name=printable(file.stem) if title is None else title,
             images=BinImages(file, images),
             pairs=np.arange(len(images), dtype=np.int64).reshape(-1, 2),
             same=same,
@@ -105,7 +105,7 @@ class BinWriter:
         self.file.write(b"\x86.")
 
 
-def _images(found: Any, file: Path) -> list[bytes | NDArray[np.uint8]]:
+def _images(found: Any, file: Path) -> list[bytes]:
     if isinstance(found, np.ndarray) and found.dtype.kind == "S":
         found = found.ravel().tolist()
     if not isinstance(found, list):
@@ -122,14 +122,14 @@ def _images(found: Any, file: Path) -> list[bytes | NDArray[np.uint8]]:
                 f"{file}: image {index} is an array of shape {image.shape}, not the bytes of an "
                 "image file"
             )
+        found[index] = image.tobytes()
     return found
 
 
-def _originals(images: Sequence[bytes | NDArray[np.uint8]]) -> NDArray[np.int64]:
+def _originals(images: Sequence[bytes]) -> NDArray[np.int64]:
     """Of each image the first with the same bytes: the file holds a photo once for each pair."""
     first: dict[bytes, int] = {}
-    content = (image if isinstance(image, bytes) else image.tobytes() for image in images)
-    return np.array([first.setdefault(each, i) for i, each in enumerate(content)], np.int64)
+    return np.array([first.setdefault(image, i) for i, image in enumerate(images)], np.int64)
 
 
 def _answers(found: Any, file: Path) -> NDArray[np.bool_]:

@@ -24,8 +24,10 @@ from sphereface2.data.sources.source import (
     exclude,
     notes_on,
 )
+from sphereface2.files import printable
 from sphereface2.registry import DataPath
 
+_TURNS = 2000  # of drawing impostor pairs, before a fold gets what was found
 _IMAGES = 40  # of one person that genuine pairs are drawn from: 780 pairs are plenty
 
 
@@ -65,7 +67,7 @@ def drawn_pairs(
     if seed < 0:
         raise ValueError(f"drawn pairs: seed must not be negative, got {seed}")
     source = open_images(Path(path), root=None if root is None else Path(root))
-    name = Path(path).stem if title is None else title
+    name = printable(Path(path).stem) if title is None else title
     used = np.arange(len(source))
     if half is not None:
         is_late = source.labels >= (source.num_classes + 1) // 2
@@ -165,10 +167,15 @@ def _many_impostors(
 ) -> NDArray[np.int64]:
     """As `_impostors`, for numbers that a loop would be slow for; each image is as likely."""
     images = np.concatenate(members)
-    person = np.repeat(np.arange(len(members)), [len(own) for own in members])
+    counts = [len(own) for own in members]
+    person = np.repeat(np.arange(len(members)), counts)
+    possible = (len(images) ** 2 - sum(count**2 for count in counts)) // 2
     found = np.empty(0, np.int64)
-    # A fold of few people may not have as many pairs as are wanted.
-    for _ in range(20):
+    # A fold of few people may not have as many pairs as are wanted; where most images are of one
+    # person, few draws are of two people, and many turns are needed.
+    for turn in range(_TURNS):
+        if turn >= 20 and len(found) == possible:  # not before: a seed gives the pairs it gave
+            break
         left, right = rng.integers(len(images), size=(2, 2 * wanted))
         keep = (person[left] != person[right]) & (left < right)
         found = np.union1d(found, left[keep] * len(images) + right[keep])

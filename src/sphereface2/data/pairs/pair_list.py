@@ -64,7 +64,7 @@ def read_pair_list(list_file: Path) -> NamedPairs:
     same = np.array([fields[2] == "1" for _, fields in lines], np.bool_)
     folds = ten_folds(same, list_file)
     people, names = _people(files, pairs, same)
-    return NamedPairs(list_file.stem, files, pairs, same, folds, people, names)
+    return NamedPairs(printable(list_file.stem), files, pairs, same, folds, people, names)
 
 
 def _sniff(path: Path) -> bool:
@@ -237,7 +237,7 @@ def read_lfw(list_file: Path) -> NamedPairs:
     number_of = {image: number for number, image in enumerate(images)}
     names, people = np.unique([name for name, _ in images], return_inverse=True)
     return NamedPairs(
-        name=list_file.stem,
+        name=printable(list_file.stem),
         images=[f"{name}/{name}_{number:04d}" for name, number in images],
         pairs=np.array([[number_of[image] for image in pair] for pair in pairs], np.int64),
         same=same,

@@ -57,6 +57,42 @@ def synthetic_verification_sets(
     is a frontal and a near-profile view; impostor pairs are made of the same two kinds of picture.
     In cross-age the two people of an impostor pair look alike in skin, hair and sex.
     """
+    _require_possible(people, pairs, image_size, seed, first_person)
+    half, wanted = IMAGES_PER_PERSON // 2, pairs // (2 * FOLDS)
+    drawn = []
+    for number, kind in enumerate(_KINDS):
+        rng = np.random.default_rng((seed, number, _STREAM))
+        first = first_person + number * people
+        images = SyntheticImages(
+            people,
+            [kind.first] * half + [kind.second] * half,
+            image_size=image_size,
+            seed=seed,
+            first_person=first,
+        )
+        chosen: list[NDArray[np.int64]] = []
+        for members in np.array_split(np.arange(people), FOLDS):
+            chosen.append(_genuine(kind, members, wanted, rng))
+            who = [draw_person(seed, first + int(member)) for member in members]
+            chosen.append(_impostors(kind, members, who, wanted, rng))
+        numbers = np.concatenate(chosen)
+        drawn.append(
+            VerificationSet(
+                name=kind.name,
+                images=images,
+                pairs=numbers,
+                same=np.tile(np.repeat([True, False], wanted), FOLDS),
+                folds=np.repeat(np.arange(FOLDS, dtype=np.int64), 2 * wanted),
+                people=np.repeat(np.arange(people, dtype=np.int64) + first, IMAGES_PER_PERSON),
+                attributes=_attributes(images, numbers),
+            )
+        )
+    return drawn
+
+
+def _require_possible(
+    people: int, pairs: int, image_size: int, seed: int, first_person: int
+) -> None:
     if seed < 0:
         raise ValueError(f"synthetic sets: seed must not be negative, got {seed}")
     if image_size < 8:
@@ -82,54 +118,6 @@ def synthetic_verification_sets(
             f"synthetic sets: {people} people give at most {most} pairs, got pairs={pairs}; "
             "ask for fewer pairs or more people"
         )
-    return [
-        _draw_set(
-            kind,
-            people=people,
-            pairs=pairs,
-            image_size=image_size,
-            seed=seed,
-            first_person=first_person + number * people,
-            rng=np.random.default_rng((seed, number, _STREAM)),
-        )
-        for number, kind in enumerate(_KINDS)
-    ]
-
-
-def _draw_set(
-    kind: _Kind,
-    *,
-    people: int,
-    pairs: int,
-    image_size: int,
-    seed: int,
-    first_person: int,
-    rng: np.random.Generator,
-) -> VerificationSet:
-    half = IMAGES_PER_PERSON // 2
-    images = SyntheticImages(
-        people,
-        [kind.first] * half + [kind.second] * half,
-        image_size=image_size,
-        seed=seed,
-        first_person=first_person,
-    )
-    chosen: list[NDArray[np.int64]] = []
-    wanted = pairs // (2 * FOLDS)
-    for members in np.array_split(np.arange(people), FOLDS):
-        chosen.append(_genuine(kind, members, wanted, rng))
-        who = [draw_person(seed, first_person + int(member)) for member in members]
-        chosen.append(_impostors(kind, members, who, wanted, rng))
-    numbers = np.concatenate(chosen)
-    return VerificationSet(
-        name=kind.name,
-        images=images,
-        pairs=numbers,
-        same=np.tile(np.repeat([True, False], wanted), FOLDS),
-        folds=np.repeat(np.arange(FOLDS, dtype=np.int64), 2 * wanted),
-        people=np.repeat(np.arange(people, dtype=np.int64) + first_person, IMAGES_PER_PERSON),
-        attributes=_attributes(images, numbers),
-    )
 
 
 def _attributes(images: SyntheticImages, pairs: NDArray[np.int64]) -> dict[str, NDArray[np.str_]]:

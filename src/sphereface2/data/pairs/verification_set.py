@@ -17,7 +17,7 @@ from sphereface2.data.sources.encoded import EncodedImages, people_file
 from sphereface2.data.sources.image_file import decode, is_image_file, read_file
 from sphereface2.data.sources.source import PreparedImages, Source, layer_of
 from sphereface2.files import printable
-from sphereface2.workers import Progress, unseen
+from sphereface2.workers import Progress, first_of, unseen
 
 FOLDS = 10
 Missing = Literal["error", "skip"]
@@ -187,8 +187,6 @@ def without_ending(name: str) -> str:
 
 # -- what is odd about a set -----------------------------------------------------------------------
 
-_SHOWN = 3
-
 
 def notes_on_pairs(each: VerificationSet | NamedPairs) -> list[str]:
     """Mistakes in a list of pairs that no accuracy shows, a sentence each; usually none."""
@@ -250,11 +248,10 @@ def _notes(path: Path, people: Sequence[str], sets: Sequence[VerificationSet]) -
             continue
         known = [name for name in each.names if _comparable(name) in names]
         if known:
-            shown = ", ".join(printable(name) for name in known[:_SHOWN])
-            more = ", ..." if len(known) > _SHOWN else ""
+            shown = first_of([printable(name) for name in known], shown=3)
             notes.append(
                 f"set {each.name}: {len(known):,} of its {len(each.names):,} people have the names "
-                f"of people trained on ({shown}{more}); if they are the same, its accuracy says "
+                f"of people trained on ({shown}); if they are the same, its accuracy says "
                 "little about new people"
             )
     return notes

@@ -103,7 +103,7 @@ class EncodedImages(ABC):
     def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
         # The short way of the millions of images that are as they should be: what is asked here
         # for each of them is paid for in images per second.
-        if self._is_checked and index >= 0 and not self._stand_ins.is_bad(index):
+        if self._is_checked and index >= 0 and index not in self._stand_ins.bad:
             image = self.quick_pixels(index)
             if image is not None:
                 if self.image_size is not None:
@@ -185,7 +185,7 @@ class _StandIns:
 
     def __init__(self, labels: NDArray[np.int64]) -> None:
         self._labels = labels
-        self._bad: dict[int, BadImage] = {}
+        self.bad: dict[int, BadImage] = {}
         self._found: dict[int, int] = {}
         self._order = np.empty(0, np.int64)
         self._sorted = np.empty(0, np.int64)
@@ -200,16 +200,13 @@ class _StandIns:
     def exclude(self, bad: Sequence[BadImage]) -> tuple[BadImage, ...]:
         """Take these out as well; returns all that are out."""
         with self._lock:
-            self._bad.update({each.index: each for each in bad})
+            self.bad.update({each.index: each for each in bad})
             self._found.clear()
-            return tuple(self._bad[index] for index in sorted(self._bad))
-
-    def is_bad(self, index: int) -> bool:
-        return index in self._bad
+            return tuple(self.bad[index] for index in sorted(self.bad))
 
     def find(self, index: int) -> int:
         """The image itself, or the next good one of its person, or the next good one at all."""
-        if index not in self._bad:
+        if index not in self.bad:
             return index
         with self._lock:
             if index not in self._found:
@@ -230,7 +227,7 @@ class _StandIns:
             range(index + 1, len(self._labels)),
             range(index),
         )
-        good = next((each for each in candidates if each not in self._bad), None)
+        good = next((each for each in candidates if each not in self.bad), None)
         if good is None:
             raise ValueError("none of the images can be used")
         return good

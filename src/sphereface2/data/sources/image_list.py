@@ -106,7 +106,7 @@ def _entries(list_file: Path) -> Iterator[tuple[str, str]]:
                 f"got {printable(' '.join(fields))!r} in {len(fields)}"
             )
         label = fields[layout[1]]
-        if layout[0] < 0 and not _is_whole(label):
+        if layout[0] < 0 and not (_is_number(label) and float(label).is_integer()):
             raise ValueError(
                 f"{printable(list_file)}, line {number}: the label {printable(label)!r} is not a "
                 "whole number; labels are the numbers of people"
@@ -164,10 +164,6 @@ def _layout(fields: list[str]) -> tuple[int, int]:
 
 def _is_number(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None
-
-
-def _is_whole(text: str) -> bool:
-    return _is_number(text) and float(text).is_integer()
 
 
 _SHOWN = 3

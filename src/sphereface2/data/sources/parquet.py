@@ -294,16 +294,11 @@ def _require_columns(file: str, schema: Any) -> None:
     if kind is not None and arrow.types.is_struct(kind):
         place = kind.get_field_index("bytes")
         kind = kind.field(place).type if place >= 0 else None
-    is_image = kind is not None and (
-        arrow.types.is_binary(kind) or arrow.types.is_large_binary(kind)
-    )
-    label = next((name for name in _LABELS if name in schema.names), None)
-    is_label = label is not None and (
-        arrow.types.is_integer(schema.field(label).type)
-        or arrow.types.is_string(schema.field(label).type)
-        or arrow.types.is_large_string(schema.field(label).type)
-    )
-    if not is_image or not is_label:
+    is_image = kind in (arrow.binary(), arrow.large_binary())
+    labels = (schema.field(name).type for name in _LABELS if name in schema.names)
+    label = next(labels, arrow.null())
+    is_text = label in (arrow.string(), arrow.large_string())
+    if not is_image or not (is_text or arrow.types.is_integer(label)):
         raise ValueError(
             f"{printable(file)} has the columns {', '.join(schema.names)}; expected 'image' with "
             "encoded images (binary, or a struct with 'bytes') and 'label' (whole numbers or "

@@ -144,6 +144,7 @@ class DerivedSource:
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.num_classes = source.num_classes
 
     @property
     def image_size(self) -> int | None:

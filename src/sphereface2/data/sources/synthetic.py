@@ -29,7 +29,7 @@ from sphereface2.rendering.person import (
 )
 from sphereface2.rendering.renderer import render
 from sphereface2.rendering.surface import SIZE
-from sphereface2.workers import Progress, in_processes, one_opencv_thread, unseen
+from sphereface2.workers import Progress, in_processes, unseen
 
 FOLDER_VARIABLE = "SPHEREFACE2_RENDERED"
 """The environment variable with the folder in which rendered pictures are kept."""
@@ -160,12 +160,8 @@ class SyntheticImages:
     ) -> NDArray[np.uint8]:
         samples = len(self.settings)
         rendered = np.empty(shape, dtype=np.uint8)
-        results = in_processes(
-            self._render_person,
-            range(self.people),
-            workers=min(workers, self.people),
-            start=one_opencv_thread,
-        )
+        people = range(self.people)
+        results = in_processes(self._render_person, people, workers=min(workers, len(people)))
         with closing(results):
             for done, (person, pictures) in enumerate(results, start=1):
                 rendered[person * samples : (person + 1) * samples] = pictures
@@ -225,10 +221,6 @@ class SyntheticFaces:
 
     def __getitem__(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
         return self._images[index], int(self.labels[index])
-
-    def conditions(self, index: int) -> Conditions:
-        """Under which conditions image `index` is taken."""
-        return self._images.conditions(index)
 
     def prepare(self, *, workers: int = 1, progress: Progress = unseen) -> None:
         """Render everything into memory; with two or more `workers`, in that many processes."""
