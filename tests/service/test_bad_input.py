@@ -185,6 +185,8 @@ PHOTO = in_base64(b"x" * 3_000)
         ({"prior": {"a": 1}}, "prior must be a number, not an object"),
         ({"false_alarms": "often"}, "false_alarms must be a rate between 0 and 1, such as 1e-4, "
          "0.01% or '1 in 10,000', not 'often'"),
+        (dict.fromkeys(map(str, range(1001))), "body must be an object of kind, choose, photo, "
+         "collection, people, false_alarms, false_accepts, prior, not of thousands of fields"),
     ],
 )  # fmt: skip
 def test_a_sentence_says_the_field_what_was_given_and_what_is_wanted(
@@ -201,6 +203,16 @@ def test_a_sentence_says_the_field_what_was_given_and_what_is_wanted(
     (first, *_) = error["details"]["fields"]
     assert sentence == f"{first['field']} {first['message']}"
     assert PHOTO[:50] not in refused.text
+
+
+@pytest.mark.parametrize("item", ["1", '""'])
+def test_the_items_of_far_too_long_a_list_are_not_read(client: httpx.Client, item: str) -> None:
+    body = f'{{"photos": [{",".join([item] * 1001)}]}}'.encode()
+    refused = client.post("/v1/embed", content=body, headers={"content-type": "application/json"})
+    assert (refused.status_code, code(refused)) == (422, "invalid")
+    sentence = "photos must be a list of at most 1,000, not a list of 1,001"
+    assert refused.json()["error"]["message"] == sentence
+    assert len(refused.json()["error"]["details"]["fields"]) == 1
 
 
 def test_forms_and_addresses_have_such_sentences_too(

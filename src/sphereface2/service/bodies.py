@@ -26,6 +26,7 @@ from sphereface2.service.errors import ApiError
 JSON, FORM = "application/json", "multipart/form-data"
 _MOST_FIELDS = 50
 _FIELD_BYTES = 100_000  # of a field that is not a file
+_LONGEST = 1000  # of a list, and of a body's errors: reading millions would keep all others waiting
 
 
 def _decoded(value: object) -> object:
@@ -49,8 +50,12 @@ Picture = Annotated[
 
 
 def as_list(value: object) -> object:
-    """A single value as a list of one."""
-    return value if isinstance(value, list | tuple) else [value]
+    """A single value as a list of one; far too long a list is refused before its items are read."""
+    if not isinstance(value, list | tuple):
+        return [value]
+    if len(value) > _LONGEST:
+        raise ValueError(f"must be a list of at most {_LONGEST:,}")
+    return value
 
 
 Pictures = Annotated[list[Picture], BeforeValidator(as_list)]
@@ -80,6 +85,10 @@ def read_body(model: type[Model]) -> Callable[[Request], Coroutine[Any, Any, Mod
             return model.model_validate(await _form(request, body, model))
         except ValidationError as error:
             fields = list(model.model_fields)
+            if error.error_count() > _LONGEST:
+                sentence = f"must be an object of {', '.join(fields)}, not of thousands of fields"
+                details = {"fields": [{"field": "body", "message": sentence}]}
+                raise ApiError(422, "invalid", f"body {sentence}", details=details) from None
             raise wrong_fields(error.errors(include_url=False), fields) from None
 
     return read
