@@ -365,9 +365,22 @@ def test_features_of_another_width_are_named(devkit: Path) -> None:
         features(devkit / "templatelists", listed)
 
 
+def test_names_in_other_bytes_than_utf_8_are_read_and_gathered(devkit: Path) -> None:
+    path = devkit / "templatelists" / "megaface_features_list.json_5_1"
+    path.write_bytes(path.read_bytes().replace(b"/0_0.jpg", b"/\xeb.jpg"))
+    folder = devkit / "megaface" / "1" / "0@N00"
+    (folder / "0_0.jpg_algo.bin").rename(folder / os.fsdecode(b"\xeb.jpg_algo.bin"))
+    listed = read_megaface(devkit, size=5)
+    assert listed.distractor_names[0] == os.fsdecode(b"1/0@N00/\xeb.jpg")
+    _, distractors, _ = features(devkit, listed)
+    assert distractors[:, 0].tolist() == [1, 2, 3, 4, 5]
+
+
 def test_names_match_by_path_or_by_file(tmp_path: Path) -> None:
     assert noisy(["a/b.png", "c/d.png"], frozenset({"b.png"})).tolist() == [True, False]
     assert noisy([], frozenset({"b.png"})).dtype == np.bool_
     assert read_noises(None) == frozenset()
+    (tmp_path / "noises.txt").write_bytes(b"Zo\xeb.png\n")
+    assert read_noises(tmp_path / "noises.txt") == {os.fsdecode(b"Zo\xeb.png")}
     with pytest.raises(FileNotFoundError, match="should list the noisy images"):
         read_noises(tmp_path / "none.txt")

@@ -321,7 +321,8 @@ def gather_features(
     suffix = find_ending(folder, names_from)
     first = read_feature(folder / (names_from[0] + suffix))
     shape = (len(names), first.size)
-    task = hashlib.sha256("\n".join([str(shape), suffix, *names]).encode()).hexdigest()
+    listing = "\n".join([str(shape), suffix, *names]).encode("utf-8", "surrogateescape")
+    task = hashlib.sha256(listing).hexdigest()
     work = WorkFolder(output)
     with work.locked():
         part = work.path / "table.npy"

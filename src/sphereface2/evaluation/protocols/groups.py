@@ -353,8 +353,12 @@ def _groups_of_csv(path: Path, images: Sequence[str]) -> npt.NDArray[np.str_]:
     """The group of each image of a list."""
     if not path.is_file():
         raise FileNotFoundError(f"--groups: there is no file {path}")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = [[field.strip() for field in row] for row in csv.reader(file) if row]
+    # A name that is not UTF-8 keeps its bytes, as in the list of pairs.
+    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        try:
+            rows = [[field.strip() for field in row] for row in csv.reader(file) if row]
+        except csv.Error as error:
+            raise ValueError(f"{path}: {error}; is a quotation mark not closed?") from None
     wrong = [number for number, row in enumerate(rows, start=1) if len(row) != 2 or not all(row)]
     if wrong:
         raise ValueError(f"{path}: expected image,group in each line, not so in {first_of(wrong)}")
