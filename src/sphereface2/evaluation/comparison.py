@@ -16,7 +16,6 @@ from sphereface2.evaluation.uncertainty import (
     REPLICATES,
     Interval,
     Replicates,
-    people_count,
     replicate,
 )
 from sphereface2.evaluation.verification import (
@@ -155,33 +154,16 @@ def compare_seeds(
 
     The bootstrap draws people; what chance in training makes shows in the seeds, not here.
     """
-    seeds = [scored for _, several in models for scored in several]
     for label, several in models:
         if not several:
             raise ValueError(f"{label} has no run that could be compared")
         for scored in several:
             _require_same_pairs((models[0][0], [models[0][1][0]]), (label, [scored]))
     measured = [
-        measure(scored, model="", far_targets=far_targets, replicates=0) for scored in seeds
+        [measure(scored, model="", far_targets=far_targets, replicates=0) for scored in several]
+        for _, several in models
     ]
-    targets = [point.target for point in measured[0].tar_at_far if point.resolved]
-    drawn = replicate(
-        [(scored.scores, decided_right(scored)[:, None]) for scored in seeds],
-        seeds[0].same,
-        seeds[0].people,
-        targets=targets,
-        replicates=replicates,
-    )
-    draws = drawn[0]
-    values, columns = [], []
-    for _, several in models:
-        own = [_measures(measured.pop(0), targets) for _ in several]
-        replicated = [_replicated(drawn.pop(0), targets) for _ in several]
-        values.append({name: float(np.mean([each[name] for each in own])) for name in own[0]})
-        columns.append(
-            {name: np.mean([each[name] for each in replicated], axis=0) for name in own[0]}
-        )
-    found = _differences(values, columns, draws, targets=targets, least_p={})
+    found = _differences(measured, [several for _, several in models], replicates=replicates)
     return dict(zip([label for label, _ in models[1:]], found, strict=True))
 
 
@@ -214,17 +196,6 @@ def _compare_set(
     results: Sequence[VerificationResult], parts: Sequence[PairScores], *, replicates: int
 ) -> list[SetComparison]:
     right = [decided_right(part) for part in parts]
-    targets = [point.target for point in results[0].tar_at_far if point.resolved]
-    people = parts[0].people
-    drawn = replicate(
-        [(part.scores, each[:, None]) for part, each in zip(parts, right, strict=True)],
-        parts[0].same,
-        people,
-        targets=targets,
-        replicates=replicates,
-    )
-    values = [_measures(result, targets) for result in results]
-    columns = [_replicated(each, targets) for each in drawn]
     counts = [
         (int(np.count_nonzero(each & ~right[0])), int(np.count_nonzero(right[0] & ~each)))
         for each in right[1:]
@@ -232,7 +203,10 @@ def _compare_set(
     exact = [mcnemar(*count) for count in counts]
     # The more careful of the two: McNemar knows no people, a bootstrap no small numbers.
     differences = _differences(
-        values, columns, drawn[0], targets=targets, least_p={ACCURACY: exact}
+        [[result] for result in results],
+        [[part] for part in parts],
+        replicates=replicates,
+        least_p={ACCURACY: exact},
     )
     return [
         SetComparison(
@@ -240,7 +214,7 @@ def _compare_set(
             baseline=results[0].model,
             model=result.model,
             pairs=result.pairs,
-            people=None if people is None else people_count(people),
+            people=results[0].people,
             only_model=count[0],
             only_baseline=count[1],
             mcnemar=p_value,
@@ -253,20 +227,41 @@ def _compare_set(
 
 
 def _differences(
-    values: Sequence[Mapping[str, float]],
-    columns: Sequence[Mapping[str, FloatArray]],
-    drawn: Replicates,
+    results: Sequence[Sequence[VerificationResult]],
+    scored: Sequence[Sequence[PairScores]],
     *,
-    targets: Sequence[float],
-    least_p: Mapping[str, Sequence[float]],
+    replicates: int,
+    least_p: Mapping[str, Sequence[float]] | None = None,
 ) -> list[tuple[Difference, ...]]:
-    """Every model less the first: its values, and the replicates of each by the same names."""
+    """Every model less the first, by the means over its seeds.
+
+    results, scored: of each model, seed by seed
+    least_p: of some measures, the p values that no bootstrap may fall below
+    """
+    first = scored[0][0]
+    targets = [point.target for point in results[0][0].tar_at_far if point.resolved]
+    drawn = replicate(
+        [(each.scores, decided_right(each)[:, None]) for several in scored for each in several],
+        first.same,
+        first.people,
+        targets=targets,
+        replicates=replicates,
+    )
+    draws = iter(drawn)
+    values, columns = [], []
+    for several in results:
+        own = [_measures(result, targets) for result in several]
+        replicated = [_replicated(next(draws), targets) for _ in several]
+        values.append({name: float(np.mean([each[name] for each in own])) for name in own[0]})
+        columns.append(
+            {name: np.mean([each[name] for each in replicated], axis=0) for name in own[0]}
+        )
     found: list[list[Difference]] = [[] for _ in values[1:]]
     target_of = {_tar_name(target): target for target in targets}
     for name, baseline in values[0].items():
         spreads = [column[name] - columns[0][name] for column in columns[1:]]
         p_values = [bootstrap_p_value(spread) for spread in spreads]
-        if name in least_p:
+        if least_p and name in least_p:
             p_values = [max(pair) for pair in zip(p_values, least_p[name], strict=True)]
         for number, adjusted in enumerate(holm(p_values)):
             value = values[number + 1][name]
@@ -276,7 +271,7 @@ def _differences(
                     baseline=baseline,
                     value=value,
                     difference=value - baseline,
-                    interval=drawn.interval(spreads[number]),
+                    interval=drawn[0].interval(spreads[number]),
                     p_value=p_values[number],
                     p_adjusted=adjusted,
                     target=target_of.get(name),

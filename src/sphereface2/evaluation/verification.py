@@ -32,8 +32,8 @@ from sphereface2.evaluation.uncertainty import (
     Interval,
     Rate,
     logit_normal,
-    people_count,
     percentiles,
+    rate_of,
     replicate,
     replicated_shares,
     wider,
@@ -176,9 +176,9 @@ class EvaluationResult(JsonResult):
         """Which step of its training the subject is; nothing where that is not known."""
         return "" if self.model_step is None else self.model_step.in_words(self.sets)
 
-    def results_of(self, model: str | None = None) -> list[VerificationResult]:
-        """What a model, by default the subject, reached on each set, in the order of `sets`."""
-        found = (self.find(model or self.model, name) for name in self.sets)
+    def results_of(self) -> list[VerificationResult]:
+        """What the subject reached on each set, in the order of `sets`."""
+        found = (self.find(self.model, name) for name in self.sets)
         return [row for row in found if row is not None]
 
     def find(self, model: str, set_name: str) -> VerificationResult | None:
@@ -229,6 +229,7 @@ def measure(
     scores, same = scored.scores, scored.same
     per_fold = fold_accuracy(scores, same, scored.folds)
     best = best_threshold_accuracy(scores, same)
+    right = decided_right(scored)
     genuine = int(np.count_nonzero(same))
     result = VerificationResult(
         set_name=scored.name,
@@ -250,18 +251,12 @@ def measure(
         histogram=score_histogram(scores[same], scores[~same]),
         hardest_genuine=_hardest(scored, genuine=True),
         hardest_impostor=_hardest(scored, genuine=False),
-        people=None if scored.people is None else people_count(scored.people),
-        slices=slices(
-            decided_right(scored),
-            same,
-            scored.attributes,
-            people=scored.people,
-            replicates=replicates,
-        ),
+        people=None if scored.people is None else int(np.unique(scored.people).size),
+        slices=slices(right, same, scored.attributes, people=scored.people, replicates=replicates),
         missing_images=scored.missing_images,
         skipped_pairs=scored.skipped_pairs,
     )
-    return _with_intervals(result, scored, replicates) if replicates else result
+    return _with_intervals(result, scored, right, replicates) if replicates else result
 
 
 def measure_all(
@@ -284,12 +279,11 @@ def decided_right(scored: PairScores) -> BoolArray:
 
 
 def _with_intervals(
-    result: VerificationResult, scored: PairScores, replicates: int
+    result: VerificationResult, scored: PairScores, right: BoolArray, replicates: int
 ) -> VerificationResult:
     scores, same = scored.scores, scored.same
     targets = [point.target for point in result.tar_at_far]
     far = np.geomspace(min(1.0, _BAND_START / result.impostor), 1.0, _BAND_POINTS)
-    right = decided_right(scored)
     best = (scores >= result.best_threshold) == same
     (drawn,) = replicate(
         [(scores, np.stack([right, best], axis=1))],
@@ -299,9 +293,9 @@ def _with_intervals(
         replicates=replicates,
     )
 
-    def share(values: FloatArray, successes: int, trials: int) -> Interval:
+    def share(values: FloatArray, hits: BoolArray) -> Interval:
         # Pairs alone: independent trials, so that nothing needs to be drawn.
-        alone = wilson(successes, trials).interval
+        alone = rate_of(hits, None).interval
         return alone if scored.people is None else wider(drawn.interval(values), alone)
 
     rates = Trials.of(scores[same], scores[~same]).rates_at([*targets, *far], name="TAR@FAR")
@@ -326,10 +320,8 @@ def _with_intervals(
         area = wider(area, wilson(round(result.auc * fewest), fewest).interval)
     return replace(
         result,
-        accuracy_interval=share(drawn.accuracy[:, 0], int(np.count_nonzero(right)), result.pairs),
-        best_threshold_interval=share(
-            drawn.accuracy[:, 1], int(np.count_nonzero(best)), result.pairs
-        ),
+        accuracy_interval=share(drawn.accuracy[:, 0], right),
+        best_threshold_interval=share(drawn.accuracy[:, 1], best),
         eer_interval=wider(drawn.interval(drawn.eer), errors),
         auc_interval=area,
         tar_at_far=points,
@@ -396,9 +388,8 @@ def slices(
 
 
 def _rate(counted: BoolArray, here: BoolArray, people: IntArray | None, replicates: int) -> Rate:
-    rate = wilson(int(np.count_nonzero(counted[here])), int(np.count_nonzero(here)))
+    rate = rate_of(counted[here], None)
     if people is None or not replicates:
         return rate
     shares = replicated_shares(counted[here], people[here], replicates=replicates)
-    interval = wider(percentiles(shares, method=OVER_PEOPLE), rate.interval)
-    return Rate(rate.value, rate.successes, rate.trials, interval)
+    return replace(rate, interval=wider(percentiles(shares, method=OVER_PEOPLE), rate.interval))
