@@ -125,12 +125,7 @@ class GroupsResult(ProtocolResult):
             note="highest over lowest rate, highest over the geometric mean of all groups, highest "
             "less lowest; –: a group has no errors",
         )
-        fnmr = [(each.group, each.fnmr) for each in self.groups if each.fnmr is not None]
-        fmr = [
-            (each.group, each.fmr.rate)
-            for each in self.groups
-            if each.fmr is not None and each.fmr.resolved
-        ]
+        lines = {"FNMR": self.overall.rate.value, "FMR": at.reached}
         part = Part(
             self.protocol,
             measures=(self.overall,),
@@ -138,11 +133,8 @@ class GroupsResult(ProtocolResult):
             tables=[by_group, *([spread] if self.spreads else [])],
             rocs=[Roc(self.roc, (), self.genuine, self.impostors)],
             compared=[
-                Compared(f"{name} by group", rates, line)
-                for name, rates, line in (
-                    ("FNMR", fnmr, self.overall.rate.value),
-                    ("FMR", fmr, at.reached),
-                )
+                Compared(f"{name} by group", list(rates.items()), lines[name])
+                for name, rates in _rates(self.groups).items()
                 if rates and at.resolved
             ],
         )
@@ -275,16 +267,19 @@ def measure_groups(scored: PairScores, *, fmr: float) -> GroupsResult:
     )
 
 
-def _spreads(rows: Sequence[GroupRates]) -> tuple[Spread, ...]:
-    own = [row for row in rows if row.group != ACROSS]
-    rates = {
-        "FNMR": {row.group: row.fnmr.value for row in own if row.fnmr is not None},
-        "FMR": {
-            row.group: row.fmr.rate.value for row in own if row.fmr is not None and row.fmr.resolved
-        },
+def _rates(rows: Sequence[GroupRates]) -> dict[str, dict[str, Rate]]:
+    """FNMR and FMR of the groups that have such pairs, and for the FMR enough of them."""
+    fmr = {row.group: row.fmr for row in rows if row.fmr is not None}
+    return {
+        "FNMR": {row.group: row.fnmr for row in rows if row.fnmr is not None},
+        "FMR": {group: each.rate for group, each in fmr.items() if each.resolved},
     }
+
+
+def _spreads(rows: Sequence[GroupRates]) -> tuple[Spread, ...]:
     found = []
-    for name, values in rates.items():
+    for name, rates in _rates([row for row in rows if row.group != ACROSS]).items():
+        values = {group: rate.value for group, rate in rates.items()}
         if len(values) < 2:
             continue
         highest, lowest = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
@@ -307,8 +302,8 @@ def _accuracy(scored: PairScores, here: npt.NDArray[np.bool_]) -> tuple[float, f
     same, folds = scored.same[here], scored.folds[here]
     if not (same.any() and not same.all() and np.unique(folds).size > 1):
         return None
-    found = fold_accuracy(scored.scores[here], same, folds).accuracies
-    return float(np.mean(found)), float(np.std(found))
+    found = fold_accuracy(scored.scores[here], same, folds)
+    return found.mean, found.std
 
 
 def _complement(rate: Rate) -> Rate:

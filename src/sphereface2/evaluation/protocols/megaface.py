@@ -257,15 +257,11 @@ def same_person_pairs(
     """Every ordered pair of two different images of one person."""
     order = np.argsort(people, kind="stable")
     _, counts = np.unique(people, return_counts=True)
-    left, right = [], []
+    left, right = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
     for images in np.split(order, np.cumsum(counts)[:-1]):
-        if images.size > 1:
-            apart = ~np.eye(images.size, dtype=np.bool_)
-            first, second = np.nonzero(apart)
-            left.append(images[first])
-            right.append(images[second])
-    if not left:
-        return np.empty(0, np.intp), np.empty(0, np.intp)
+        first, second = np.nonzero(~np.eye(images.size, dtype=np.bool_))
+        left.append(images[first])
+        right.append(images[second])
     return np.concatenate(left), np.concatenate(right)
 
 
