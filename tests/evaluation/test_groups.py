@@ -284,5 +284,5 @@ def test_a_group_table_with_an_open_quotation_mark_is_refused_by_its_name(tmp_pa
 
 def test_a_group_table_may_name_images_in_other_bytes_than_utf_8(tmp_path: Path) -> None:
     table = tmp_path / "groups.csv"
-    table.write_bytes(b"Zo\xeb.jpg,old\n")
-    assert _groups_of_csv(table, [os.fsdecode(b"Zo\xeb.jpg")]).tolist() == ["old"]
+    table.write_bytes(b"Zo\xeb.jpg,\xe4lter\n")
+    assert _groups_of_csv(table, [os.fsdecode(b"Zo\xeb.jpg")]).tolist() == ["\\xe4lter"]

@@ -5,19 +5,15 @@ the numbers themselves. McNemar's exact test looks at the pairs that only one of
 the bootstrap over people draws the same people for both and looks at the differences.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from sphereface2.evaluation.metrics import FloatArray
 from sphereface2.evaluation.pair_scores import PairScores, combine
-from sphereface2.evaluation.uncertainty import (
-    REPLICATES,
-    Interval,
-    Replicates,
-    replicate,
-)
+from sphereface2.evaluation.uncertainty import REPLICATES, Interval, replicate
 from sphereface2.evaluation.verification import (
     FAR_TARGETS,
     VerificationResult,
@@ -201,12 +197,11 @@ def _compare_set(
         for each in right[1:]
     ]
     exact = [mcnemar(*count) for count in counts]
-    # The more careful of the two: McNemar knows no people, a bootstrap no small numbers.
     differences = _differences(
         [[result] for result in results],
         [[part] for part in parts],
         replicates=replicates,
-        least_p={ACCURACY: exact},
+        exact=exact,
     )
     return [
         SetComparison(
@@ -231,12 +226,12 @@ def _differences(
     scored: Sequence[Sequence[PairScores]],
     *,
     replicates: int,
-    least_p: Mapping[str, Sequence[float]] | None = None,
+    exact: Sequence[float] = (),
 ) -> list[tuple[Difference, ...]]:
     """Every model less the first, by the means over its seeds.
 
     results, scored: of each model, seed by seed
-    least_p: of some measures, the p values that no bootstrap may fall below
+    exact: McNemar's p values of the accuracies, below which the bootstrap's may not fall
     """
     first = scored[0][0]
     targets = [point.target for point in results[0][0].tar_at_far if point.resolved]
@@ -247,24 +242,31 @@ def _differences(
         targets=targets,
         replicates=replicates,
     )
+    names: list[tuple[str, float | None]] = [(ACCURACY, None), ("EER", None), ("AUC", None)]
+    names += [(f"TAR@FAR {100 * target:g}%", target) for target in targets]
     draws = iter(drawn)
     values, columns = [], []
     for several in results:
-        own = [_measures(result, targets) for result in several]
-        replicated = [_replicated(next(draws), targets) for _ in several]
-        values.append({name: float(np.mean([each[name] for each in own])) for name in own[0]})
-        columns.append(
-            {name: np.mean([each[name] for each in replicated], axis=0) for name in own[0]}
-        )
+        own = [
+            [result.accuracy, result.eer, result.auc]
+            + [point.rate for point in result.tar_at_far if point.target in targets]
+            for result in several
+        ]
+        values.append([float(np.mean(each)) for each in zip(*own, strict=True)])
+        replicated = [
+            [each.accuracy[:, 0], each.eer, each.auc, *each.tar.T]
+            for each in islice(draws, len(several))
+        ]
+        columns.append(np.mean(replicated, axis=0))
     found: list[list[Difference]] = [[] for _ in values[1:]]
-    target_of = {_tar_name(target): target for target in targets}
-    for name, baseline in values[0].items():
-        spreads = [column[name] - columns[0][name] for column in columns[1:]]
+    for row, (name, target) in enumerate(names):
+        spreads = [column[row] - columns[0][row] for column in columns[1:]]
         p_values = [bootstrap_p_value(spread) for spread in spreads]
-        if least_p and name in least_p:
-            p_values = [max(pair) for pair in zip(p_values, least_p[name], strict=True)]
+        if name == ACCURACY and exact:
+            # The more careful of the two: McNemar knows no people, a bootstrap no small numbers.
+            p_values = [max(pair) for pair in zip(p_values, exact, strict=True)]
         for number, adjusted in enumerate(holm(p_values)):
-            value = values[number + 1][name]
+            baseline, value = values[0][row], values[number + 1][row]
             found[number].append(
                 Difference(
                     measure=name,
@@ -274,25 +276,10 @@ def _differences(
                     interval=drawn[0].interval(spreads[number]),
                     p_value=p_values[number],
                     p_adjusted=adjusted,
-                    target=target_of.get(name),
+                    target=target,
                 )
             )
     return [tuple(rows) for rows in found]
-
-
-def _measures(result: VerificationResult, targets: Sequence[float]) -> dict[str, float]:
-    points = {point.target: point.rate for point in result.tar_at_far}
-    tar = {_tar_name(target): points[target] for target in targets}
-    return {ACCURACY: result.accuracy, "EER": result.eer, "AUC": result.auc, **tar}
-
-
-def _replicated(drawn: Replicates, targets: Sequence[float]) -> dict[str, FloatArray]:
-    tar = {_tar_name(target): drawn.tar[:, number] for number, target in enumerate(targets)}
-    return {ACCURACY: drawn.accuracy[:, 0], "EER": drawn.eer, "AUC": drawn.auc, **tar}
-
-
-def _tar_name(target: float) -> str:
-    return f"TAR@FAR {100 * target:g}%"
 
 
 def _require_same_pairs(

@@ -353,26 +353,6 @@ def gather_features(
     return output
 
 
-def feature_table(
-    root: Path,
-    kind: str,
-    names: Sequence[str],
-    *,
-    store: Path,
-    missing: Missing = "error",
-    progress: Progress = unseen,
-) -> Path:
-    """The folder KIND of feature files in `root`, gathered once into KIND.npy in `store`."""
-    table = store / f"{kind}.npy"
-    if table.is_file():
-        return table
-    if not (root / kind).is_dir():
-        raise FileNotFoundError(
-            f"{root} has neither {kind}.npy nor a folder {kind} of feature files"
-        )
-    return gather_features(root / kind, names, table, missing=missing, progress=progress)
-
-
 def strip_noise_column(
     table: npt.NDArray[np.float32],
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:

@@ -29,24 +29,6 @@ class RocCurve:
     false_accepts: IntArray
     true_accepts: IntArray
 
-    @property
-    def impostors(self) -> int:
-        return int(self.false_accepts[-1])
-
-    @property
-    def genuine(self) -> int:
-        return int(self.true_accepts[-1])
-
-    @property
-    def far(self) -> FloatArray:
-        """Share of the impostor pairs that are accepted."""
-        return self.false_accepts / self.impostors
-
-    @property
-    def tar(self) -> FloatArray:
-        """Share of the genuine pairs that are accepted."""
-        return self.true_accepts / self.genuine
-
 
 @dataclass(frozen=True)
 class ThresholdAccuracy:

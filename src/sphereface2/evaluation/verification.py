@@ -17,14 +17,13 @@ import numpy as np
 from sphereface2.evaluation.metrics import (
     BoolArray,
     FloatArray,
-    IntArray,
     RocPoints,
     area_under_curve,
     best_threshold_accuracy,
     equal_error_rate,
     fold_accuracy,
 )
-from sphereface2.evaluation.pair_scores import COMBINED, Attributes, PairScores, combine
+from sphereface2.evaluation.pair_scores import COMBINED, PairScores, combine
 from sphereface2.evaluation.thresholds import SavedRate, Scores, Trials, tar_at_fars
 from sphereface2.evaluation.uncertainty import (
     OVER_PEOPLE,
@@ -252,7 +251,7 @@ def measure(
         hardest_genuine=_hardest(scored, genuine=True),
         hardest_impostor=_hardest(scored, genuine=False),
         people=None if scored.people is None else int(np.unique(scored.people).size),
-        slices=slices(right, same, scored.attributes, people=scored.people, replicates=replicates),
+        slices=slices(scored, right, replicates=replicates),
         missing_images=scored.missing_images,
         skipped_pairs=scored.skipped_pairs,
     )
@@ -361,17 +360,20 @@ def _hardest(scored: PairScores, *, genuine: bool) -> tuple[ScoredPair, ...]:
     )
 
 
-def slices(
-    right: BoolArray,
-    same: BoolArray,
-    attributes: Attributes,
-    *,
-    people: IntArray | None = None,
-    replicates: int = 0,
-) -> tuple[Slice, ...]:
+def slices(scored: PairScores, right: BoolArray, *, replicates: int) -> tuple[Slice, ...]:
     """The slices of every attribute, by value; `right` says which pairs were decided right."""
+    same, people = scored.same, scored.people
+
+    def rate(counted: BoolArray, here: BoolArray) -> Rate:
+        plain = rate_of(counted[here], None)
+        if people is None or not replicates:
+            return plain
+        shares = replicated_shares(counted[here], people[here], replicates=replicates)
+        interval = wider(percentiles(shares, method=OVER_PEOPLE), plain.interval)
+        return replace(plain, interval=interval)
+
     found = []
-    for attribute, values in attributes.items():
+    for attribute, values in scored.attributes.items():
         words = np.asarray(values, dtype=np.str_)
         if words.shape != same.shape:
             raise ValueError(
@@ -380,16 +382,8 @@ def slices(
         for value in np.unique(words[words != ""]).tolist():
             here = words == value
             accepted = (
-                _rate(counted, pairs, people, replicates) if pairs.any() else None
+                rate(counted, pairs) if pairs.any() else None
                 for counted, pairs in ((right, here & same), (~right, here & ~same))
             )
-            found.append(Slice(attribute, value, _rate(right, here, people, replicates), *accepted))
+            found.append(Slice(attribute, value, rate(right, here), *accepted))
     return tuple(found)
-
-
-def _rate(counted: BoolArray, here: BoolArray, people: IntArray | None, replicates: int) -> Rate:
-    rate = rate_of(counted[here], None)
-    if people is None or not replicates:
-        return rate
-    shares = replicated_shares(counted[here], people[here], replicates=replicates)
-    return replace(rate, interval=wider(percentiles(shares, method=OVER_PEOPLE), rate.interval))

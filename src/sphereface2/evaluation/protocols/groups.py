@@ -37,12 +37,12 @@ from sphereface2.evaluation.protocols.protocol import (
     View,
 )
 from sphereface2.evaluation.thresholds import Measure, Trials, resolves
-from sphereface2.evaluation.uncertainty import Rate
+from sphereface2.evaluation.uncertainty import REPLICATES, Rate
 from sphereface2.evaluation.verification import slices
+from sphereface2.files import printable
 from sphereface2.workers import first_of
 
 ACROSS = "across groups"
-_REPLICATES = 1000
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class Groups(Protocol[GroupsResult]):
 
 
 def measure_groups(scored: PairScores, *, fmr: float) -> GroupsResult:
-    """FNMR and FMR by the attribute "group" of scored pairs, at the global threshold."""
+    """FNMR and FMR by "group", the one attribute of scored pairs, at the global threshold."""
     same, values = scored.same, scored.attributes["group"]
     scores = scored.scores.astype(np.float32)
     trials = Trials.of(scores[same], scores[~same])
@@ -218,7 +218,7 @@ def measure_groups(scored: PairScores, *, fmr: float) -> GroupsResult:
     at = accepted.at
     assert at is not None
     right = (scores >= np.float32(at.threshold)) == same
-    found = slices(right, same, {"group": values}, people=scored.people, replicates=_REPLICATES)
+    found = slices(scored, right, replicates=REPLICATES)
     rows = []
     for each in sorted(found, key=lambda each: (each.value == ACROSS, each.value)):
         here = values == each.value
@@ -365,4 +365,4 @@ def _groups_of_csv(path: Path, images: Sequence[str]) -> npt.NDArray[np.str_]:
             f"{path}: {len(lacking):,} of {len(images):,} images of the list have no group "
             f"({first_of(lacking)})"
         )
-    return np.array([group_of[name] for name in images])
+    return np.array([printable(group_of[name]) for name in images])

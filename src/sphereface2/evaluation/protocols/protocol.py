@@ -20,7 +20,7 @@ from sphereface2.data.pairs.verification_set import ImageFiles
 from sphereface2.data.sources.image_list import require_images
 from sphereface2.data.sources.source import PreparedImages
 from sphereface2.evaluation.calibration import Calibration
-from sphereface2.evaluation.embedding_files import SavedEmbeddings, feature_table, rows_of
+from sphereface2.evaluation.embedding_files import SavedEmbeddings, gather_features, rows_of
 from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.thresholds import Measure, rank_name
 from sphereface2.evaluation.uncertainty import Rate
@@ -158,14 +158,14 @@ class ProtocolResult(JsonResult):
 def cmc_view(title: str, cmc: Sequence[float], ranks: Sequence[Measure]) -> RateCurve:
     """A CMC curve with the measures of single ranks (`rank_name`) on it."""
     named = {measure.name: measure for measure in ranks}
-    marks = [(rank, named.get(rank_name(rank))) for rank in range(1, len(cmc) + 1)]
+    x = range(1, len(cmc) + 1)
     return RateCurve(
         title=f"CMC, {title}",
         x_label="rank",
         y_label="found (%)",
-        x=range(1, len(cmc) + 1),
+        x=x,
         y=cmc,
-        marks=[(rank, measure) for rank, measure in marks if measure is not None],
+        marks=[(rank, named[rank_name(rank)]) for rank in x if rank_name(rank) in named],
     )
 
 
@@ -385,15 +385,16 @@ def _of_folder(
     if table.is_file():
         return subject.read(table)
     if wanted.names is not None:
+        gathered, features = subject.output / table.name, folder / wanted.name
         with subject.watch(f"gathering the features of {wanted.name}") as progress:
-            gathered = feature_table(
-                folder,
-                wanted.name,
-                wanted.names,
-                store=subject.output,
-                missing=subject.missing,
-                progress=progress,
-            )
+            if not (gathered.is_file() or features.is_dir()):
+                raise FileNotFoundError(
+                    f"{folder} has neither {table.name} nor a folder {wanted.name} of feature files"
+                )
+            if not gathered.is_file():
+                gather_features(
+                    features, wanted.names, gathered, missing=subject.missing, progress=progress
+                )
         # Not `read`: features may have a column more than the model, see `strip_noise_column`.
         return SavedEmbeddings(np.load(gathered, mmap_mode="r"), "given", None, None, str(gathered))
     tables = [f"{each.name}.npy" for each in protocol.saved]
