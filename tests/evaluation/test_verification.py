@@ -96,10 +96,7 @@ def test_a_result_has_the_metrics_of_the_scores() -> None:
     assert result.fold_accuracies == per_fold.accuracies
     assert len(result.fold_accuracies) == 10
     assert result.threshold == per_fold.mean_threshold
-    assert (result.best_threshold_accuracy, result.best_threshold) == (
-        best.accuracy,
-        best.threshold,
-    )
+    assert (result.best_threshold_accuracy, result.best_threshold) == best
     assert result.eer == metrics.equal_error_rate(pairs.scores, pairs.same)
     assert result.auc == metrics.area_under_curve(pairs.scores, pairs.same)
     assert [point.resolved for point in result.tar_at_far] == [True, False, False]

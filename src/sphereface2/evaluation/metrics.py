@@ -31,14 +31,6 @@ class RocCurve:
 
 
 @dataclass(frozen=True)
-class ThresholdAccuracy:
-    """The highest accuracy that one threshold reaches, and that threshold."""
-
-    accuracy: float
-    threshold: float
-
-
-@dataclass(frozen=True)
 class FoldAccuracy:
     """Accuracy on each fold, at the threshold chosen on all the others."""
 
@@ -129,8 +121,8 @@ def equal_error_rates(false_accepts: Counts, true_accepts: Counts) -> FloatArray
     return found
 
 
-def best_threshold_accuracy(scores: npt.ArrayLike, same: npt.ArrayLike) -> ThresholdAccuracy:
-    """The highest accuracy that any one threshold reaches on all pairs at once.
+def best_threshold_accuracy(scores: npt.ArrayLike, same: npt.ArrayLike) -> tuple[float, float]:
+    """The highest accuracy that any one threshold reaches on all pairs at once, and that threshold.
 
     It looks at the answers it is judged by, so it reads higher than `fold_accuracy`; never quote
     the one under the name of the other. Thresholds and ties as in `fold_accuracy`.
@@ -138,7 +130,7 @@ def best_threshold_accuracy(scores: npt.ArrayLike, same: npt.ArrayLike) -> Thres
     values, kinds = checked_pairs(scores, same)
     order = np.argsort(values, kind="stable")
     threshold = _best_threshold(values[order], kinds[order])
-    return ThresholdAccuracy(float(np.mean((values >= threshold) == kinds)), threshold)
+    return float(np.mean((values >= threshold) == kinds)), threshold
 
 
 def fold_accuracy(scores: npt.ArrayLike, same: npt.ArrayLike, folds: npt.ArrayLike) -> FoldAccuracy:

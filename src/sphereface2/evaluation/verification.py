@@ -227,7 +227,7 @@ def measure(
     """
     scores, same = scored.scores, scored.same
     per_fold = fold_accuracy(scores, same, scored.folds)
-    best = best_threshold_accuracy(scores, same)
+    best_accuracy, best_threshold = best_threshold_accuracy(scores, same)
     right = decided_right(scored)
     genuine = int(np.count_nonzero(same))
     result = VerificationResult(
@@ -241,8 +241,8 @@ def measure(
         fold_accuracies=per_fold.accuracies,
         fold_thresholds=per_fold.thresholds,
         threshold=per_fold.mean_threshold,
-        best_threshold_accuracy=best.accuracy,
-        best_threshold=best.threshold,
+        best_threshold_accuracy=best_accuracy,
+        best_threshold=best_threshold,
         eer=equal_error_rate(scores, same),
         auc=area_under_curve(scores, same),
         tar_at_far=tar_at_fars(scores, same, far_targets),
