@@ -187,10 +187,10 @@ def test_a_feature_file_is_read_back_and_nothing_else_is_one(tmp_path: Path) -> 
 
 def test_the_ending_of_feature_files_is_found_if_it_is_the_only_one(tmp_path: Path) -> None:
     write_feature(tmp_path / "a.jpg_algo.bin", TABLE[0])
-    assert find_ending(tmp_path, ["a.jpg", "b.jpg"]) == "_algo.bin"
+    assert find_ending(tmp_path / "a.jpg") == "_algo.bin"
     write_feature(tmp_path / "a.jpg_other.bin", TABLE[0])
     with pytest.raises(ValueError, match=r"has several: a.jpg_algo.bin, a.jpg_other.bin; give the"):
-        find_ending(tmp_path, ["a.jpg"])
+        find_ending(tmp_path / "a.jpg")
 
 
 def test_a_last_column_of_noughts_and_hundreds_marks_noise() -> None:

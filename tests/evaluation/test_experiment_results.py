@@ -128,11 +128,10 @@ def test_boundaries_and_gaps_of_learned_features() -> None:
     assert learned.boundaries == pytest.approx((0.5, 0.2, -0.1))
     assert learned.induced_margin == pytest.approx(0.6)
     first, second = learned.gaps()
-    assert (first.lowest_positive, first.highest_negative) == pytest.approx((0.5, 0.0), abs=1e-5)
-    assert first.width == pytest.approx(0.5, abs=1e-5)
-    expected = (math.sin(math.radians(200)), math.sin(math.radians(60)))
-    assert (second.lowest_positive, second.highest_negative) == pytest.approx(expected, abs=1e-5)
-    assert second.width < 0
+    assert first == pytest.approx(0.5, abs=1e-5)
+    expected = math.sin(math.radians(200)) - math.sin(math.radians(60))
+    assert second == pytest.approx(expected, abs=1e-5)
+    assert second < 0
     # g(z) = 2((z + 1) / 2)^2 - 1 maps the boundary back onto the score.
     sharp = LearnedFeatures(features, (0, 0, 1, 1), classifiers, -6.0, 30.0, 0.3, sharpness=2.0)
     adjusted = [2 * ((cosine + 1) / 2) ** 2 - 1 for cosine in sharp.boundaries]

@@ -1,5 +1,6 @@
 """Error rates by group against naive loops, from RFW's layout and from any list with a csv."""
 
+import os
 from pathlib import Path
 
 import cv2
@@ -272,3 +273,16 @@ def test_groups_of_images_by_name_with_and_without_its_ending(tmp_path: Path) ->
         _groups_of_csv(table, [])
     with pytest.raises(FileNotFoundError, match="--groups: there is no file"):
         _groups_of_csv(tmp_path / "none.csv", [])
+
+
+def test_a_group_table_with_an_open_quotation_mark_is_refused_by_its_name(tmp_path: Path) -> None:
+    table = tmp_path / "groups.csv"
+    table.write_text('a.jpg,old\nb.jpg,"young\n' + "c.jpg,old\n" * 20_000)
+    with pytest.raises(ValueError, match=r"groups\.csv: field larger .*; is a quotation mark not"):
+        _groups_of_csv(table, ["a.jpg"])
+
+
+def test_a_group_table_may_name_images_in_other_bytes_than_utf_8(tmp_path: Path) -> None:
+    table = tmp_path / "groups.csv"
+    table.write_bytes(b"Zo\xeb.jpg,\xe4lter\n")
+    assert _groups_of_csv(table, [os.fsdecode(b"Zo\xeb.jpg")]).tolist() == ["\\xe4lter"]

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +174,18 @@ def test_without_galleries_only_verification_is_read(root: Path) -> None:
     with pytest.raises(FileNotFoundError, match="the 1:N protocol needs the galleries"):
         read_ijb(root)
     assert read_ijb(root, identification=False).galleries == ()
+
+
+def test_names_in_other_bytes_than_utf_8_are_kept_and_ids_refused_by_file(root: Path) -> None:
+    meta = root / "IJBB" / "meta"
+    for name in ("face_tid_mid", "name_5pts_score"):
+        path = meta / f"ijbb_{name}.txt"
+        path.write_bytes(path.read_bytes().replace(b"1.jpg", b"\xeb.jpg"))
+    assert os.fsdecode(b"\xeb.jpg") in read_ijb(root).image_names
+    gallery = next(meta.glob("*1N_gallery*"))
+    gallery.write_bytes(gallery.read_bytes() + b"\xeb,1\n")
+    with pytest.raises(ValueError, match=r"gallery.*csv, line .* has no whole numbers"):
+        read_template_list(gallery, name="G1")
 
 
 def test_a_list_of_blanks_is_empty(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from sklearn.metrics import roc_curve as sklearn_roc
 from benchmarks.generate.megaface import write_feature
 from sphereface2.datatools.rendered_benchmarks import write_list
 from sphereface2.evaluation.embedding_files import (
-    feature_table,
     gather_features,
     read_feature,
     strip_noise_column,
@@ -35,12 +34,13 @@ def features(
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
     """The tables of probes and distractors, and which distractors their files mark as noisy."""
     store = options.pop("store", root)
+    kinds = {"facescrub": listed.probe_names, "megaface": listed.distractor_names}
+    tables = {kind: store / f"{kind}.npy" for kind in kinds}
+    for kind, names in kinds.items():
+        if not tables[kind].is_file():
+            gather_features(root / kind, names, tables[kind], **options)
     (probes, _), (distractors, marked) = (
-        strip_noise_column(np.load(feature_table(root, kind, names, store=store, **options)))
-        for kind, names in (
-            ("facescrub", listed.probe_names),
-            ("megaface", listed.distractor_names),
-        )
+        strip_noise_column(np.load(path)) for path in tables.values()
     )
     return probes, distractors, marked
 
@@ -361,13 +361,24 @@ def test_features_of_another_width_are_named(devkit: Path) -> None:
         gather_features(devkit / "megaface", listed.distractor_names, devkit / "x.npy")
     with pytest.raises(ValueError, match="should hold one feature file"):
         gather_features(devkit / "megaface", ["nobody.jpg"], devkit / "x.npy")
-    with pytest.raises(FileNotFoundError, match=r"neither facescrub.npy nor a folder"):
-        features(devkit / "templatelists", listed)
+
+
+def test_names_in_other_bytes_than_utf_8_are_read_and_gathered(devkit: Path) -> None:
+    path = devkit / "templatelists" / "megaface_features_list.json_5_1"
+    path.write_bytes(path.read_bytes().replace(b"/0_0.jpg", b"/\xeb.jpg"))
+    folder = devkit / "megaface" / "1" / "0@N00"
+    (folder / "0_0.jpg_algo.bin").rename(folder / os.fsdecode(b"\xeb.jpg_algo.bin"))
+    listed = read_megaface(devkit, size=5)
+    assert listed.distractor_names[0] == os.fsdecode(b"1/0@N00/\xeb.jpg")
+    _, distractors, _ = features(devkit, listed)
+    assert distractors[:, 0].tolist() == [1, 2, 3, 4, 5]
 
 
 def test_names_match_by_path_or_by_file(tmp_path: Path) -> None:
     assert noisy(["a/b.png", "c/d.png"], frozenset({"b.png"})).tolist() == [True, False]
     assert noisy([], frozenset({"b.png"})).dtype == np.bool_
     assert read_noises(None) == frozenset()
+    (tmp_path / "noises.txt").write_bytes(b"Zo\xeb.png\n")
+    assert read_noises(tmp_path / "noises.txt") == {os.fsdecode(b"Zo\xeb.png")}
     with pytest.raises(FileNotFoundError, match="should list the noisy images"):
         read_noises(tmp_path / "none.txt")

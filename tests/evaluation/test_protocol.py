@@ -9,6 +9,7 @@ import pytest
 from sphereface2.evaluation.embedding_files import SavedEmbeddings, named_alike, rows_of
 from sphereface2.evaluation.protocols.protocol import (
     Embedded,
+    ImageList,
     _present,
     cmc_view,
     is_made,
@@ -88,18 +89,22 @@ def test_lists_may_name_images_without_their_endings() -> None:
 def test_images_without_an_embedding_are_left_out_where_that_is_asked_for() -> None:
     table = TABLE.copy()
     table[1] = np.nan
-    everyone = np.ones(4, np.bool_)
-    listed = Embedded(table, "given", NAMES, np.array(["a", "a", "b", "b"]), everyone, "e.npy")
-    assert _present(subject(Path("e.npy")), listed) is listed
+    wanted = ImageList("e")
+    saved = SavedEmbeddings(table, "given", NAMES, np.array(["a", "a", "b", "b"]), "e.npy")
+    every = _present(subject(Path("e.npy")), wanted, saved)
+    assert every.vectors is table
+    assert every.names == NAMES
+    assert every.people is saved.people
+    assert every.present.tolist() == [True] * 4
     skipping = subject(Path("e.npy"), missing="skip")
-    left = _present(skipping, listed)
+    left = _present(skipping, wanted, saved)
     np.testing.assert_array_equal(left.vectors, TABLE[[0, 2, 3]])
     assert left.names == [NAMES[0], NAMES[2], NAMES[3]]
     assert left.people is not None
     assert left.people.tolist() == ["a", "b", "b"]
     assert left.present.tolist() == [True, False, True, True]
-    assert _present(skipping, replace(listed, people=None)).people is None
-    assert _present(skipping, replace(listed, vectors=TABLE)).present.all()
+    assert _present(skipping, wanted, replace(saved, people=None)).people is None
+    assert _present(skipping, wanted, replace(saved, vectors=TABLE)).present.all()
     with pytest.raises(ValueError, match="none of the images has an embedding"):
         skipping.absent(np.full((2, 3), np.nan, np.float32))
 

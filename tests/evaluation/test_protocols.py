@@ -416,6 +416,9 @@ def test_megaface_from_images(place: Path, embedder: ModelEmbedder, tmp_path: Pa
 def test_megaface_from_generated_features(tmp_path: Path) -> None:
     generate_megaface(tmp_path / "mf", scale=0.0005, dim=16, feature_files=True)
     subject = Subject(None, tmp_path / "mf", tmp_path / "out")
+    nothing = Subject(None, tmp_path / "mf" / "templatelists", tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match=r"neither facescrub.npy nor a folder"):
+        megaface_challenge(nothing, tmp_path / "mf")
     plain = megaface_challenge(subject, None)
     refined = megaface_challenge(subject, None, refined=True)
     centred = megaface_challenge(subject, None, refined=True, noisy_probes="centre")

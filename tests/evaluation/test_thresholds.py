@@ -9,7 +9,6 @@ from sklearn.metrics import roc_curve as sklearn_roc
 from sphereface2.evaluation.thresholds import (
     HighestScores,
     Measure,
-    OperatingPoint,
     Trials,
     allowed,
     counted_off,
@@ -163,22 +162,11 @@ def test_the_interval_holds_the_true_rate_although_the_threshold_is_estimated() 
     assert fixed < 150
 
 
-def test_an_unresolved_target_is_printed_as_such() -> None:
+def test_an_unresolved_target_is_known_as_such() -> None:
     genuine, impostors = _scores(0, ties=False)
     (measure,) = Trials.of(genuine, impostors).rates_at((1e-6,), name="TAR@FAR")
     assert not measure.resolved
-    assert "not resolved by 300 impostor trials (at least 1,000,000 needed)" in measure.text()
-    assert "%" not in measure.text()
-
-
-def test_a_measure_is_printed_with_its_evidence() -> None:
-    rate = wilson(90, 1_000)
-    assert Measure("rank 1", rate).text() == "rank 1: 9.00% [7.38%, 10.93%] of 1,000 trials"
-    assert Measure("rank 1", rate).resolved
-    at = OperatingPoint(0.01, 0.0098, 0.123456, 5_000, True)
-    assert Measure("TAR", rate, at).text() == (
-        "TAR: 9.00% [7.38%, 10.93%] of 1,000 trials, reached 0.0098 of 5,000, threshold 0.1235"
-    )
+    assert Measure("rank 1", wilson(90, 1_000)).resolved
 
 
 def test_the_trials_that_a_false_rate_needs() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray, roc_curve
+from sphereface2.evaluation.metrics import BoolArray, FloatArray, IntArray, checked_pairs
 from sphereface2.evaluation.pair_scores import PairScores
 from sphereface2.evaluation.thresholds import RateAtTarget, SavedRate, allowed
 from sphereface2.evaluation.uncertainty import (
@@ -23,10 +23,9 @@ from sphereface2.evaluation.uncertainty import (
     WILSON_OVER_PEOPLE,
     Interval,
     Rate,
-    people_count,
+    rate_of,
     replicate,
     replicated_shares,
-    wilson,
     wilson_ends,
 )
 from sphereface2.evaluation.verification import ScoreHistogram, measure
@@ -166,7 +165,7 @@ def fit_probability(scores: FloatArray, same: BoolArray, *, prior: float = 0.5) 
     Where some threshold separates the two kinds without an error, likelihood has no maximum; the
     answers then count as a little unsure, as Platt proposed: (n+1)/(n+2) instead of 1.
     """
-    roc_curve(scores, same)  # refuses lists of one kind and scores that are not finite
+    checked_pairs(scores, same)  # refuses lists of one kind and scores that are not finite
     genuine = int(np.count_nonzero(same))
     impostor = same.size - genuine
     answers = same.astype(np.float64)
@@ -201,7 +200,7 @@ def reliability(
     bins, error = [], 0.0
     for index in np.unique(number):
         here = number == index
-        raw = wilson(int(np.count_nonzero(same[here])), int(np.count_nonzero(here)))
+        raw = rate_of(same[here], None)
         interval = raw.interval
         each = ReliabilityBin(
             probability=float(probabilities[here].mean()),
@@ -360,7 +359,7 @@ def calibrate(
         pairs=result.pairs,
         genuine=result.genuine,
         impostor=result.impostor,
-        people=None if scored.people is None else people_count(scored.people),
+        people=result.people,
         thresholds=_thresholds(scored, result.tar_at_far, replicates=replicates),
         probability=fit_probability(scores, same, prior=prior),
         reliability=bins,
@@ -418,8 +417,5 @@ def _bias_threshold(
     threshold = invert_adjustment(-bias / radius, sharpness)
     # Outside of g's range the boundary is below all scores (b > r) or above them.
     accepted = np.full(same.size, bias > 0) if threshold is None else scores >= threshold
-    far, tar = (
-        wilson(int(np.count_nonzero(accepted[kind])), int(np.count_nonzero(kind)))
-        for kind in (~same, same)
-    )
+    far, tar = (rate_of(accepted[kind], None) for kind in (~same, same))
     return BiasThreshold(bias, radius, sharpness, threshold, far, tar)

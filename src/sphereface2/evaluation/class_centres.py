@@ -53,11 +53,9 @@ def trimmed_centres(embeddings: Floats, labels: Integers) -> Centres:
     people = int(labels.max()) + 1 if len(labels) else 0
     kept = labels >= 0
     for _ in range(_ROUNDS):
-        sums, count = _sums(embeddings, labels, kept, people)
-        own, _ = _own(embeddings, labels, kept, sums, count)
+        _, _, own, _ = _centred(embeddings, labels, kept, people)
         kept = _most_typical(own, labels)
-    sums, count = _sums(embeddings, labels, kept, people)
-    own, others = _own(embeddings, labels, kept, sums, count)
+    sums, count, own, others = _centred(embeddings, labels, kept, people)
     scale = _small_centre_scale(sums, count, others)
     return Centres(
         direction=unit_rows(sums),
@@ -112,25 +110,20 @@ def nearest_others(
     return best, best_label
 
 
-def _sums(
+def _centred(
     embeddings: Floats, labels: Integers, kept: npt.NDArray[np.bool_], people: int
-) -> tuple[npt.NDArray[np.float32], Integers]:
+) -> tuple[Floats, Integers, Floats, Integers]:
+    """The sum and the number of each person's kept images, and of every image two numbers.
+
+    They are the similarity to the centre that the others of its person make, and how many there
+    are of these.
+    """
     sums = np.zeros((people, embeddings.shape[1]), np.float32)
     for start in range(0, len(labels), _BLOCK):
         rows = slice(start, start + _BLOCK)
         chosen = kept[rows]
         np.add.at(sums, labels[rows][chosen], unit_rows(embeddings[rows])[chosen])
-    return sums, np.bincount(labels[kept], minlength=people).astype(np.int64)
-
-
-def _own(
-    embeddings: Floats,
-    labels: Integers,
-    kept: npt.NDArray[np.bool_],
-    sums: npt.NDArray[np.float32],
-    count: Integers,
-) -> tuple[Floats, Integers]:
-    """Similarity to the centre that the others make, and how many others there are."""
+    count = np.bincount(labels[kept], minlength=people).astype(np.int64)
     own = np.zeros(len(labels), np.float32)
     others = np.where(labels >= 0, count[np.maximum(labels, 0)] - kept, 0).astype(np.int64)
     for start in range(0, len(labels), _BLOCK):
@@ -139,7 +132,7 @@ def _own(
         # Leave one out: an image that counts for the centre is taken off again.
         centre = sums[np.maximum(labels[rows], 0)] - images * kept[rows, None]
         own[rows] = np.where(others[rows] > 0, (images * unit_rows(centre)).sum(axis=1), 0)
-    return own, others
+    return sums, count, own, others
 
 
 def _most_typical(own: Floats, labels: Integers) -> npt.NDArray[np.bool_]:

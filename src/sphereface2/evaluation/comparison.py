@@ -5,20 +5,15 @@ the numbers themselves. McNemar's exact test looks at the pairs that only one of
 the bootstrap over people draws the same people for both and looks at the differences.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from sphereface2.evaluation.metrics import FloatArray
 from sphereface2.evaluation.pair_scores import PairScores, combine
-from sphereface2.evaluation.uncertainty import (
-    REPLICATES,
-    Interval,
-    Replicates,
-    people_count,
-    replicate,
-)
+from sphereface2.evaluation.uncertainty import REPLICATES, Interval, replicate
 from sphereface2.evaluation.verification import (
     FAR_TARGETS,
     VerificationResult,
@@ -155,33 +150,16 @@ def compare_seeds(
 
     The bootstrap draws people; what chance in training makes shows in the seeds, not here.
     """
-    seeds = [scored for _, several in models for scored in several]
     for label, several in models:
         if not several:
             raise ValueError(f"{label} has no run that could be compared")
         for scored in several:
             _require_same_pairs((models[0][0], [models[0][1][0]]), (label, [scored]))
     measured = [
-        measure(scored, model="", far_targets=far_targets, replicates=0) for scored in seeds
+        [measure(scored, model="", far_targets=far_targets, replicates=0) for scored in several]
+        for _, several in models
     ]
-    targets = [point.target for point in measured[0].tar_at_far if point.resolved]
-    drawn = replicate(
-        [(scored.scores, decided_right(scored)[:, None]) for scored in seeds],
-        seeds[0].same,
-        seeds[0].people,
-        targets=targets,
-        replicates=replicates,
-    )
-    draws = drawn[0]
-    values, columns = [], []
-    for _, several in models:
-        own = [_measures(measured.pop(0), targets) for _ in several]
-        replicated = [_replicated(drawn.pop(0), targets) for _ in several]
-        values.append({name: float(np.mean([each[name] for each in own])) for name in own[0]})
-        columns.append(
-            {name: np.mean([each[name] for each in replicated], axis=0) for name in own[0]}
-        )
-    found = _differences(values, columns, draws, targets=targets, least_p={})
+    found = _differences(measured, [several for _, several in models], replicates=replicates)
     return dict(zip([label for label, _ in models[1:]], found, strict=True))
 
 
@@ -214,25 +192,16 @@ def _compare_set(
     results: Sequence[VerificationResult], parts: Sequence[PairScores], *, replicates: int
 ) -> list[SetComparison]:
     right = [decided_right(part) for part in parts]
-    targets = [point.target for point in results[0].tar_at_far if point.resolved]
-    people = parts[0].people
-    drawn = replicate(
-        [(part.scores, each[:, None]) for part, each in zip(parts, right, strict=True)],
-        parts[0].same,
-        people,
-        targets=targets,
-        replicates=replicates,
-    )
-    values = [_measures(result, targets) for result in results]
-    columns = [_replicated(each, targets) for each in drawn]
     counts = [
         (int(np.count_nonzero(each & ~right[0])), int(np.count_nonzero(right[0] & ~each)))
         for each in right[1:]
     ]
     exact = [mcnemar(*count) for count in counts]
-    # The more careful of the two: McNemar knows no people, a bootstrap no small numbers.
     differences = _differences(
-        values, columns, drawn[0], targets=targets, least_p={ACCURACY: exact}
+        [[result] for result in results],
+        [[part] for part in parts],
+        replicates=replicates,
+        exact=exact,
     )
     return [
         SetComparison(
@@ -240,7 +209,7 @@ def _compare_set(
             baseline=results[0].model,
             model=result.model,
             pairs=result.pairs,
-            people=None if people is None else people_count(people),
+            people=results[0].people,
             only_model=count[0],
             only_baseline=count[1],
             mcnemar=p_value,
@@ -253,51 +222,64 @@ def _compare_set(
 
 
 def _differences(
-    values: Sequence[Mapping[str, float]],
-    columns: Sequence[Mapping[str, FloatArray]],
-    drawn: Replicates,
+    results: Sequence[Sequence[VerificationResult]],
+    scored: Sequence[Sequence[PairScores]],
     *,
-    targets: Sequence[float],
-    least_p: Mapping[str, Sequence[float]],
+    replicates: int,
+    exact: Sequence[float] = (),
 ) -> list[tuple[Difference, ...]]:
-    """Every model less the first: its values, and the replicates of each by the same names."""
+    """Every model less the first, by the means over its seeds.
+
+    results, scored: of each model, seed by seed
+    exact: McNemar's p values of the accuracies, below which the bootstrap's may not fall
+    """
+    first = scored[0][0]
+    targets = [point.target for point in results[0][0].tar_at_far if point.resolved]
+    drawn = replicate(
+        [(each.scores, decided_right(each)[:, None]) for several in scored for each in several],
+        first.same,
+        first.people,
+        targets=targets,
+        replicates=replicates,
+    )
+    names: list[tuple[str, float | None]] = [(ACCURACY, None), ("EER", None), ("AUC", None)]
+    names += [(f"TAR@FAR {100 * target:g}%", target) for target in targets]
+    draws = iter(drawn)
+    values, columns = [], []
+    for several in results:
+        own = [
+            [result.accuracy, result.eer, result.auc]
+            + [point.rate for point in result.tar_at_far if point.target in targets]
+            for result in several
+        ]
+        values.append([float(np.mean(each)) for each in zip(*own, strict=True)])
+        replicated = [
+            [each.accuracy[:, 0], each.eer, each.auc, *each.tar.T]
+            for each in islice(draws, len(several))
+        ]
+        columns.append(np.mean(replicated, axis=0))
     found: list[list[Difference]] = [[] for _ in values[1:]]
-    target_of = {_tar_name(target): target for target in targets}
-    for name, baseline in values[0].items():
-        spreads = [column[name] - columns[0][name] for column in columns[1:]]
+    for row, (name, target) in enumerate(names):
+        spreads = [column[row] - columns[0][row] for column in columns[1:]]
         p_values = [bootstrap_p_value(spread) for spread in spreads]
-        if name in least_p:
-            p_values = [max(pair) for pair in zip(p_values, least_p[name], strict=True)]
+        if name == ACCURACY and exact:
+            # The more careful of the two: McNemar knows no people, a bootstrap no small numbers.
+            p_values = [max(pair) for pair in zip(p_values, exact, strict=True)]
         for number, adjusted in enumerate(holm(p_values)):
-            value = values[number + 1][name]
+            baseline, value = values[0][row], values[number + 1][row]
             found[number].append(
                 Difference(
                     measure=name,
                     baseline=baseline,
                     value=value,
                     difference=value - baseline,
-                    interval=drawn.interval(spreads[number]),
+                    interval=drawn[0].interval(spreads[number]),
                     p_value=p_values[number],
                     p_adjusted=adjusted,
-                    target=target_of.get(name),
+                    target=target,
                 )
             )
     return [tuple(rows) for rows in found]
-
-
-def _measures(result: VerificationResult, targets: Sequence[float]) -> dict[str, float]:
-    points = {point.target: point.rate for point in result.tar_at_far}
-    tar = {_tar_name(target): points[target] for target in targets}
-    return {ACCURACY: result.accuracy, "EER": result.eer, "AUC": result.auc, **tar}
-
-
-def _replicated(drawn: Replicates, targets: Sequence[float]) -> dict[str, FloatArray]:
-    tar = {_tar_name(target): drawn.tar[:, number] for number, target in enumerate(targets)}
-    return {ACCURACY: drawn.accuracy[:, 0], "EER": drawn.eer, "AUC": drawn.auc, **tar}
-
-
-def _tar_name(target: float) -> str:
-    return f"TAR@FAR {100 * target:g}%"
 
 
 def _require_same_pairs(

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sphereface2.evaluation.calibration import Calibration, RankedScores, check_request
 from sphereface2.evaluation.thresholds import in_figures, minimum_trials, resolves
-from sphereface2.evaluation.uncertainty import Interval, Rate
+from sphereface2.evaluation.uncertainty import Rate
 
 DEFAULT_FALSE_ACCEPTS = 1e-3
 NOT_CALIBRATED = "because this model is not calibrated"
@@ -182,12 +182,8 @@ def false_alarms(false_accepts: Rate, people: int) -> Rate:
         raise ValueError(f"a gallery to search must hold at least one person, got {people}")
     ends = false_accepts.interval
     low, high = (alarms_at(end, people) for end in (ends.low, ends.high))
-    return Rate(
-        alarms_at(false_accepts.value, people),
-        false_accepts.successes,
-        false_accepts.trials,
-        Interval(low, high, ends.confidence, ends.method),
-    )
+    value = alarms_at(false_accepts.value, people)
+    return replace(false_accepts, value=value, interval=replace(ends, low=low, high=high))
 
 
 def alarms_at(false_accepts: float, people: int) -> float:

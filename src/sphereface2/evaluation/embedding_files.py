@@ -85,8 +85,8 @@ def read_embeddings(
         mirror = "sum"
     check_table(table, source=str(path))
     width = table.shape[1]
-    if mirror == "given" and (mirrored or (mirrored is None and dim is not None)):
-        mirror = "sum" if mirrored or width == 2 * (dim or 0) else "given"
+    if mirrored or (mirrored is None and dim is not None and width == 2 * dim):
+        mirror = "sum"
     found = width // 2 if mirror == "sum" else width
     if dim is not None and found != dim:
         raise ValueError(f"{path} has embeddings of {found} dimensions; {dim} are expected")
@@ -279,18 +279,17 @@ def read_feature(path: Path) -> Float32:
     return np.frombuffer(content, dtype="<f4", offset=HEADER.size).astype(np.float32)
 
 
-def find_ending(folder: Path, names: Sequence[str]) -> str:
+def find_ending(image: Path) -> str:
     """What follows the image name in the feature files: `x.jpg_insightface.bin` has
     `_insightface.bin`."""
-    first = folder / names[0]
-    found = sorted(path.name for path in _files_of(first))
+    found = sorted(path.name for path in _files_of(image))
     if len(found) != 1:
         known = f"several: {first_of(found)}" if found else "none"
         raise ValueError(
-            f"{first.parent} should hold one feature file {first.name}*.bin but has {known}; give "
+            f"{image.parent} should hold one feature file {image.name}*.bin but has {known}; give "
             "the ending"
         )
-    return found[0][len(first.name) :]
+    return found[0].removeprefix(image.name)
 
 
 def _files_of(image: Path) -> Iterator[Path]:
@@ -312,16 +311,15 @@ def gather_features(
     Interrupted, it resumes when it is called again with the same names; the table gets its name
     only when it is whole.
     """
+    example = names[0]
     if missing == "skip":
         # The ending and the dimensions are those of the first that is there.
-        there = (n for n, name in enumerate(names) if any(_files_of(folder / name)))
-        names_from = names[next(there, 0) :]
-    else:
-        names_from = names
-    suffix = find_ending(folder, names_from)
-    first = read_feature(folder / (names_from[0] + suffix))
+        example = next((name for name in names if any(_files_of(folder / name))), example)
+    suffix = find_ending(folder / example)
+    first = read_feature(folder / (example + suffix))
     shape = (len(names), first.size)
-    task = hashlib.sha256("\n".join([str(shape), suffix, *names]).encode()).hexdigest()
+    listing = "\n".join([str(shape), suffix, *names]).encode("utf-8", "surrogateescape")
+    task = hashlib.sha256(listing).hexdigest()
     work = WorkFolder(output)
     with work.locked():
         part = work.path / "table.npy"
@@ -353,30 +351,6 @@ def gather_features(
         work.deliver([(part, output)])
     progress(len(names), len(names))
     return output
-
-
-def feature_table(
-    root: Path,
-    kind: str,
-    names: Sequence[str],
-    *,
-    store: Path,
-    missing: Missing = "error",
-    progress: Progress = unseen,
-) -> Path:
-    """KIND.npy in `root`, or its folder KIND of feature files gathered once into one in `store`."""
-    path = next(
-        (each for each in (root / f"{kind}.npy", store / f"{kind}.npy") if each.is_file()), None
-    )
-    if path is not None:
-        return path
-    if not (root / kind).is_dir():
-        raise FileNotFoundError(
-            f"{root} has neither {kind}.npy nor a folder {kind} of feature files"
-        )
-    return gather_features(
-        root / kind, names, store / f"{kind}.npy", missing=missing, progress=progress
-    )
 
 
 def strip_noise_column(

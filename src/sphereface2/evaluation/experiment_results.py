@@ -20,19 +20,6 @@ Vectors = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
-class ClassGap:
-    """How far the binary classifier of one person keeps its two sides apart, as cosines."""
-
-    lowest_positive: float
-    highest_negative: float
-
-    @property
-    def width(self) -> float:
-        """The empirical margin; below 0 where the two sides overlap."""
-        return self.lowest_positive - self.highest_negative
-
-
-@dataclass(frozen=True)
 class LearnedFeatures(JsonResult):
     """The features of all training images and the binary classifiers that drew them apart.
 
@@ -88,17 +75,17 @@ class LearnedFeatures(JsonResult):
         positive, _, negative = self.boundaries
         return positive - negative
 
-    def gaps(self) -> tuple[ClassGap, ...]:
-        """For each classifier its worst images: the lowest positive, the highest negative."""
+    def gaps(self) -> list[float]:
+        """The empirical margin of each classifier, below 0 where its two sides overlap.
+
+        It is the lowest cosine of the person's own images less the highest of the others.
+        """
         cosines = np.asarray(self.features) @ np.asarray(self.classifiers).T
         labels = np.asarray(self.labels)
-        return tuple(
-            ClassGap(
-                lowest_positive=float(cosines[labels == person, person].min()),
-                highest_negative=float(cosines[labels != person, person].max()),
-            )
-            for person in range(self.people)
-        )
+        return [
+            float(each[labels == person].min() - each[labels != person].max())
+            for person, each in enumerate(cosines.T)
+        ]
 
 
 def plain_rows(vectors: Vectors) -> tuple[tuple[float, ...], ...]:

@@ -29,32 +29,6 @@ class RocCurve:
     false_accepts: IntArray
     true_accepts: IntArray
 
-    @property
-    def impostors(self) -> int:
-        return int(self.false_accepts[-1])
-
-    @property
-    def genuine(self) -> int:
-        return int(self.true_accepts[-1])
-
-    @property
-    def far(self) -> FloatArray:
-        """Share of the impostor pairs that are accepted."""
-        return self.false_accepts / self.impostors
-
-    @property
-    def tar(self) -> FloatArray:
-        """Share of the genuine pairs that are accepted."""
-        return self.true_accepts / self.genuine
-
-
-@dataclass(frozen=True)
-class ThresholdAccuracy:
-    """The highest accuracy that one threshold reaches, and that threshold."""
-
-    accuracy: float
-    threshold: float
-
 
 @dataclass(frozen=True)
 class FoldAccuracy:
@@ -147,8 +121,8 @@ def equal_error_rates(false_accepts: Counts, true_accepts: Counts) -> FloatArray
     return found
 
 
-def best_threshold_accuracy(scores: npt.ArrayLike, same: npt.ArrayLike) -> ThresholdAccuracy:
-    """The highest accuracy that any one threshold reaches on all pairs at once.
+def best_threshold_accuracy(scores: npt.ArrayLike, same: npt.ArrayLike) -> tuple[float, float]:
+    """The highest accuracy that any one threshold reaches on all pairs at once, and that threshold.
 
     It looks at the answers it is judged by, so it reads higher than `fold_accuracy`; never quote
     the one under the name of the other. Thresholds and ties as in `fold_accuracy`.
@@ -156,7 +130,7 @@ def best_threshold_accuracy(scores: npt.ArrayLike, same: npt.ArrayLike) -> Thres
     values, kinds = checked_pairs(scores, same)
     order = np.argsort(values, kind="stable")
     threshold = _best_threshold(values[order], kinds[order])
-    return ThresholdAccuracy(float(np.mean((values >= threshold) == kinds)), threshold)
+    return float(np.mean((values >= threshold) == kinds)), threshold
 
 
 def fold_accuracy(scores: npt.ArrayLike, same: npt.ArrayLike, folds: npt.ArrayLike) -> FoldAccuracy:

@@ -299,22 +299,14 @@ def alike_people(centres: Centres, *, false_alarms: float) -> tuple[AlikePeople,
     known = np.flatnonzero(centres.count >= _LEAST_ALIKE)
     if len(known) < 3:
         return ()
-    rows = Centres(
-        direction=centres.direction[known],
-        count=centres.count[known],
-        own=np.zeros(len(known), np.float32),
-        kept=np.ones(len(known), np.bool_),
-    )
+    rows = replace(centres, direction=centres.direction[known], count=centres.count[known])
     similarity, other = nearest_others(rows.direction, np.arange(len(known)), rows)
     # High is what is sought, so the signs are turned.
-    median, spread = centre_and_spread(-similarity)
-    named = within_false_alarms(chance_below(-similarity, median, spread), false_alarms)
-    pairs = {
-        (min(int(known[i]), int(known[other[i]])), max(int(known[i]), int(known[other[i]]))): float(
-            similarity[i]
-        )
-        for i in np.flatnonzero(named).tolist()
-    }
+    chances = chance_below(-similarity, *centre_and_spread(-similarity))
+    pairs: dict[tuple[int, int], float] = {}
+    for i in np.flatnonzero(within_false_alarms(chances, false_alarms)).tolist():
+        first, second = sorted((int(known[i]), int(known[other[i]])))
+        pairs[first, second] = float(similarity[i])
     ranked = sorted(pairs.items(), key=lambda item: (-item[1], item[0]))
     return tuple(AlikePeople(first, second, value) for (first, second), value in ranked)
 
@@ -378,8 +370,7 @@ def _least_united(found: Sequence[SplitPerson], false_alarms: float) -> tuple[Sp
     if len(found) < 3:
         return ()
     values = np.array([each.unity for each in found])
-    median, spread = centre_and_spread(values)
-    named = within_false_alarms(chance_below(values, median, spread), false_alarms)
-    named &= values < _UNITED
+    chances = chance_below(values, *centre_and_spread(values))
+    named = within_false_alarms(chances, false_alarms) & (values < _UNITED)
     chosen = [found[i] for i in np.flatnonzero(named).tolist()]
     return tuple(sorted(chosen, key=lambda each: (each.unity, each.label)))

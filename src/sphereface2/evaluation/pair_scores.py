@@ -7,7 +7,7 @@ embedding anything again. The file holds plain arrays only; reading it runs no c
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +193,7 @@ def load_scores(path: Path) -> tuple[str, list[PairScores]]:
 def _read_set(arrays: dict[str, npt.NDArray[Any]], number: int) -> PairScores:
     name = str(arrays["names"][number])
     same = arrays[f"{number}.same"].astype(np.bool_)
+    people, flip = (arrays.get(f"{number}.{part}") for part in ("people", "flip"))
     scored = PairScores(
         name=name,
         scores=arrays[f"{number}.scores"].astype(np.float64),
@@ -201,16 +202,13 @@ def _read_set(arrays: dict[str, npt.NDArray[Any]], number: int) -> PairScores:
         folds=arrays[f"{number}.folds"].astype(np.int64),
         sources=np.full(same.size, name),
         positions=np.arange(same.size, dtype=np.int64),
+        people=None if people is None else people.astype(np.int64),
         images=str(arrays["images"][number]),
+        flip=None if flip is None else bool(flip),
     )
     _check_pairs(name, scored.pairs, same, scored.folds)
     _refuse(name, "scores", ~np.isfinite(scored.scores), "are not finite")
-    people, flip = (arrays.get(f"{number}.{part}") for part in ("people", "flip"))
-    return replace(
-        scored,
-        people=None if people is None else people.astype(np.int64),
-        flip=None if flip is None else bool(flip),
-    )
+    return scored
 
 
 def _people_of_pairs(

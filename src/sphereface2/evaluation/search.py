@@ -191,13 +191,12 @@ class Strangers:
     """What one pass over the distractors leaves of some billions of scores.
 
     best: (sizes, p) each probe's best distractor among the first n; top: (p, k) its k best of all
-    highest: the highest scores over all probes, falling; count: distractors that took part
+    highest: the highest scores over all probes, falling
     """
 
     best: Scores
     top: Scores
     highest: Scores
-    count: int
 
 
 def scan(
@@ -223,7 +222,6 @@ def scan(
     rows = np.empty((_BLOCK, unit.shape[1]), dtype=np.float32)
     scores = np.empty(count * _BLOCK, dtype=np.float32)
     cuts = sorted({0, *reach, *range(0, len(distractors), _BLOCK)})
-    taken = 0
     threads = usable_cores()
     stripes = [slice(*ends) for ends in pairwise(_shares(count, threads))]
     with ThreadPoolExecutor(threads) as pool:  # what follows a product is shared out as it is
@@ -241,11 +239,10 @@ def scan(
             for whose, found in pool.map(_above, repeat(product), repeat(bars), stripes):
                 highest.add(found)
                 kept.add(whose, found)
-            taken += width
             if stop in reach:
                 best[reach.index(stop)] = kept.table().max(axis=1)
             progress(stop, len(distractors))
-    return Strangers(best, kept.table(), highest.falling(), taken)
+    return Strangers(best, kept.table(), highest.falling())
 
 
 class _Best:

@@ -92,25 +92,6 @@ class Measure:
     def resolved(self) -> bool:
         return self.at is None or self.at.resolved
 
-    def text(self) -> str:
-        """The number as it is printed: with its interval and evidence, or why there is none."""
-        if self.at is not None and not self.at.resolved:
-            return (
-                f"{self.name}: not resolved by {self.at.impostors:,} impostor trials "
-                f"(at least {minimum_trials(self.at.target):,} needed)"
-            )
-        rate = self.rate
-        line = (
-            f"{self.name}: {rate.value:.2%} [{rate.interval.low:.2%}, {rate.interval.high:.2%}] "
-            f"of {rate.trials:,} trials"
-        )
-        if self.at is None:
-            return line
-        return (
-            f"{line}, reached {self.at.reached:.3g} of {self.at.impostors:,}, "
-            f"threshold {self.at.threshold:.4f}"
-        )
-
 
 def rank_name(rank: int) -> str:
     """The name of the measure that counts those found at this rank or before."""
@@ -139,7 +120,7 @@ class HighestScores:
         assert keep > 0
         self.keep = keep
         self.floor = np.float32(-np.inf)  # a score that is not above it cannot be among the kept
-        self._parts: list[Scores] = []
+        self._parts: list[Scores] = [np.empty(0, np.float32)]
         self._held = 0
 
     def add(self, scores: Scores) -> None:
@@ -153,11 +134,9 @@ class HighestScores:
     def falling(self) -> Scores:
         """What is kept, the highest first."""
         self._shrink()
-        return np.sort(self._parts[0])[::-1] if self._parts else np.empty(0, np.float32)
+        return np.sort(self._parts[0])[::-1]
 
     def _shrink(self) -> None:
-        if not self._parts:
-            return
         scores = np.concatenate(self._parts)
         if scores.size > self.keep:
             scores = np.partition(scores, scores.size - self.keep)[-self.keep :]

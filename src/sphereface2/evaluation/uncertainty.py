@@ -26,6 +26,9 @@ OVER_PEOPLE = "bootstrap over people"
 OVER_PAIRS = "bootstrap over pairs"
 WILSON_OVER_PEOPLE = "wilson over people"
 
+CONFIDENCE = 0.95
+DEVIATIONS = NormalDist().inv_cdf((1.0 + CONFIDENCE) / 2.0)
+"""So many standard deviations to either side hold 95 % of a normal distribution: 1.96."""
 REPLICATES = 1000
 _CELLS = 400_000  # weights per chunk: replicates × pairs, so that a chunk stays in the cache
 _BUDGET = 300_000_000  # weights in all: a list of millions of pairs gets fewer replicates
@@ -52,7 +55,7 @@ class Rate:
     interval: Interval
 
 
-def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> Rate:
+def wilson(successes: int, trials: int) -> Rate:
     """The share of independent trials that succeeded, with Wilson's score interval.
 
     Unlike the textbook interval it stays inside 0 to 1 and is honest where all trials (or none)
@@ -64,16 +67,16 @@ def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> Rate:
             f"{trials}"
         )
     share = successes / trials
-    low, high = wilson_ends(share, trials, confidence=confidence)
-    return Rate(share, successes, trials, Interval(low, high, confidence, WILSON))
+    low, high = wilson_ends(share, trials)
+    return Rate(share, successes, trials, Interval(low, high, CONFIDENCE, WILSON))
 
 
-def wilson_ends(share: float, trials: float, *, confidence: float = 0.95) -> tuple[float, float]:
+def wilson_ends(share: float, trials: float) -> tuple[float, float]:
     """The ends of Wilson's interval; `trials` need not be whole where they stand for others.
 
     scipy has it for whole trials only (`binomtest`, which a test compares with).
     """
-    z = normal_quantile(confidence)
+    z = DEVIATIONS
     spread = 1.0 + z * z / trials
     centre = (share + z * z / (2 * trials)) / spread
     half = z / spread * (share * (1 - share) / trials + z * z / (4 * trials * trials)) ** 0.5
@@ -83,27 +86,15 @@ def wilson_ends(share: float, trials: float, *, confidence: float = 0.95) -> tup
     return low, high
 
 
-def normal_quantile(confidence: float) -> float:
-    """How many standard deviations hold `confidence` of a normal distribution: 1.96 for 95 %."""
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
-    return NormalDist().inv_cdf((1.0 + confidence) / 2.0)
-
-
-def percentiles(replicates: FloatArray, *, method: str, confidence: float = 0.95) -> Interval:
-    """The middle `confidence` of a statistic's bootstrap replicates."""
-    normal_quantile(confidence)
-    tail = (1.0 - confidence) / 2.0
+def percentiles(replicates: FloatArray, *, method: str) -> Interval:
+    """The middle 95 % of a statistic's bootstrap replicates."""
+    tail = (1.0 - CONFIDENCE) / 2.0
     low, high = np.quantile(replicates, [tail, 1.0 - tail])
-    return Interval(float(low), float(high), confidence, method)
+    return Interval(float(low), float(high), CONFIDENCE, method)
 
 
 def logit_normal(
-    value: float,
-    replicates: FloatArray,
-    *,
-    method: str,
-    finest: float = 1e-9,
+    value: float, replicates: FloatArray, *, method: str, finest: float = 1e-9
 ) -> Interval:
     """An interval for a share near 1 (an AUC): normal on the scale of log(p / (1 - p)).
 
@@ -114,10 +105,10 @@ def logit_normal(
     if not 0.0 < value < 1.0:
         return percentiles(replicates, method=method)
     inside = np.clip(replicates, finest / 2, 1.0 - finest / 2)
-    half = normal_quantile(0.95) * float(np.std(np.log(inside / (1.0 - inside))))
+    half = DEVIATIONS * float(np.std(np.log(inside / (1.0 - inside))))
     centre = math.log(value / (1.0 - value))
     low, high = (1.0 / (1.0 + math.exp(-end)) for end in (centre - half, centre + half))
-    return Interval(low, high, 0.95, method)
+    return Interval(low, high, CONFIDENCE, method)
 
 
 def wider(interval: Interval, other: Interval) -> Interval:
@@ -159,9 +150,9 @@ def mean_rate(parts: Sequence[tuple[BoolArray | FloatArray, People]]) -> Rate:
         count = sum(len(table) for table in tables)
         plain = wilson(count if successes else 0, count)
         interval = replace(plain.interval, method=WILSON_OVER_PEOPLE)
-        return Rate(value, successes, trials, interval)
-    drawn = np.mean([_resampled(table, rng) for table in tables], axis=0)
-    interval = percentiles(drawn, method=OVER_PEOPLE)
+    else:
+        drawn = np.mean([_resampled(table, rng) for table in tables], axis=0)
+        interval = percentiles(drawn, method=OVER_PEOPLE)
     return Rate(value, successes, trials, interval)
 
 
@@ -262,10 +253,6 @@ def replicated_shares(
         # Of very few people a draw may hold no pair at all.
         shares.append((weights @ counted.astype(np.float64))[total > 0] / total[total > 0])
     return np.concatenate(shares)
-
-
-def people_count(people: IntArray) -> int:
-    return int(np.unique(people).size)
 
 
 class _SortedPairs:

@@ -17,14 +17,13 @@ import numpy as np
 from sphereface2.evaluation.metrics import (
     BoolArray,
     FloatArray,
-    IntArray,
     RocPoints,
     area_under_curve,
     best_threshold_accuracy,
     equal_error_rate,
     fold_accuracy,
 )
-from sphereface2.evaluation.pair_scores import COMBINED, Attributes, PairScores, combine
+from sphereface2.evaluation.pair_scores import COMBINED, PairScores, combine
 from sphereface2.evaluation.thresholds import SavedRate, Scores, Trials, tar_at_fars
 from sphereface2.evaluation.uncertainty import (
     OVER_PEOPLE,
@@ -32,8 +31,8 @@ from sphereface2.evaluation.uncertainty import (
     Interval,
     Rate,
     logit_normal,
-    people_count,
     percentiles,
+    rate_of,
     replicate,
     replicated_shares,
     wider,
@@ -176,9 +175,9 @@ class EvaluationResult(JsonResult):
         """Which step of its training the subject is; nothing where that is not known."""
         return "" if self.model_step is None else self.model_step.in_words(self.sets)
 
-    def results_of(self, model: str | None = None) -> list[VerificationResult]:
-        """What a model, by default the subject, reached on each set, in the order of `sets`."""
-        found = (self.find(model or self.model, name) for name in self.sets)
+    def results_of(self) -> list[VerificationResult]:
+        """What the subject reached on each set, in the order of `sets`."""
+        found = (self.find(self.model, name) for name in self.sets)
         return [row for row in found if row is not None]
 
     def find(self, model: str, set_name: str) -> VerificationResult | None:
@@ -228,7 +227,8 @@ def measure(
     """
     scores, same = scored.scores, scored.same
     per_fold = fold_accuracy(scores, same, scored.folds)
-    best = best_threshold_accuracy(scores, same)
+    best_accuracy, best_threshold = best_threshold_accuracy(scores, same)
+    right = decided_right(scored)
     genuine = int(np.count_nonzero(same))
     result = VerificationResult(
         set_name=scored.name,
@@ -241,8 +241,8 @@ def measure(
         fold_accuracies=per_fold.accuracies,
         fold_thresholds=per_fold.thresholds,
         threshold=per_fold.mean_threshold,
-        best_threshold_accuracy=best.accuracy,
-        best_threshold=best.threshold,
+        best_threshold_accuracy=best_accuracy,
+        best_threshold=best_threshold,
         eer=equal_error_rate(scores, same),
         auc=area_under_curve(scores, same),
         tar_at_far=tar_at_fars(scores, same, far_targets),
@@ -250,18 +250,12 @@ def measure(
         histogram=score_histogram(scores[same], scores[~same]),
         hardest_genuine=_hardest(scored, genuine=True),
         hardest_impostor=_hardest(scored, genuine=False),
-        people=None if scored.people is None else people_count(scored.people),
-        slices=slices(
-            decided_right(scored),
-            same,
-            scored.attributes,
-            people=scored.people,
-            replicates=replicates,
-        ),
+        people=None if scored.people is None else int(np.unique(scored.people).size),
+        slices=slices(scored, right, replicates=replicates),
         missing_images=scored.missing_images,
         skipped_pairs=scored.skipped_pairs,
     )
-    return _with_intervals(result, scored, replicates) if replicates else result
+    return _with_intervals(result, scored, right, replicates) if replicates else result
 
 
 def measure_all(
@@ -284,12 +278,11 @@ def decided_right(scored: PairScores) -> BoolArray:
 
 
 def _with_intervals(
-    result: VerificationResult, scored: PairScores, replicates: int
+    result: VerificationResult, scored: PairScores, right: BoolArray, replicates: int
 ) -> VerificationResult:
     scores, same = scored.scores, scored.same
     targets = [point.target for point in result.tar_at_far]
     far = np.geomspace(min(1.0, _BAND_START / result.impostor), 1.0, _BAND_POINTS)
-    right = decided_right(scored)
     best = (scores >= result.best_threshold) == same
     (drawn,) = replicate(
         [(scores, np.stack([right, best], axis=1))],
@@ -299,9 +292,9 @@ def _with_intervals(
         replicates=replicates,
     )
 
-    def share(values: FloatArray, successes: int, trials: int) -> Interval:
+    def share(values: FloatArray, hits: BoolArray) -> Interval:
         # Pairs alone: independent trials, so that nothing needs to be drawn.
-        alone = wilson(successes, trials).interval
+        alone = rate_of(hits, None).interval
         return alone if scored.people is None else wider(drawn.interval(values), alone)
 
     rates = Trials.of(scores[same], scores[~same]).rates_at([*targets, *far], name="TAR@FAR")
@@ -326,10 +319,8 @@ def _with_intervals(
         area = wider(area, wilson(round(result.auc * fewest), fewest).interval)
     return replace(
         result,
-        accuracy_interval=share(drawn.accuracy[:, 0], int(np.count_nonzero(right)), result.pairs),
-        best_threshold_interval=share(
-            drawn.accuracy[:, 1], int(np.count_nonzero(best)), result.pairs
-        ),
+        accuracy_interval=share(drawn.accuracy[:, 0], right),
+        best_threshold_interval=share(drawn.accuracy[:, 1], best),
         eer_interval=wider(drawn.interval(drawn.eer), errors),
         auc_interval=area,
         tar_at_far=points,
@@ -369,17 +360,20 @@ def _hardest(scored: PairScores, *, genuine: bool) -> tuple[ScoredPair, ...]:
     )
 
 
-def slices(
-    right: BoolArray,
-    same: BoolArray,
-    attributes: Attributes,
-    *,
-    people: IntArray | None = None,
-    replicates: int = 0,
-) -> tuple[Slice, ...]:
+def slices(scored: PairScores, right: BoolArray, *, replicates: int) -> tuple[Slice, ...]:
     """The slices of every attribute, by value; `right` says which pairs were decided right."""
+    same, people = scored.same, scored.people
+
+    def rate(counted: BoolArray, here: BoolArray) -> Rate:
+        plain = rate_of(counted[here], None)
+        if people is None or not replicates:
+            return plain
+        shares = replicated_shares(counted[here], people[here], replicates=replicates)
+        interval = wider(percentiles(shares, method=OVER_PEOPLE), plain.interval)
+        return replace(plain, interval=interval)
+
     found = []
-    for attribute, values in attributes.items():
+    for attribute, values in scored.attributes.items():
         words = np.asarray(values, dtype=np.str_)
         if words.shape != same.shape:
             raise ValueError(
@@ -388,17 +382,8 @@ def slices(
         for value in np.unique(words[words != ""]).tolist():
             here = words == value
             accepted = (
-                _rate(counted, pairs, people, replicates) if pairs.any() else None
+                rate(counted, pairs) if pairs.any() else None
                 for counted, pairs in ((right, here & same), (~right, here & ~same))
             )
-            found.append(Slice(attribute, value, _rate(right, here, people, replicates), *accepted))
+            found.append(Slice(attribute, value, rate(right, here), *accepted))
     return tuple(found)
-
-
-def _rate(counted: BoolArray, here: BoolArray, people: IntArray | None, replicates: int) -> Rate:
-    rate = wilson(int(np.count_nonzero(counted[here])), int(np.count_nonzero(here)))
-    if people is None or not replicates:
-        return rate
-    shares = replicated_shares(counted[here], people[here], replicates=replicates)
-    interval = wider(percentiles(shares, method=OVER_PEOPLE), rate.interval)
-    return Rate(rate.value, rate.successes, rate.trials, interval)

@@ -37,12 +37,12 @@ from sphereface2.evaluation.protocols.protocol import (
     View,
 )
 from sphereface2.evaluation.thresholds import Measure, Trials, resolves
-from sphereface2.evaluation.uncertainty import Rate
+from sphereface2.evaluation.uncertainty import REPLICATES, Rate
 from sphereface2.evaluation.verification import slices
+from sphereface2.files import printable
 from sphereface2.workers import first_of
 
 ACROSS = "across groups"
-_REPLICATES = 1000
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,7 @@ class GroupsResult(ProtocolResult):
             note="highest over lowest rate, highest over the geometric mean of all groups, highest "
             "less lowest; –: a group has no errors",
         )
-        fnmr = [(each.group, each.fnmr) for each in self.groups if each.fnmr is not None]
-        fmr = [
-            (each.group, each.fmr.rate)
-            for each in self.groups
-            if each.fmr is not None and each.fmr.resolved
-        ]
+        lines = {"FNMR": self.overall.rate.value, "FMR": at.reached}
         part = Part(
             self.protocol,
             measures=(self.overall,),
@@ -138,11 +133,8 @@ class GroupsResult(ProtocolResult):
             tables=[by_group, *([spread] if self.spreads else [])],
             rocs=[Roc(self.roc, (), self.genuine, self.impostors)],
             compared=[
-                Compared(f"{name} by group", rates, line)
-                for name, rates, line in (
-                    ("FNMR", fnmr, self.overall.rate.value),
-                    ("FMR", fmr, at.reached),
-                )
+                Compared(f"{name} by group", list(rates.items()), lines[name])
+                for name, rates in _rates(self.groups).items()
                 if rates and at.resolved
             ],
         )
@@ -217,7 +209,7 @@ class Groups(Protocol[GroupsResult]):
 
 
 def measure_groups(scored: PairScores, *, fmr: float) -> GroupsResult:
-    """FNMR and FMR by the attribute "group" of scored pairs, at the global threshold."""
+    """FNMR and FMR by "group", the one attribute of scored pairs, at the global threshold."""
     same, values = scored.same, scored.attributes["group"]
     scores = scored.scores.astype(np.float32)
     trials = Trials.of(scores[same], scores[~same])
@@ -226,7 +218,7 @@ def measure_groups(scored: PairScores, *, fmr: float) -> GroupsResult:
     at = accepted.at
     assert at is not None
     right = (scores >= np.float32(at.threshold)) == same
-    found = slices(right, same, {"group": values}, people=scored.people, replicates=_REPLICATES)
+    found = slices(scored, right, replicates=REPLICATES)
     rows = []
     for each in sorted(found, key=lambda each: (each.value == ACROSS, each.value)):
         here = values == each.value
@@ -275,16 +267,19 @@ def measure_groups(scored: PairScores, *, fmr: float) -> GroupsResult:
     )
 
 
-def _spreads(rows: Sequence[GroupRates]) -> tuple[Spread, ...]:
-    own = [row for row in rows if row.group != ACROSS]
-    rates = {
-        "FNMR": {row.group: row.fnmr.value for row in own if row.fnmr is not None},
-        "FMR": {
-            row.group: row.fmr.rate.value for row in own if row.fmr is not None and row.fmr.resolved
-        },
+def _rates(rows: Sequence[GroupRates]) -> dict[str, dict[str, Rate]]:
+    """FNMR and FMR of the groups that have such pairs, and for the FMR enough of them."""
+    fmr = {row.group: row.fmr for row in rows if row.fmr is not None}
+    return {
+        "FNMR": {row.group: row.fnmr for row in rows if row.fnmr is not None},
+        "FMR": {group: each.rate for group, each in fmr.items() if each.resolved},
     }
+
+
+def _spreads(rows: Sequence[GroupRates]) -> tuple[Spread, ...]:
     found = []
-    for name, values in rates.items():
+    for name, rates in _rates([row for row in rows if row.group != ACROSS]).items():
+        values = {group: rate.value for group, rate in rates.items()}
         if len(values) < 2:
             continue
         highest, lowest = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
@@ -307,8 +302,8 @@ def _accuracy(scored: PairScores, here: npt.NDArray[np.bool_]) -> tuple[float, f
     same, folds = scored.same[here], scored.folds[here]
     if not (same.any() and not same.all() and np.unique(folds).size > 1):
         return None
-    found = fold_accuracy(scored.scores[here], same, folds).accuracies
-    return float(np.mean(found)), float(np.std(found))
+    found = fold_accuracy(scored.scores[here], same, folds)
+    return found.mean, found.std
 
 
 def _complement(rate: Rate) -> Rate:
@@ -353,8 +348,12 @@ def _groups_of_csv(path: Path, images: Sequence[str]) -> npt.NDArray[np.str_]:
     """The group of each image of a list."""
     if not path.is_file():
         raise FileNotFoundError(f"--groups: there is no file {path}")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = [[field.strip() for field in row] for row in csv.reader(file) if row]
+    # A name that is not UTF-8 keeps its bytes, as in the list of pairs.
+    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        try:
+            rows = [[field.strip() for field in row] for row in csv.reader(file) if row]
+        except csv.Error as error:
+            raise ValueError(f"{path}: {error}; is a quotation mark not closed?") from None
     wrong = [number for number, row in enumerate(rows, start=1) if len(row) != 2 or not all(row)]
     if wrong:
         raise ValueError(f"{path}: expected image,group in each line, not so in {first_of(wrong)}")
@@ -366,4 +365,4 @@ def _groups_of_csv(path: Path, images: Sequence[str]) -> npt.NDArray[np.str_]:
             f"{path}: {len(lacking):,} of {len(images):,} images of the list have no group "
             f"({first_of(lacking)})"
         )
-    return np.array([group_of[name] for name in images])
+    return np.array([printable(group_of[name]) for name in images])

@@ -268,7 +268,7 @@ def _refuse_line(path: Path, text: bytes, columns: int, *, before: int) -> None:
 
 def _fields(path: Path, *, columns: int) -> list[str]:
     with _open(path) as file:
-        text = file.read().decode("utf-8")
+        text = file.read().decode("utf-8", "surrogateescape")  # a name keeps its bytes
     fields = text.split()
     lines = text.count("\n") + (not text.endswith("\n") and bool(text))
     if not fields or len(fields) != columns * lines:
@@ -294,7 +294,8 @@ def _whole(path: Path, fields: Sequence[str]) -> npt.NDArray[np.int64]:
 
 def _lines(path: Path) -> list[str]:
     with _open(path) as file:
-        lines = [line for line in file.read().decode("utf-8").splitlines() if line.strip()]
+        text = file.read().decode("utf-8", "surrogateescape")
+    lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise ValueError(f"{path} is empty")
     return lines

@@ -294,7 +294,6 @@ def identify_standard(
     probes: TemplateList,
     *,
     name: str,
-    ranks: Sequence[int] = RANKS,
     fpir_targets: Sequence[float] = FPIR_TARGETS,
     progress: Progress = unseen,
 ) -> IjbIdentification:
@@ -312,18 +311,15 @@ def identify_standard(
             people=each.gallery_people,
             mated=int(np.count_nonzero(each.mated)),
             non_mated=int(np.count_nonzero(~each.mated)),
-            ranks=rank_rates(each, ranks),
+            ranks=rank_rates(each, RANKS),
             tpir=tpir_at_fpirs(each, fpir_targets),
         )
         for gallery, each in zip(galleries, found, strict=True)
     )
     mean_ranks = tuple(
         Measure(rank_name(k), mean_rate([(e.rank[e.mated] <= k, e.people[e.mated]) for e in found]))
-        for k in ranks
+        for k in RANKS
     )
-    open_set = all(each.tpir for each in single)
-    curves = [cmc_curve(each) for each in found]
-    length = min(len(curve) for curve in curves)
     return IjbIdentification(
         protocol=name,
         conventions=(
@@ -333,13 +329,9 @@ def identify_standard(
         ),
         galleries=single,
         ranks=mean_ranks,
-        tpir=tuple(
-            _mean_tpir(found, [each.tpir[number] for each in single])
-            for number in range(len(fpir_targets))
-        )
-        if open_set
-        else (),
-        cmc=tuple(np.mean([curve[:length] for curve in curves], axis=0).tolist()),
+        # None where a gallery has none, and as many ranks as the smallest gallery.
+        tpir=tuple(_mean_tpir(found, at) for at in zip(*(e.tpir for e in single), strict=False)),
+        cmc=tuple(float(np.mean(at)) for at in zip(*map(cmc_curve, found), strict=False)),
     )
 
 
@@ -349,7 +341,6 @@ def identify_legacy(
     probes: TemplateList,
     *,
     name: str,
-    ranks: Sequence[int] = RANKS,
     fpir_targets: Sequence[float] = FPIR_TARGETS,
     progress: Progress = unseen,
 ) -> IjbIdentification:
@@ -398,7 +389,7 @@ def identify_legacy(
         people=found.gallery_people,
         mated=count,
         non_mated=0,
-        ranks=rank_rates(found, ranks),
+        ranks=rank_rates(found, RANKS),
         tpir=tuple(measures),
     )
     return IjbIdentification(

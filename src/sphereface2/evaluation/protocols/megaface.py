@@ -257,15 +257,11 @@ def same_person_pairs(
     """Every ordered pair of two different images of one person."""
     order = np.argsort(people, kind="stable")
     _, counts = np.unique(people, return_counts=True)
-    left, right = [], []
+    left, right = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
     for images in np.split(order, np.cumsum(counts)[:-1]):
-        if images.size > 1:
-            apart = ~np.eye(images.size, dtype=np.bool_)
-            first, second = np.nonzero(apart)
-            left.append(images[first])
-            right.append(images[second])
-    if not left:
-        return np.empty(0, np.intp), np.empty(0, np.intp)
+        first, second = np.nonzero(~np.eye(images.size, dtype=np.bool_))
+        left.append(images[first])
+        right.append(images[second])
     return np.concatenate(left), np.concatenate(right)
 
 
@@ -343,7 +339,8 @@ def read_noises(path: Path | None) -> frozenset[str]:
         return frozenset()
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; it should list the noisy images")
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    text = path.read_text(encoding="utf-8", errors="surrogateescape")  # a name keeps its bytes
+    lines = (line.strip() for line in text.splitlines())
     columns = (line.split("\t") for line in lines if line and not line.startswith("#"))
     return frozenset(parts[1] if len(parts) > 1 else parts[0] for parts in columns)
 
@@ -362,7 +359,7 @@ def _list(path: Path, *, key: str = "path") -> list[str]:
             f"{path} does not exist; the folder's lists are: {first_of(near) if near else 'none'}"
         )
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8", errors="surrogateescape"))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON: {error.msg} in line {error.lineno}") from None
     found = content.get(key) if isinstance(content, dict) else None

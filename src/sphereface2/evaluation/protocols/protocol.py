@@ -20,7 +20,7 @@ from sphereface2.data.pairs.verification_set import ImageFiles
 from sphereface2.data.sources.image_list import require_images
 from sphereface2.data.sources.source import PreparedImages
 from sphereface2.evaluation.calibration import Calibration
-from sphereface2.evaluation.embedding_files import SavedEmbeddings, feature_table, rows_of
+from sphereface2.evaluation.embedding_files import SavedEmbeddings, gather_features, rows_of
 from sphereface2.evaluation.metrics import RocPoints
 from sphereface2.evaluation.thresholds import Measure, rank_name
 from sphereface2.evaluation.uncertainty import Rate
@@ -158,14 +158,14 @@ class ProtocolResult(JsonResult):
 def cmc_view(title: str, cmc: Sequence[float], ranks: Sequence[Measure]) -> RateCurve:
     """A CMC curve with the measures of single ranks (`rank_name`) on it."""
     named = {measure.name: measure for measure in ranks}
-    marks = [(rank, named.get(rank_name(rank))) for rank in range(1, len(cmc) + 1)]
+    x = range(1, len(cmc) + 1)
     return RateCurve(
         title=f"CMC, {title}",
         x_label="rank",
         y_label="found (%)",
-        x=range(1, len(cmc) + 1),
+        x=x,
         y=cmc,
-        marks=[(rank, measure) for rank, measure in marks if measure is not None],
+        marks=[(rank, named[rank_name(rank)]) for rank in x if rank_name(rank) in named],
     )
 
 
@@ -308,7 +308,9 @@ def measure_protocol(
     found = [_embedded(subject, each, protocol, team, alone=len(lists) == 1) for each in lists]
     if not team.is_first:
         return None
-    embedded = {each.name: _present(subject, one) for each, one in zip(lists, found, strict=True)}
+    embedded = {
+        each.name: _present(subject, each, one) for each, one in zip(lists, found, strict=True)
+    }
     images = sum(each.present.size for each in embedded.values())
     missing = images - sum(len(each.vectors) for each in embedded.values())
     flip = subject.flip_of(saved)
@@ -328,7 +330,7 @@ def measure_protocol(
 
 def _embedded(
     subject: Subject, wanted: ImageList, protocol: Protocol[Result], team: Team, *, alone: bool
-) -> Embedded:
+) -> SavedEmbeddings:
     """The embeddings of a list, whether or not all of its images have one."""
     if subject.embeddings is not None:
         return _saved(subject, subject.embeddings, wanted, protocol, alone=alone)
@@ -344,13 +346,12 @@ def _embedded(
         names=wanted.names,
         people=wanted.people,
     )
-    saved = SavedEmbeddings(vectors, "given", wanted.names, None, wanted.name)
-    return _of_list(saved, wanted)
+    return SavedEmbeddings(vectors, "given", wanted.names, None, wanted.name)
 
 
 def _saved(
     subject: Subject, path: Path, wanted: ImageList, protocol: Protocol[Result], *, alone: bool
-) -> Embedded:
+) -> SavedEmbeddings:
     """Saved embeddings of a list: one file, a part of one file, or a file of a folder."""
     if alone:
         saved = subject.read(path)
@@ -373,7 +374,7 @@ def _saved(
     if wanted.names is not None:
         vectors, _ = rows_of(saved, wanted.names, missing=subject.missing)
         saved = replace(saved, vectors=vectors, names=wanted.names, people=None)
-    return _of_list(saved, wanted)
+    return saved
 
 
 def _of_folder(
@@ -384,15 +385,16 @@ def _of_folder(
     if table.is_file():
         return subject.read(table)
     if wanted.names is not None:
+        gathered, features = subject.output / table.name, folder / wanted.name
         with subject.watch(f"gathering the features of {wanted.name}") as progress:
-            gathered = feature_table(
-                folder,
-                wanted.name,
-                wanted.names,
-                store=subject.output,
-                missing=subject.missing,
-                progress=progress,
-            )
+            if not (gathered.is_file() or features.is_dir()):
+                raise FileNotFoundError(
+                    f"{folder} has neither {table.name} nor a folder {wanted.name} of feature files"
+                )
+            if not gathered.is_file():
+                gather_features(
+                    features, wanted.names, gathered, missing=subject.missing, progress=progress
+                )
         # Not `read`: features may have a column more than the model, see `strip_noise_column`.
         return SavedEmbeddings(np.load(gathered, mmap_mode="r"), "given", None, None, str(gathered))
     tables = [f"{each.name}.npy" for each in protocol.saved]
@@ -403,23 +405,13 @@ def _of_folder(
     )
 
 
-def _of_list(saved: SavedEmbeddings, wanted: ImageList) -> Embedded:
-    people = saved.people if wanted.people is None else np.array(wanted.people)
-    names = saved.names or [""] * len(saved.vectors)
-    everyone = np.ones(len(saved.vectors), np.bool_)
-    return Embedded(saved.vectors, saved.mirror, names, people, everyone, saved.source)
-
-
-def _present(subject: Subject, each: Embedded) -> Embedded:
+def _present(subject: Subject, wanted: ImageList, saved: SavedEmbeddings) -> Embedded:
     """Without the images that have no embedding, where such are to be left out."""
-    absent = subject.absent(each.vectors)
-    if not absent.any():
-        return each
-    rows: Sequence[int] = np.flatnonzero(~absent).tolist()
-    return replace(
-        each,
-        vectors=each.vectors[~absent],
-        names=[each.names[row] for row in rows],
-        people=None if each.people is None else each.people[~absent],
-        present=~absent,
-    )
+    vectors, names = saved.vectors, saved.names or [""] * len(saved.vectors)
+    people = saved.people if wanted.people is None else np.array(wanted.people)
+    present = ~subject.absent(vectors)
+    if not present.all():
+        vectors = vectors[present]
+        names = [names[row] for row in np.flatnonzero(present).tolist()]
+        people = None if people is None else people[present]
+    return Embedded(vectors, saved.mirror, names, people, present, saved.source)

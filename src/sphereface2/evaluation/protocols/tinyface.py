@@ -118,17 +118,14 @@ class TinyFace(Protocol[TinyFaceResult]):
                 if own.size:
                     ranks[row], precisions[row] = _found(scores, own)
             embeddings.progress(min(start + step, wanted.size), wanted.size)
+        unfound = f"{alone.sum():,} probes of nobody in the gallery count as not found"
         return TinyFaceResult(
             protocol=self.name,
             conventions=(
                 "gallery images are ranked, not people; the first image of the right ID counts",
                 "an image of someone else with the same score stands before the right one",
                 "average precision: by trapezoids, as the official evaluation has it",
-                *(
-                    [f"{alone.sum():,} probes of nobody in the gallery count as not found"]
-                    if alone.any()
-                    else []
-                ),
+                *([unfound] if alone.any() else []),
             ),
             probes=wanted.size,
             people=np.unique(wanted).size,

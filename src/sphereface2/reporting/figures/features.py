@@ -130,10 +130,10 @@ def feature_sphere(learned: LearnedFeatures, *, person: int = 0) -> Figure:
 
 def margin_sentence(learned: LearnedFeatures) -> str:
     """The empirical margin over the classes beside the one that the loss induces, as cosines."""
-    widths = [gap.width for gap in learned.gaps()]
+    gaps = learned.gaps()
     return (
-        f"induced margin {learned.induced_margin:.2f}, empirical {np.mean(widths):.2f} "
-        f"(classes {min(widths):.2f} to {max(widths):.2f})"
+        f"induced margin {learned.induced_margin:.2f}, empirical {np.mean(gaps):.2f} "
+        f"(classes {min(gaps):.2f} to {max(gaps):.2f})"
     ).replace("-", "−")
 
 
