@@ -18,7 +18,7 @@ from sphereface2.evaluation.decision import (
     resolvable,
     threshold_for,
 )
-from sphereface2.evaluation.thresholds import in_figures
+from sphereface2.evaluation.thresholds import beside, in_figures
 from sphereface2.galleries.gallery import Embeddings, Gallery, KeptPhoto
 from sphereface2.recognition.gate import Gate, Quality, outliers, sharpness
 from sphereface2.recognition.recognizer import SAME_PHOTO
@@ -33,7 +33,8 @@ class Finding:
 
     kind: a code of `Gate`, or no_photos, duplicate, no_crop
     photos: the ids concerned; other: the second person, where there is one
-    repair: the command that does it, of which each takes away something: look first
+    repair: the command that does it, which takes something away: look first; empty where the
+        repair of another finding goes first
     """
 
     kind: str
@@ -143,9 +144,10 @@ def _unlike(
         return
     limit = low_genuine(calibration, gate.unlike_others)
     for number, score in outliers(rows, rows[:0], limit).items():
+        shown, least = beside(score, limit)
         words = (
-            "it is unlike the person's other photos, its mean score with them is "
-            f"{in_figures(score)} (limit {in_figures(limit)})"
+            f"it is unlike the person's other photos, its mean score with them is {shown} (limit "
+            f"{least})"
         )
         yield _of_photo(kept[number], "unlike_others", words, score, limit, where)
 
@@ -166,24 +168,33 @@ def _duplicates(
 def _same_faces(
     people: Sequence[str], means: Embeddings, limit: float, where: Sequence[str]
 ) -> Iterator[Finding]:
-    """Pairs of people whose photos score this high on average: mean · mean is that mean."""
+    """Pairs of people whose photos score this high on average: mean · mean is that mean.
+
+    Each person is in one merge at most: it takes a name away and changes the mean of the other, so
+    whether a third is the same shows only afterwards.
+    """
     found: list[tuple[float, int, int]] = []
     for start in range(0, len(people), _ROWS):
         scores = means[start : start + _ROWS] @ means[start:].T
         # Each pair once: only columns behind the row's own.
         above = np.argwhere(np.triu(scores >= limit, k=1))
         found += [(float(scores[i, j]), start + int(i), start + int(j)) for i, j in above]
+    merged: set[int] = set()
     for score, one, other in sorted(found, reverse=True):
+        shown, most = beside(score, limit)
+        words = (
+            f"has the face of {people[other]}: their photos score {shown} with each other on "
+            f"average (limit {most})"
+        )
+        repair = ""
+        if first := merged & {one, other}:
+            names = " and ".join(people[each] for each in sorted(first))
+            words += f"; ask the doctor again after the merge of {names}"
+        else:
+            merged |= {one, other}
+            repair = _command("merge", where, people[other], people[one])
         yield Finding(
-            "same_as_another",
-            people[one],
-            f"has the face of {people[other]}: their photos score {in_figures(score)} with each "
-            f"other on average (limit {in_figures(limit)})",
-            (),
-            people[other],
-            score,
-            limit,
-            _command("merge", where, people[other], people[one]),
+            "same_as_another", people[one], words, (), people[other], score, limit, repair
         )
 
 

@@ -22,7 +22,7 @@ from sphereface2.evaluation.decision import (
     resolvable,
     threshold_for,
 )
-from sphereface2.evaluation.thresholds import in_figures
+from sphereface2.evaluation.thresholds import beside
 from sphereface2.faces.face import TEMPLATE, TEMPLATE_SIZE, similarity_transform
 from sphereface2.galleries.gallery import Embeddings, Gallery, embeddings_of, knows
 from sphereface2.recognition.photos import FoundFace
@@ -209,35 +209,29 @@ class Gate:
         if self.unlike_others is not None:
             limit = low_genuine(calibration, self.unlike_others)
             for number, score in outliers(embeddings, own, limit).items():
-                reasons[number].append(
-                    Reason(
-                        "unlike_others",
-                        "it is unlike the person's other photos: its mean score with them is "
-                        f"{in_figures(score)} (limit {in_figures(limit)}: "
-                        f"{in_percent(self.unlike_others)} of pairs of one person score lower)",
-                        score,
-                        limit,
-                    )
+                shown, least = beside(score, limit)
+                words = (
+                    f"it is unlike the person's other photos: its mean score with them is {shown} "
+                    f"(limit {least}: {in_percent(self.unlike_others)} of pairs of one person "
+                    "score lower)"
                 )
+                reasons[number].append(Reason("unlike_others", words, score, limit))
         if self.same_as_another is not None and people - known > 0:
             rate = false_accepts_for(self.same_as_another, people)
             limit = threshold_for(calibration, resolvable(calibration, rate))
             for number, hits in enumerate(gallery.search(embeddings, people=3)):
                 others = [hit.person for hit in hits if hit.person != person]
                 scores = [mean_score(gallery, other, embeddings[number]) for other in others]
-                best = max(zip(scores, others, strict=True), default=(-1.0, ""))
+                score, other = max(zip(scores, others, strict=True), default=(-1.0, ""))
                 # The other new photos do not count: they may all show the same wrong person.
                 mine = float((own @ embeddings[number]).mean()) if len(own) else -1.0
-                if best[0] >= limit and best[0] > mine:
-                    reasons[number].append(
-                        Reason(
-                            "same_as_another",
-                            f"it shows the face of {best[1]}, who is enrolled already: the score "
-                            f"is {in_figures(best[0])} (limit {in_figures(limit)})",
-                            best[0],
-                            limit,
-                        )
+                if score >= limit and score > mine:
+                    shown, most = beside(score, limit)
+                    words = (
+                        f"it shows the face of {other}, who is enrolled already: the score is "
+                        f"{shown} (limit {most})"
                     )
+                    reasons[number].append(Reason("same_as_another", words, score, limit))
         return reasons
 
     def unchecked(self, calibration: Calibration | None) -> list[str]:
