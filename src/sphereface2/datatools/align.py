@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -142,12 +143,9 @@ def _is_finished(outcome: Outcome, target: Path) -> bool:
 
 def _free_name(photo: str, taken: set[str | None], ending: str) -> str:
     """The photo's name with the ending of the crops; a.jpg and a.png must not become one file."""
-    candidate = f"{photo.removesuffix(PurePosixPath(photo).suffix)}.{ending}"
-    stem, number = photo, 2
-    while candidate in taken:
-        candidate = f"{stem}.{ending}"
-        stem, number = f"{photo}~{number}", number + 1
-    return candidate
+    numbered = (f"{photo}~{number}" for number in count(2))
+    stems = chain([photo.removesuffix(PurePosixPath(photo).suffix), photo], numbered)
+    return next(name for stem in stems if (name := f"{stem}.{ending}") not in taken)
 
 
 # -- what became of each photo, written down one by one, so that a stopped alignment can resume ----

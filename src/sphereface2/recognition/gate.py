@@ -148,8 +148,8 @@ class Gate:
             limit = getattr(self, each.name)
             if limit is None:
                 continue
-            most = _MOST[each.name]
-            if not 0 < limit <= most or (most == 1 and limit == 1 and each.name in _RATES):
+            most = _MOST.get(each.name, 1.0)
+            if not 0 < limit <= most or (limit == 1 and each.name in _RATES):
                 raise ValueError(
                     f"the limit of {each.name} must be above 0 and "
                     f"{'below 1' if each.name in _RATES else f'at most {most:g}'}, got {limit}"
@@ -247,14 +247,7 @@ class Gate:
         ]
 
 
-_MOST = {
-    "several_faces": 1.0,
-    "too_small": 10_000.0,
-    "blurred": 100_000.0,
-    "turned_away": 90.0,
-    "unlike_others": 1.0,
-    "same_as_another": 1.0,
-}
+_MOST = {"too_small": 10_000.0, "blurred": 100_000.0, "turned_away": 90.0}  # others: 1
 _RATES = ("unlike_others", "same_as_another")
 
 

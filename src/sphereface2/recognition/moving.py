@@ -82,14 +82,10 @@ def migrate(
         negatives += len(old.negatives(person.name))
         there = {photo.facts.get(_MIGRATED) for photo in photos_of(new, person.name)}
         kept = old.photos(person.name)
-        fresh: list[tuple[KeptPhoto, bytes]] = []
-        for photo in kept:
-            if photo.id not in there:
-                crop = old.crop(photo.id)
-                if crop:
-                    fresh.append((photo, crop))
-                else:
-                    without[person.name] = without.get(person.name, 0) + 1
+        left = [(photo, old.crop(photo.id)) for photo in kept if photo.id not in there]
+        fresh = [(photo, crop) for photo, crop in left if crop]
+        if len(fresh) < len(left):
+            without[person.name] = len(left) - len(fresh)
         if fresh:
             _embed_again(person.name, fresh, new, recognizer, person.metadata)
         added += len(fresh)

@@ -335,8 +335,7 @@ class Recognizer:
                         f"somebody else, remove it (sphereface2 gallery remove GALLERY --photo "
                         f"{kept.id})"
                     )
-        known = gallery.negatives(person)
-        for negative in known:
+        for negative in gallery.negatives(person):
             if negative.embedding @ embedding > SAME_PHOTO:
                 return negative
         made = gallery.add_negative(person, embedding, source=found.photo, key=key)

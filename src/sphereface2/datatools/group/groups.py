@@ -24,7 +24,9 @@ FACES = "faces.csv"
 FOLDERS = "people"
 FOLDER_KINDS = ("link", "copy")
 ONCE = "seen-once"
-_COLUMNS = ("photo", "face", "left", "top", "right", "bottom", "person", "name", "score")
+_COLUMNS = (
+    "photo", "face", "left", "top", "right", "bottom", "person", "name", "score", "detector_score"
+)  # fmt: skip
 _BLOCK = 1 << 24  # scores at once
 
 
@@ -211,16 +213,15 @@ def _person_facts(person: Person) -> dict[str, Any]:
 
 
 def _table(groups: Groups) -> str:
-    lines: list[tuple[str, int, list[str]]] = []
+    rows: list[tuple[str | int, ...]] = []
     for person in groups.people:
         scores = [f"{score:.4f}" for score in person.scores] or [""]
         for face, score in zip(person.faces, scores, strict=True):
             box = ["", "", "", ""] if face.box is None else [f"{side:.1f}" for side in face.box]
             sure = "" if face.score is None else f"{face.score:.4f}"
-            who = [label(person.number), person.name]
-            lines.append((face.photo, face.number, [*box, *who, score, sure]))
-    rows = ([photo, number, *rest] for photo, number, rest in sorted(lines))
-    return csv_text([*_COLUMNS, "detector_score"], rows)
+            who = label(person.number), person.name
+            rows.append((face.photo, face.number, *box, *who, score, sure))
+    return csv_text(_COLUMNS, sorted(rows))
 
 
 def _write_folders(groups: Groups, source: Path, kind: str) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from numpy.typing import NDArray
 
 from sphereface2.data.augmentation import Augmentation
@@ -22,7 +21,7 @@ from sphereface2.evaluation.embedding_files import rows_of
 from sphereface2.evaluation.mislabelled import MislabelledResult, find_mislabelled
 from sphereface2.evaluation.scoring import Subject
 from sphereface2.evaluation.verification import installed_versions
-from sphereface2.files import WorkFolder, csv_text, printable, remove, replacing
+from sphereface2.files import WorkFolder, csv_text, printable, remove, write_atomically
 from sphereface2.models.embedder import Vectors, fold_mirror
 from sphereface2.models.extraction import ModelEmbedder, read_note
 from sphereface2.workers import Watch, unwatched
@@ -93,7 +92,7 @@ def _vectors(
 
 def _embedded(
     source: EncodedImages,
-    numbers: npt.NDArray[np.int64],
+    numbers: NDArray[np.int64],
     facts: ImageFacts,
     path: Path,
     embedder: ModelEmbedder,
@@ -108,7 +107,7 @@ def _embedded(
     return embedder.extract(Faces(source, numbers), path, title="embedding the images", digest=key)
 
 
-def embedding_key(model: Path, digests: npt.NDArray[np.uint64]) -> str:
+def embedding_key(model: Path, digests: NDArray[np.uint64]) -> str:
     """A name for the embeddings of images with these digests by the model in this folder."""
     summary = hashlib.blake2b(digests.tobytes(), digest_size=16)
     for file in sorted(model.iterdir()):
@@ -172,12 +171,12 @@ def _write_lists(
         for i in group.images
     ]
     titles = ("group", "kind", "across_people", "person", "image")
-    for name, lines in (
-        ("unreadable.txt", unreadable),
-        ("duplicates.csv", [csv_text(titles, duplicates)] if duplicates else []),
+    for name, text in (
+        ("unreadable.txt", "".join(unreadable)),
+        ("duplicates.csv", csv_text(titles, duplicates) if duplicates else ""),
     ):
-        if lines:
-            write_lines(folder / name, lines)
+        if text:
+            write_atomically(folder / name, text)
         else:
             (folder / name).unlink(missing_ok=True)
     if labels is None:
@@ -187,25 +186,25 @@ def _write_lists(
         for s in labels.suspects
     ]
     head = ("image", "person", "kind", "nearest_other", "own", "other", "chance")
-    write_lines(folder / "suspects.csv", [csv_text(head, rows)])
+    write_atomically(folder / "suspects.csv", csv_text(head, rows))
     left = facts.readable.copy()
     left[[suspect.index for suspect in labels.suspects]] = False
     kept = np.flatnonzero(left).tolist()
-    write_lines(folder / "clean.txt", clean_list(source, kept, root=root))
+    write_atomically(folder / "clean.txt", clean_list(source, kept, root=root))
 
 
-def clean_list(
-    source: EncodedImages, numbers: Iterable[int], *, root: Path | None = None
-) -> Iterator[str]:
+def clean_list(source: EncodedImages, numbers: Iterable[int], *, root: Path | None = None) -> str:
     """A line `path<TAB>person` for each of the images.
 
     The paths of a folder start from the folder, those of a list from `root` or else its folder, as
     its own do; an image of a .rec or .parquet file has the path that `sphereface2 convert` gives
     it in a folder.
     """
+    lines = []
     for number in numbers:
         person = source.person(number) if source.labels[number] >= 0 else "-1"
-        yield f"{_path(source, number, root)}\t{person}\n"
+        lines.append(f"{_path(source, number, root)}\t{person}\n")
+    return "".join(lines)
 
 
 def _path(source: EncodedImages, number: int, root: Path | None) -> str:
@@ -214,15 +213,6 @@ def _path(source: EncodedImages, number: int, root: Path | None) -> str:
     path = source.image_path(number)
     start = source.path.parent if root is None else root
     return (path.relative_to(start) if path.is_relative_to(start) else path.absolute()).as_posix()
-
-
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write to a file beside `path`, then rename; names that are not UTF-8 keep their bytes."""
-    with (
-        replacing(path) as made,
-        made.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
-    ):
-        file.writelines(lines)
 
 
 # -- examples of an augmentation: some images of the data as a training would see them -------------
