@@ -143,10 +143,10 @@ def test_two_photos_get_the_recognizers_answer_in_words(visit: Visit, place: Pat
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_a_score_and_its_threshold_are_told_apart() -> None:
-    pairs = [[0.99996, 0.99998], [-0.0001, 0.0001], [0.25, 0.5], [1, 1]]
+    pairs = [(0.99996, 0.99998), (-0.0001, 0.0001), (0.25, 0.5), (1.0, 1.0)]
     program = (
         f"import {{ beside }} from '{(PAGE / 'words.js').as_uri()}';"
-        f"console.log(JSON.stringify({pairs}.map(([score, limit]) => beside(score, limit))));"
+        f"console.log(JSON.stringify({json.dumps(pairs)}.map((each) => beside(...each))));"
     )
     command = ["node", "--input-type=module", "-e", program]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
