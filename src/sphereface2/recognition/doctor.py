@@ -20,7 +20,7 @@ from sphereface2.evaluation.decision import (
 )
 from sphereface2.evaluation.thresholds import beside, in_figures
 from sphereface2.galleries.gallery import Embeddings, Gallery, KeptPhoto
-from sphereface2.recognition.gate import Gate, Quality, outliers, sharpness
+from sphereface2.recognition.gate import Gate, Quality, Reason, outliers, sharpness
 from sphereface2.recognition.recognizer import SAME_PHOTO
 from sphereface2.workers import Progress, counted, unseen
 
@@ -98,7 +98,8 @@ def examine(
                 crop = gallery.crop(photo.id)
                 crops += bool(crop)
                 findings += _by_itself(photo, crop, gate, where)
-            findings += _unlike(kept, rows, gate, calibration, where)
+            if calibration is not None and gate.unlike_others is not None:
+                findings += _unlike(kept, rows, low_genuine(calibration, gate.unlike_others), where)
         progress(number + 1, len(people))
     if calibration is not None and gate.same_as_another is not None and len(named) > 1:
         rate = resolvable(calibration, false_accepts_for(gate.same_as_another, len(named)))
@@ -129,27 +130,20 @@ def _by_itself(
         if not crop:
             return
         quality = Quality(sharpness(decode(crop, photo.id)))
-    for each in gate.look(quality):
-        yield _of_photo(photo, each.code, each.words, each.value, each.limit, where)
+    for reason in gate.look(quality):
+        yield _of_photo(photo, reason, where)
 
 
 def _unlike(
-    kept: Sequence[KeptPhoto],
-    rows: Embeddings,
-    gate: Gate,
-    calibration: Calibration | None,
-    where: Sequence[str],
+    kept: Sequence[KeptPhoto], rows: Embeddings, limit: float, where: Sequence[str]
 ) -> Iterator[Finding]:
-    if calibration is None or gate.unlike_others is None:
-        return
-    limit = low_genuine(calibration, gate.unlike_others)
     for number, score in outliers(rows, rows[:0], limit).items():
         shown, least = beside(score, limit)
         words = (
             f"it is unlike the person's other photos, its mean score with them is {shown} (limit "
             f"{least})"
         )
-        yield _of_photo(kept[number], "unlike_others", words, score, limit, where)
+        yield _of_photo(kept[number], Reason("unlike_others", words, score, limit), where)
 
 
 def _duplicates(
@@ -161,7 +155,8 @@ def _duplicates(
         first = int(np.argmax(cosines[number, :number] > SAME_PHOTO))
         if cosines[number, first] > SAME_PHOTO:
             words, score = f"it is the same photo as {_called(kept[first])}", cosines[number, first]
-            found = _of_photo(kept[number], "duplicate", words, float(score), SAME_PHOTO, where)
+            reason = Reason("duplicate", words, float(score), SAME_PHOTO)
+            found = _of_photo(kept[number], reason, where)
             yield replace(found, photos=(*found.photos, kept[first].id))
 
 
@@ -198,17 +193,12 @@ def _same_faces(
         )
 
 
-def _of_photo(
-    photo: KeptPhoto,
-    kind: str,
-    words: str,
-    value: float | None,
-    limit: float | None,
-    where: Sequence[str],
-) -> Finding:
+def _of_photo(photo: KeptPhoto, reason: Reason, where: Sequence[str]) -> Finding:
     """What is wrong with one photo, which removing it repairs."""
-    said, repair = f"{_called(photo)}: {words}", _command("remove", (*where, "--photo", photo.id))
-    return Finding(kind, photo.person, said, (photo.id,), None, value, limit, repair)
+    words = f"{_called(photo)}: {reason.words}"
+    repair = _command("remove", (*where, "--photo", photo.id))
+    value, limit = reason.value, reason.limit
+    return Finding(reason.code, photo.person, words, (photo.id,), None, value, limit, repair)
 
 
 def _called(photo: KeptPhoto) -> str:

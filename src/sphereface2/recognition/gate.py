@@ -220,11 +220,13 @@ class Gate:
             rate = false_accepts_for(self.same_as_another, people)
             limit = threshold_for(calibration, resolvable(calibration, rate))
             for number, hits in enumerate(gallery.search(embeddings, people=3)):
+                row = embeddings[number]
                 others = [hit.person for hit in hits if hit.person != person]
-                scores = [mean_score(gallery, other, embeddings[number]) for other in others]
+                means = [float((embeddings_of(gallery, each) @ row).mean()) for each in others]
+                scores = np.clip(means, -1.0, 1.0).tolist()
                 score, other = max(zip(scores, others, strict=True), default=(-1.0, ""))
                 # The other new photos do not count: they may all show the same wrong person.
-                mine = float((own @ embeddings[number]).mean()) if len(own) else -1.0
+                mine = float((own @ row).mean()) if len(own) else -1.0
                 if score >= limit and score > mine:
                     shown, most = beside(score, limit)
                     words = (
@@ -236,9 +238,7 @@ class Gate:
 
     def unchecked(self, calibration: Calibration | None) -> list[str]:
         """What could not be looked at, in words."""
-        names = [
-            name for name in ("unlike_others", "same_as_another") if getattr(self, name) is not None
-        ]
+        names = [name for name in _RATES if getattr(self, name) is not None]
         if calibration is not None or not names:
             return []
         return [
@@ -275,11 +275,6 @@ _BY_ITSELF: dict[str, tuple[Callable[[float, float], bool], str]] = {
 
 def _plain(word: str) -> str:
     return word.strip().replace("-", "_")
-
-
-def mean_score(gallery: Gallery, person: str, embedding: Embeddings) -> float:
-    """The mean cosine of a face with all photos of a person."""
-    return float(np.clip((embeddings_of(gallery, person) @ embedding).mean(), -1.0, 1.0))
 
 
 def outliers(embeddings: Embeddings, settled: Embeddings, limit: float) -> dict[int, float]:

@@ -171,19 +171,17 @@ def _people(faces: Sequence[StoredFace], unit: Float32, people: People) -> list[
             )
         )
     found.sort(key=lambda person: (-len(person.faces), person.number))
-    return _with_nearest(found, whole, {face.number: row for row, face in enumerate(faces)})
+    return _with_nearest(found, whole, rows)
 
 
 def _with_nearest(
-    people: list[Person], whole: npt.NDArray[np.float64], rows: Mapping[int, int]
+    people: list[Person], whole: npt.NDArray[np.float64], rows: Mapping[int, Sequence[int]]
 ) -> list[Person]:
     """Those of several faces, each with who is most like them and may be the same person."""
     several = [person for person in people if len(person.faces) > 1]
     if len(several) < 2:
         return people
-    means = np.stack(
-        [whole[[rows[face.number] for face in each.faces]].mean(axis=0) for each in several]
-    )
+    means = np.stack([whole[rows[each.number]].mean(axis=0) for each in several])
     photos = [set(each.photos) for each in several]
     step = max(1, _BLOCK // len(several))
     nearest: dict[int, tuple[int, float]] = {}
