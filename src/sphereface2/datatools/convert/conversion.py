@@ -79,9 +79,8 @@ class Job:
 
 def _in_order(people: Sequence[str]) -> list[str]:
     """Numbers with zeros in front where the order of names would otherwise not be theirs."""
-    if not all(person.isascii() and person.isdigit() for person in people):
-        return list(people)
-    if sorted(people) == list(people):
+    are_numbers = all(person.isascii() and person.isdigit() for person in people)
+    if not are_numbers or sorted(people) == list(people):
         return list(people)
     width = max(len(person) for person in people)
     return [person.zfill(width) for person in people]
