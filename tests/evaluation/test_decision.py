@@ -181,6 +181,30 @@ def test_the_sentences_of_an_answer() -> None:
         assert f": {words}, if 5%" in answer_of(share).sentences()[1]
 
 
+@pytest.mark.parametrize(
+    ("score", "threshold", "shown"),
+    [
+        (0.99996, 0.99998, ("0.99996", "0.99998")),  # a collapsed model: all scores are nearly 1
+        (-0.0001, 0.0001, ("−0.0001", "0.0001")),
+        (1.0, float(np.nextafter(1.0, 2.0)), ("1.0000000000000000", "1.0000000000000002")),
+        (0.25, 0.5, ("0.250", "0.500")),
+        (1.0, 1.0, ("1.000", "1.000")),
+    ],
+)
+def test_a_score_and_its_threshold_are_told_apart(
+    score: float, threshold: float, shown: tuple[str, str]
+) -> None:
+    for value, limit, numbers, against in (
+        (score, threshold, shown, "reaches" if score == threshold else "is below"),
+        (threshold, score, shown[::-1], "reaches"),
+    ):
+        answer = replace(
+            answer_of(0.5), score=value, threshold=limit, accepted=against == "reaches"
+        )
+        said = f"the score {numbers[0]} {against} {numbers[1]}, the threshold"
+        assert said in answer.sentences()[0]
+
+
 def test_an_answer_as_plain_values(calibration: Calibration) -> None:
     threshold = threshold_for(calibration, 0.01)
     at_threshold = decide(threshold, calibration, false_accepts=0.01)

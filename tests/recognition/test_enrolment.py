@@ -267,6 +267,30 @@ def test_the_doctor_finds_what_was_let_in(
         merge(gallery, "Ada", "Ada")
 
 
+def test_the_doctor_names_nobody_in_two_merges(
+    known: Known, recognizer: Recognizer, gallery: Gallery
+) -> None:
+    for number, name in enumerate(("Ada", "Eva", "Ida", "Una")):
+        recognizer.enroll(name, known.photos("Ada", number), gallery, gate=ANY)
+    recognizer.enroll("Ben", known.photos("Ben"), gallery, gate=ANY)
+    gate = Gate.of(allow=["blurred"])
+    found = examine(gallery, recognizer.calibration, url="people", gate=gate).findings
+    alike = [each for each in found if each.kind == "same_as_another"]
+    assert len(alike) == 6  # every two of the four
+    merges = [each.repair.split()[-2:] for each in alike if each.repair]
+    assert sorted(name for names in merges for name in names) == ["Ada", "Eva", "Ida", "Una"]
+    for each in alike:
+        later = "ask the doctor again after the merge of " in each.words
+        assert later == (each.repair == "")
+    # The commands can be run one after the other, until nobody is there twice.
+    for person, into in merges:
+        merge(gallery, person, into)
+    (last,) = examine(gallery, recognizer.calibration, url="people", gate=gate).findings
+    merge(gallery, *last.repair.split()[-2:])
+    assert not examine(gallery, recognizer.calibration, url="people", gate=gate).findings
+    assert [each.photos for each in gallery.people()] == [4, 4]
+
+
 def test_a_gallery_migrates_to_another_model_from_its_crops(
     known: Known, recognizer: Recognizer, gallery: Gallery, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """A search's answer: against naive formulas, and in words that say what it rests on."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -112,6 +113,21 @@ def test_the_words_name_the_person_the_chance_and_the_alarms(calibration: Calibr
     assert nobody.sentences()[0].startswith("NOBODY of 40 people: the best score is 0.100 (Ben)")
     assert nobody.to_mapping()["person"] is None
     assert found.to_mapping()["candidates"][0]["wrong_people"] == 0
+
+
+def test_a_score_next_to_the_threshold_is_told_apart_from_it(calibration: Calibration) -> None:
+    rule = Rule.of(calibration, 40, false_accepts=0.001)
+    limit = candidate("Ada", [0.7], rule, calibration).answer.threshold
+    assert limit is not None
+    for away, words in (
+        (-1e-6, r"is (\S+) \(Ada\), below (\S+),"),
+        (1e-6, r"(\S+) reaches (\S+),"),
+    ):
+        found = answered(rule, calibration, candidate("Ada", [limit + away], rule, calibration))
+        shown = re.search(words, found.sentences()[0])
+        assert shown is not None
+        score, threshold = map(float, shown.groups())
+        assert (score < threshold) == (away < 0)
 
 
 def test_an_objection_turns_the_decision_and_the_next_one_is_taken(

@@ -2,8 +2,10 @@
 
 import base64
 import hashlib
+import json
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +17,7 @@ import pytest
 
 from sphereface2 import Recognizer
 from sphereface2.data.sources.image_file import read_image
+from sphereface2.evaluation.thresholds import beside
 from sphereface2.service.app import PAGE
 from sphereface2.service.keys import Key
 from sphereface2.service.settings import Settings
@@ -136,6 +139,18 @@ def test_two_photos_get_the_recognizers_answer_in_words(visit: Visit, place: Pat
     picture = answer.get_by_role("img", name=re.compile("Histogram of the scores"))
     assert "this score" in (picture.text_content() or "")
     assert "threshold" in (picture.text_content() or "")
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_a_score_and_its_threshold_are_told_apart() -> None:
+    pairs = [(0.99996, 0.99998), (-0.0001, 0.0001), (0.25, 0.5), (1.0, 1.0)]
+    program = (
+        f"import {{ beside }} from '{(PAGE / 'words.js').as_uri()}';"
+        f"console.log(JSON.stringify({json.dumps(pairs)}.map((each) => beside(...each))));"
+    )
+    command = ["node", "--input-type=module", "-e", program]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert json.loads(said) == [list(beside(score, limit)) for score, limit in pairs]
 
 
 @in_browser

@@ -308,7 +308,7 @@ def _print_diagnosis(found: "Diagnosis") -> None:
             table.add_row(Text(each.kind), Text(each.person), Text(each.words))
         out.print(table)
         say(out, "to repair, after a look at the photos:")
-        for each in found.findings:
-            say(out, f"  {each.repair}")
+        for repair in dict.fromkeys(each.repair for each in found.findings if each.repair):
+            say(out, f"  {repair}")
     for note in found.notes:
         say(out, note, wrap=True)

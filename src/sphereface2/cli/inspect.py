@@ -71,7 +71,7 @@ def inspect(
 ) -> None:
     """Find what is wrong with training data: sphereface2 inspect faces/ --model runs/first"""
     from sphereface2.data.sources import open_images
-    from sphereface2.datatools.inspect.inspection import LabelJudge, inspect_data
+    from sphereface2.datatools.inspect.inspection import inspect_data
 
     if augment is not None:
         inspecting = ("model", "embeddings", "workers", "false_alarms", "threshold", "device")
@@ -112,7 +112,9 @@ def inspect(
         folder,
         title=data.resolve().name,
         root=root,
-        judge=LabelJudge(embedder, embeddings, false_alarms, threshold),
+        judge=embeddings if embedder is None else embedder,
+        false_alarms=false_alarms,
+        threshold=threshold,
         workers=threads,
         watch=watch,
     )

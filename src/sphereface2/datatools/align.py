@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import cv2
 import numpy as np
 
 from sphereface2.data.sources.folder import find_images
 from sphereface2.data.sources.image_file import IMAGE_SUFFIXES, encode, read_file, to_pixels
-from sphereface2.datatools.photo_journal import PhotoJournal, each_photo
+from sphereface2.datatools.photo_journal import UNUSABLE, PhotoJournal, each_photo, reason_of
 from sphereface2.faces import DETECTORS
 from sphereface2.faces.face import CHOICES, FIRST_LOOK, Detector, Face, align_face, find_faces
 from sphereface2.files import csv_text, on_full_disk, printable, reach_disk, write_atomically
@@ -142,12 +142,9 @@ def _is_finished(outcome: Outcome, target: Path) -> bool:
 
 def _free_name(photo: str, taken: set[str | None], ending: str) -> str:
     """The photo's name with the ending of the crops; a.jpg and a.png must not become one file."""
-    candidate = f"{photo.removesuffix(PurePosixPath(photo).suffix)}.{ending}"
-    stem, number = photo, 2
-    while candidate in taken:
-        candidate = f"{stem}.{ending}"
-        stem, number = f"{photo}~{number}", number + 1
-    return candidate
+    numbered = (f"{photo}~{number}" for number in count(2))
+    stems = chain([photo.removesuffix(PurePosixPath(photo).suffix), photo], numbered)
+    return next(name for stem in stems if (name := f"{stem}.{ending}") not in taken)
 
 
 # -- what became of each photo, written down one by one, so that a stopped alignment can resume ----
@@ -214,7 +211,7 @@ def write_reports(target: Path, outcomes: Iterable[Outcome]) -> None:
     """faces.csv, no_face.txt and unreadable.txt of the target, in the order of the photos."""
     in_order = sorted(outcomes, key=lambda outcome: outcome.photo)
     rows: list[list[Any]] = []
-    no_face, unreadable = [], []
+    lists: dict[str, list[str]] = {"no_face.txt": [], "unreadable.txt": []}
     for each in in_order:
         for number, face in enumerate(each.faces):
             taken = number == each.taken
@@ -222,22 +219,14 @@ def write_reports(target: Path, outcomes: Iterable[Outcome]) -> None:
             numbers = [f"{face.score:.4f}", *(f"{place:.2f}" for place in places)]
             found = [each.crop if taken else "", len(each.faces), int(taken), each.look]
             rows.append([each.photo, *found, *numbers])
-        if each.crop is not None:
-            continue
-        if each.reason is None:
-            no_face.append(_one_line(each.photo))
-        else:
-            unreadable.append(f"{_one_line(each.photo)}\t{each.reason}")
-    for name, text in (
-        ("no_face.txt", "".join(f"{line}\n" for line in no_face)),
-        ("unreadable.txt", "".join(f"{line}\n" for line in unreadable)),
-        ("faces.csv", csv_text(_COLUMNS, rows)),
-    ):
-        write_atomically(target / name, text)
-
-
-def _one_line(name: str) -> str:
-    return name.replace("\n", "\\n").replace("\r", "\\r")
+        one_line = each.photo.replace("\n", "\\n").replace("\r", "\\r")
+        if each.reason is not None:
+            lists["unreadable.txt"].append(f"{one_line}\t{each.reason}\n")
+        elif each.crop is None:
+            lists["no_face.txt"].append(f"{one_line}\n")
+    for name, lines in lists.items():
+        write_atomically(target / name, "".join(lines))
+    write_atomically(target / "faces.csv", csv_text(_COLUMNS, rows))
 
 
 # -- one photo to one crop: what each worker process does ------------------------------------------
@@ -310,9 +299,8 @@ class PhotoAligner:
             height, width = image.shape[:2]
             face = look_up("choice", CHOICES, self.choose)(faces, width, height)
             aligned = align_face(image, face.landmarks, size=self.size)
-        except (ValueError, OSError, MemoryError, cv2.error) as error:
-            # One photo of a million must not end the work; it is reported with the others.
-            return Outcome(photo, reason=" ".join(str(error).split()) or type(error).__name__)
+        except UNUSABLE as error:
+            return Outcome(photo, reason=reason_of(error))
         encoded = encode(aligned, f".{self.image_format}", quality=QUALITIES[self.image_format])
         place = self.target / crop
         partial = self.target / f".{AlignJournal.COMMAND}" / f"{os.getpid()}.part"

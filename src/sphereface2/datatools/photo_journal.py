@@ -8,6 +8,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
+import cv2
+
 from sphereface2.files import JsonLines, file_lock, printable, written_elsewhere
 from sphereface2.workers import LostWorkerError, in_processes
 
@@ -90,6 +92,15 @@ class PhotoJournal(ABC):
                     "give the same, or a new folder"
                 )
         return begun
+
+
+UNUSABLE = (ValueError, OSError, MemoryError, cv2.error)
+"""What a photo may raise: one of a million must not end the work, it is listed with a reason."""
+
+
+def reason_of(error: Exception) -> str:
+    """Why a photo is `UNUSABLE`, in a line."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def each_photo(

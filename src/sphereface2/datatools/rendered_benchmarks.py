@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations, product
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,7 +26,6 @@ from sphereface2.data.sources.synthetic import (
     renderer_version,
     sample_conditions,
 )
-from sphereface2.evaluation.protocols.ijb_files import read_ijb
 from sphereface2.evaluation.protocols.protocol import MADE
 from sphereface2.faces.face import TEMPLATE
 from sphereface2.files import file_lock, replacing
@@ -68,12 +68,13 @@ def render_ijb(
     people: int = 60,
     seed: int = 0,
     prefix: str = "ijbc",
+    every_pair: bool = False,
     progress: Progress = unseen,
 ) -> int:
     """Write meta/ and loose_crop/ below `root`; the number of images.
 
     Half of the people are in each gallery, so that the probes of the others are non-mated there.
-    The pairs are every gallery template with every probe.
+    The pairs are every gallery template with every probe, or every template with every other.
     """
     if people < 4:
         raise ValueError(f"small IJB: people must be at least 4, got {people}")
@@ -85,13 +86,18 @@ def render_ijb(
     lists: dict[str, list[str]] = {
         **{name: [] for name in (_MEDIA, _POINTS)},
         **{name: [_COLUMNS] for name in (*_GALLERIES, _PROBE)},
-        "template_pair_label.txt": _pairs(people),
+        "template_pair_label.txt": _pairs(people, every=every_pair),
     }
     for number, shot in enumerate(shots, start=1):
         name = f"{number}.jpg"
         picture, points = _loose(shot, rng=np.random.default_rng((seed, number, _STREAM)))
         (root / "loose_crop" / name).write_bytes(encode(picture, ".jpg", quality=96))
-        _note(lists, shot, name, picture, points, people)
+        lists[_MEDIA].append(f"{name} {shot.template} {shot.media}")
+        places = " ".join(f"{value:.3f}" for value in points.reshape(-1))
+        lists[_POINTS].append(f"{name} {places} {_detector_score(shot.conditions):.3f}")
+        side = picture.shape[0]
+        row = f"{shot.template},{shot.person + 1},{name},{shot.media},0,0,{side},{side}"
+        lists[_PROBE if shot.template > people else _GALLERIES[shot.person % 2]].append(row)
         progress(number, len(shots))
     for ending, lines in lists.items():
         text = "\n".join(lines) + "\n"
@@ -169,22 +175,6 @@ def _loose(
     return np.asarray(picture, np.uint8), points
 
 
-def _note(
-    lists: dict[str, list[str]],
-    shot: _Shot,
-    name: str,
-    picture: NDArray[np.uint8],
-    points: NDArray[np.float64],
-    people: int,
-) -> None:
-    lists[_MEDIA].append(f"{name} {shot.template} {shot.media}")
-    places = " ".join(f"{value:.3f}" for value in points.reshape(-1))
-    lists[_POINTS].append(f"{name} {places} {_detector_score(shot.conditions):.3f}")
-    side = picture.shape[0]
-    row = f"{shot.template},{shot.person + 1},{name},{shot.media},0,0,{side},{side}"
-    lists[_PROBE if shot.template > people else _GALLERIES[shot.person % 2]].append(row)
-
-
 def _detector_score(conditions: Conditions) -> float:
     """What a detector might say: less of turned, blurred and covered faces."""
     covered = conditions.accessory in ("mask", "sunglasses", "hand")
@@ -192,14 +182,13 @@ def _detector_score(conditions: Conditions) -> float:
     return 0.999 - 0.25 * turned**2 - 0.1 * soft - 0.15 * covered
 
 
-def _pairs(people: int) -> list[str]:
-    probes = range(1, len(_PROBES) + 1)
-    return [
-        f"{_template(left, 0, people)} {_template(right, number, people)} {int(left == right)}"
-        for left in range(people)
-        for right in range(people)
-        for number in probes
-    ]
+def _pairs(people: int, *, every: bool) -> list[str]:
+    everybody = range(people)
+    galleries = [(_template(who, 0, people), who) for who in (*everybody[::2], *everybody[1::2])]
+    numbers = range(1, len(_PROBES) + 1)
+    probes = [(_template(who, number, people), who) for who in everybody for number in numbers]
+    pairs = combinations(galleries + probes, 2) if every else product(sorted(galleries), probes)
+    return [f"{left} {right} {int(one == other)}" for (left, one), (right, other) in pairs]
 
 
 # -- benchmarks that are made once ----------------------------------------------------------------
@@ -216,15 +205,14 @@ class SmallIjb:
 
     def make(self, root: Path, *, protocol: str, workers: int, progress: Progress) -> None:
         """Render it; every template is compared with every other, for the sake of low FARs."""
-        prefix = protocol.replace("-", "")
-        render_ijb(root, people=self.people, seed=self.seed, prefix=prefix, progress=progress)
-        ijb = read_ijb(root, name=protocol)
-        assert ijb.probes is not None
-        lists = (*ijb.galleries, ijb.probes)
-        templates = np.concatenate([part.templates for part in lists])
-        people = np.concatenate([part.people for part in lists])
-        path = root / "meta" / f"{prefix}_template_pair_label.txt"
-        path.write_text(_all_pairs(templates, people), encoding="utf-8")
+        render_ijb(
+            root,
+            people=self.people,
+            seed=self.seed,
+            prefix=protocol.replace("-", ""),
+            every_pair=True,
+            progress=progress,
+        )
 
 
 @dataclass(frozen=True)
@@ -259,11 +247,7 @@ class SmallMegaFace:
         distractors.prepare(workers=workers, progress=_part(progress, len(probes), total))
         others = _write_crops(root / "megaface", distractors, per_person=self.stranger_images)
         lists = root / "templatelists"
-        write_list(
-            lists / "facescrub_features_list.json",
-            list(shown),
-            people=list(shown.values()),
-        )
+        write_list(lists / "facescrub_features_list.json", list(shown), people=shown.values())
         write_list(lists / f"megaface_features_list.json_{len(others)}_1", list(others))
         for kind in ("facescrub", "megaface"):
             text = "# none: every rendered image shows whom its name says\n"
@@ -316,14 +300,6 @@ def small_root(
             chosen.make(root, protocol=protocol, workers=count, progress=progress)
             (root / MADE).write_text(text, encoding="utf-8")
     return place
-
-
-def _all_pairs(templates: NDArray[np.int_], people: NDArray[np.int_]) -> str:
-    left, right = np.triu_indices(len(templates), k=1)
-    same = (people[left] == people[right]).astype(np.int64)
-    columns = (templates[left].tolist(), templates[right].tolist(), same.tolist())
-    lines = (f"{first} {second} {label}\n" for first, second, label in zip(*columns, strict=True))
-    return "".join(lines)
 
 
 def _write_crops(folder: Path, images: SyntheticImages, *, per_person: int) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sphereface2.evaluation.calibration import Calibration, RankedScores, check_request
-from sphereface2.evaluation.thresholds import in_figures, minimum_trials, resolves
+from sphereface2.evaluation.thresholds import beside, in_figures, minimum_trials, resolves
 from sphereface2.evaluation.uncertainty import Rate
 
 DEFAULT_FALSE_ACCEPTS = 1e-3
@@ -56,10 +56,10 @@ class Answer:
         verdict, against = "NOT ACCEPTED as the same person", "is below"
         if self.accepted:
             verdict, against = "SAME PERSON", "reaches"
+        score, limit = beside(self.score, self.threshold)
         decided = (
-            f"{verdict}: the score {in_figures(self.score)} {against} "
-            f"{in_figures(self.threshold)}, the threshold for at most {one_in(self.target)} false "
-            "accepts"
+            f"{verdict}: the score {score} {against} {limit}, the threshold for at most "
+            f"{one_in(self.target)} false accepts"
         )
         assert self.probability is not None
         assert self.prior is not None

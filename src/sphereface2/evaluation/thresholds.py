@@ -98,9 +98,16 @@ def rank_name(rank: int) -> str:
     return f"rank {rank}"
 
 
-def in_figures(score: float) -> str:
+def in_figures(score: float, decimals: int = 3) -> str:
     """A score with three decimals."""
-    return f"{score:.3f}".replace("-", "−")
+    return f"{score:.{decimals}f}".replace("-", "−")
+
+
+def beside(score: float, limit: float) -> tuple[str, str]:
+    """A score and the limit it is compared with, with as many decimals as tell the two apart."""
+    enough = (each for each in range(3, 17) if round(score, each) != round(limit, each))
+    decimals = next(enough, 3)  # none for two that are equal
+    return in_figures(score, decimals), in_figures(limit, decimals)
 
 
 def resolves(target: float, impostors: int) -> bool:

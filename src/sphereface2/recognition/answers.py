@@ -24,7 +24,7 @@ from sphereface2.evaluation.decision import (
     one_in,
     resolvable,
 )
-from sphereface2.evaluation.thresholds import in_figures
+from sphereface2.evaluation.thresholds import beside, in_figures
 from sphereface2.evaluation.uncertainty import Rate
 from sphereface2.galleries.gallery import Gallery
 from sphereface2.recognition.photos import FoundFace
@@ -207,16 +207,15 @@ class Identification:
         """The answer in words."""
         first = self.match or self.candidates[0]
         answer = first.answer
-        score = in_figures(answer.score)
         people = counted(self.rule.people, "person", "people")
         if answer.threshold is None or first.false_alarms is None:
             said = [
-                f"nearest of {people}: {first.person}, score {score}; no decision, "
-                f"{NOT_CALIBRATED}",
+                f"nearest of {people}: {first.person}, score {in_figures(answer.score)}; no "
+                f"decision, {NOT_CALIBRATED}",
                 HOW_TO_CALIBRATE,
             ]
             return said + self._others(first) + self.photo.notes()
-        limit = in_figures(answer.threshold)
+        score, limit = beside(answer.score, answer.threshold)
         if first.accepted:
             said = [f"{first.person}: the score {score} reaches {limit}, {self.rule.words()}"]
         elif answer.accepted:

@@ -18,9 +18,9 @@ from sphereface2.evaluation.decision import (
     resolvable,
     threshold_for,
 )
-from sphereface2.evaluation.thresholds import in_figures
+from sphereface2.evaluation.thresholds import beside, in_figures
 from sphereface2.galleries.gallery import Embeddings, Gallery, KeptPhoto
-from sphereface2.recognition.gate import Gate, Quality, outliers, sharpness
+from sphereface2.recognition.gate import Gate, Quality, Reason, outliers, sharpness
 from sphereface2.recognition.recognizer import SAME_PHOTO
 from sphereface2.workers import Progress, counted, unseen
 
@@ -33,7 +33,8 @@ class Finding:
 
     kind: a code of `Gate`, or no_photos, duplicate, no_crop
     photos: the ids concerned; other: the second person, where there is one
-    repair: the command that does it, of which each takes away something: look first
+    repair: the command that does it, which takes something away: look first; empty where the
+        repair of another finding goes first
     """
 
     kind: str
@@ -97,7 +98,8 @@ def examine(
                 crop = gallery.crop(photo.id)
                 crops += bool(crop)
                 findings += _by_itself(photo, crop, gate, where)
-            findings += _unlike(kept, rows, gate, calibration, where)
+            if calibration is not None and gate.unlike_others is not None:
+                findings += _unlike(kept, rows, low_genuine(calibration, gate.unlike_others), where)
         progress(number + 1, len(people))
     if calibration is not None and gate.same_as_another is not None and len(named) > 1:
         rate = resolvable(calibration, false_accepts_for(gate.same_as_another, len(named)))
@@ -128,26 +130,20 @@ def _by_itself(
         if not crop:
             return
         quality = Quality(sharpness(decode(crop, photo.id)))
-    for each in gate.look(quality):
-        yield _of_photo(photo, each.code, each.words, each.value, each.limit, where)
+    for reason in gate.look(quality):
+        yield _of_photo(photo, reason, where)
 
 
 def _unlike(
-    kept: Sequence[KeptPhoto],
-    rows: Embeddings,
-    gate: Gate,
-    calibration: Calibration | None,
-    where: Sequence[str],
+    kept: Sequence[KeptPhoto], rows: Embeddings, limit: float, where: Sequence[str]
 ) -> Iterator[Finding]:
-    if calibration is None or gate.unlike_others is None:
-        return
-    limit = low_genuine(calibration, gate.unlike_others)
     for number, score in outliers(rows, rows[:0], limit).items():
+        shown, least = beside(score, limit)
         words = (
-            "it is unlike the person's other photos, its mean score with them is "
-            f"{in_figures(score)} (limit {in_figures(limit)})"
+            f"it is unlike the person's other photos, its mean score with them is {shown} (limit "
+            f"{least})"
         )
-        yield _of_photo(kept[number], "unlike_others", words, score, limit, where)
+        yield _of_photo(kept[number], Reason("unlike_others", words, score, limit), where)
 
 
 def _duplicates(
@@ -159,45 +155,50 @@ def _duplicates(
         first = int(np.argmax(cosines[number, :number] > SAME_PHOTO))
         if cosines[number, first] > SAME_PHOTO:
             words, score = f"it is the same photo as {_called(kept[first])}", cosines[number, first]
-            found = _of_photo(kept[number], "duplicate", words, float(score), SAME_PHOTO, where)
+            reason = Reason("duplicate", words, float(score), SAME_PHOTO)
+            found = _of_photo(kept[number], reason, where)
             yield replace(found, photos=(*found.photos, kept[first].id))
 
 
 def _same_faces(
     people: Sequence[str], means: Embeddings, limit: float, where: Sequence[str]
 ) -> Iterator[Finding]:
-    """Pairs of people whose photos score this high on average: mean · mean is that mean."""
+    """Pairs of people whose photos score this high on average: mean · mean is that mean.
+
+    Each person is in one merge at most: it takes a name away and changes the mean of the other, so
+    whether a third is the same shows only afterwards.
+    """
     found: list[tuple[float, int, int]] = []
     for start in range(0, len(people), _ROWS):
         scores = means[start : start + _ROWS] @ means[start:].T
         # Each pair once: only columns behind the row's own.
         above = np.argwhere(np.triu(scores >= limit, k=1))
         found += [(float(scores[i, j]), start + int(i), start + int(j)) for i, j in above]
+    merged: set[int] = set()
     for score, one, other in sorted(found, reverse=True):
+        shown, most = beside(score, limit)
+        words = (
+            f"has the face of {people[other]}: their photos score {shown} with each other on "
+            f"average (limit {most})"
+        )
+        repair = ""
+        if first := merged & {one, other}:
+            names = " and ".join(people[each] for each in sorted(first))
+            words += f"; ask the doctor again after the merge of {names}"
+        else:
+            merged |= {one, other}
+            repair = _command("merge", where, people[other], people[one])
         yield Finding(
-            "same_as_another",
-            people[one],
-            f"has the face of {people[other]}: their photos score {in_figures(score)} with each "
-            f"other on average (limit {in_figures(limit)})",
-            (),
-            people[other],
-            score,
-            limit,
-            _command("merge", where, people[other], people[one]),
+            "same_as_another", people[one], words, (), people[other], score, limit, repair
         )
 
 
-def _of_photo(
-    photo: KeptPhoto,
-    kind: str,
-    words: str,
-    value: float | None,
-    limit: float | None,
-    where: Sequence[str],
-) -> Finding:
+def _of_photo(photo: KeptPhoto, reason: Reason, where: Sequence[str]) -> Finding:
     """What is wrong with one photo, which removing it repairs."""
-    said, repair = f"{_called(photo)}: {words}", _command("remove", (*where, "--photo", photo.id))
-    return Finding(kind, photo.person, said, (photo.id,), None, value, limit, repair)
+    words = f"{_called(photo)}: {reason.words}"
+    repair = _command("remove", (*where, "--photo", photo.id))
+    value, limit = reason.value, reason.limit
+    return Finding(reason.code, photo.person, words, (photo.id,), None, value, limit, repair)
 
 
 def _called(photo: KeptPhoto) -> str:

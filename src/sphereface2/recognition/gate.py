@@ -22,7 +22,7 @@ from sphereface2.evaluation.decision import (
     resolvable,
     threshold_for,
 )
-from sphereface2.evaluation.thresholds import in_figures
+from sphereface2.evaluation.thresholds import beside
 from sphereface2.faces.face import TEMPLATE, TEMPLATE_SIZE, similarity_transform
 from sphereface2.galleries.gallery import Embeddings, Gallery, embeddings_of, knows
 from sphereface2.recognition.photos import FoundFace
@@ -148,8 +148,8 @@ class Gate:
             limit = getattr(self, each.name)
             if limit is None:
                 continue
-            most = _MOST[each.name]
-            if not 0 < limit <= most or (most == 1 and limit == 1 and each.name in _RATES):
+            most = _MOST.get(each.name, 1.0)
+            if not 0 < limit <= most or (limit == 1 and each.name in _RATES):
                 raise ValueError(
                     f"the limit of {each.name} must be above 0 and "
                     f"{'below 1' if each.name in _RATES else f'at most {most:g}'}, got {limit}"
@@ -209,42 +209,36 @@ class Gate:
         if self.unlike_others is not None:
             limit = low_genuine(calibration, self.unlike_others)
             for number, score in outliers(embeddings, own, limit).items():
-                reasons[number].append(
-                    Reason(
-                        "unlike_others",
-                        "it is unlike the person's other photos: its mean score with them is "
-                        f"{in_figures(score)} (limit {in_figures(limit)}: "
-                        f"{in_percent(self.unlike_others)} of pairs of one person score lower)",
-                        score,
-                        limit,
-                    )
+                shown, least = beside(score, limit)
+                words = (
+                    f"it is unlike the person's other photos: its mean score with them is {shown} "
+                    f"(limit {least}: {in_percent(self.unlike_others)} of pairs of one person "
+                    "score lower)"
                 )
+                reasons[number].append(Reason("unlike_others", words, score, limit))
         if self.same_as_another is not None and people - known > 0:
             rate = false_accepts_for(self.same_as_another, people)
             limit = threshold_for(calibration, resolvable(calibration, rate))
             for number, hits in enumerate(gallery.search(embeddings, people=3)):
+                row = embeddings[number]
                 others = [hit.person for hit in hits if hit.person != person]
-                scores = [mean_score(gallery, other, embeddings[number]) for other in others]
-                best = max(zip(scores, others, strict=True), default=(-1.0, ""))
+                means = [float((embeddings_of(gallery, each) @ row).mean()) for each in others]
+                scores = np.clip(means, -1.0, 1.0).tolist()
+                score, other = max(zip(scores, others, strict=True), default=(-1.0, ""))
                 # The other new photos do not count: they may all show the same wrong person.
-                mine = float((own @ embeddings[number]).mean()) if len(own) else -1.0
-                if best[0] >= limit and best[0] > mine:
-                    reasons[number].append(
-                        Reason(
-                            "same_as_another",
-                            f"it shows the face of {best[1]}, who is enrolled already: the score "
-                            f"is {in_figures(best[0])} (limit {in_figures(limit)})",
-                            best[0],
-                            limit,
-                        )
+                mine = float((own @ row).mean()) if len(own) else -1.0
+                if score >= limit and score > mine:
+                    shown, most = beside(score, limit)
+                    words = (
+                        f"it shows the face of {other}, who is enrolled already: the score is "
+                        f"{shown} (limit {most})"
                     )
+                    reasons[number].append(Reason("same_as_another", words, score, limit))
         return reasons
 
     def unchecked(self, calibration: Calibration | None) -> list[str]:
         """What could not be looked at, in words."""
-        names = [
-            name for name in ("unlike_others", "same_as_another") if getattr(self, name) is not None
-        ]
+        names = [name for name in _RATES if getattr(self, name) is not None]
         if calibration is not None or not names:
             return []
         return [
@@ -253,14 +247,7 @@ class Gate:
         ]
 
 
-_MOST = {
-    "several_faces": 1.0,
-    "too_small": 10_000.0,
-    "blurred": 100_000.0,
-    "turned_away": 90.0,
-    "unlike_others": 1.0,
-    "same_as_another": 1.0,
-}
+_MOST = {"too_small": 10_000.0, "blurred": 100_000.0, "turned_away": 90.0}  # others: 1
 _RATES = ("unlike_others", "same_as_another")
 
 
@@ -288,11 +275,6 @@ _BY_ITSELF: dict[str, tuple[Callable[[float, float], bool], str]] = {
 
 def _plain(word: str) -> str:
     return word.strip().replace("-", "_")
-
-
-def mean_score(gallery: Gallery, person: str, embedding: Embeddings) -> float:
-    """The mean cosine of a face with all photos of a person."""
-    return float(np.clip((embeddings_of(gallery, person) @ embedding).mean(), -1.0, 1.0))
 
 
 def outliers(embeddings: Embeddings, settled: Embeddings, limit: float) -> dict[int, float]:

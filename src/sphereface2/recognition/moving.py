@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 
 from sphereface2.data.sources.image_file import decode
 from sphereface2.files import csv_text, replacing, require_writable
-from sphereface2.galleries.gallery import Gallery, KeptPhoto, NewPhoto, photos_of
+from sphereface2.galleries.gallery import Gallery, NewPhoto, photos_of
 from sphereface2.recognition.photos import FoundFace
 from sphereface2.recognition.recognizer import Recognizer
 from sphereface2.workers import Progress, counted, unseen
@@ -82,16 +81,18 @@ def migrate(
         negatives += len(old.negatives(person.name))
         there = {photo.facts.get(_MIGRATED) for photo in photos_of(new, person.name)}
         kept = old.photos(person.name)
-        fresh: list[tuple[KeptPhoto, bytes]] = []
-        for photo in kept:
-            if photo.id not in there:
-                crop = old.crop(photo.id)
-                if crop:
-                    fresh.append((photo, crop))
-                else:
-                    without[person.name] = without.get(person.name, 0) + 1
+        left = [(photo, old.crop(photo.id)) for photo in kept if photo.id not in there]
+        fresh = [(photo, crop) for photo, crop in left if crop]
+        if len(fresh) < len(left):
+            without[person.name] = len(left) - len(fresh)
         if fresh:
-            _embed_again(person.name, fresh, new, recognizer, person.metadata)
+            faces = [FoundFace(one.id, decode(crop, one.id), aligned=True) for one, crop in fresh]
+            photos = [
+                NewPhoto(row, crop, photo.source, {**photo.facts, _MIGRATED: photo.id})
+                for (photo, crop), row in zip(fresh, recognizer.embed_faces(faces), strict=True)
+            ]
+            # In one step: a run that is killed has moved all of a person's photos or none.
+            new.add(person.name, photos, metadata=person.metadata)
         added += len(fresh)
         done += len(kept)
         if more := len(kept) - without.get(person.name, 0):
@@ -107,23 +108,6 @@ def migrate(
     return Migration(
         len(wanted), sum(wanted.values()), added, without, negatives, old.name, new.name
     )
-
-
-def _embed_again(
-    person: str,
-    photos: Sequence[tuple[KeptPhoto, bytes]],
-    new: Gallery,
-    recognizer: Recognizer,
-    metadata: Any,
-) -> None:
-    faces = [FoundFace(photo.id, decode(crop, photo.id), aligned=True) for photo, crop in photos]
-    rows = recognizer.embed_faces(faces)
-    fresh = [
-        NewPhoto(row, crop, photo.source, {**photo.facts, _MIGRATED: photo.id})
-        for (photo, crop), row in zip(photos, rows, strict=True)
-    ]
-    # All of a person's photos in one step: a run that is killed has moved all of them or none.
-    new.add(person, fresh, metadata=metadata)
 
 
 def merge(gallery: Gallery, person: str, into: str) -> int:

@@ -45,6 +45,16 @@ SAME_PHOTO = 0.9999
 """The cosine from which on two embeddings are of one photo."""
 
 
+def calibration_of(folder: Path, digest: str, *, flip: bool | None) -> Calibration | None:
+    """What is stored in a model's folder; None if nothing, and refused if of another network."""
+    stored = stored_calibration(folder)
+    if stored is None:
+        return None
+    calibration = Calibration.from_mapping(stored)
+    calibration.require_model(digest, flip=flip)
+    return calibration
+
+
 class Recognizer:
     """The model of a run or model folder, ready for photos; torch is needed only for torch models.
 
@@ -79,12 +89,7 @@ class Recognizer:
     @cached_property
     def calibration(self) -> Calibration | None:
         """What `sphereface2 calibrate` has stored; None if nothing."""
-        stored = stored_calibration(self.folder)
-        if stored is None:
-            return None
-        calibration = Calibration.from_mapping(stored)
-        calibration.require_model(self.digest, flip=self.flip)
-        return calibration
+        return calibration_of(self.folder, self.digest, flip=self.flip)
 
     def find(self, photos: Sequence[Photo]) -> list[FoundFace]:
         """The face of each photo; a ValueError or FileNotFoundError for one that has none."""
@@ -335,8 +340,7 @@ class Recognizer:
                         f"somebody else, remove it (sphereface2 gallery remove GALLERY --photo "
                         f"{kept.id})"
                     )
-        known = gallery.negatives(person)
-        for negative in known:
+        for negative in gallery.negatives(person):
             if negative.embedding @ embedding > SAME_PHOTO:
                 return negative
         made = gallery.add_negative(person, embedding, source=found.photo, key=key)

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -76,17 +77,10 @@ class Job:
         return safe_file("/".join(parts), lambda: ending_of(self.encoded(index)))
 
 
-def people_text(people: Sequence[str]) -> bytes:
-    """The content of a `people_file`."""
-    lines = [person.replace("\n", "_").replace("\r", "_") for person in people]
-    return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
-
-
 def _in_order(people: Sequence[str]) -> list[str]:
     """Numbers with zeros in front where the order of names would otherwise not be theirs."""
-    if not all(person.isascii() and person.isdigit() for person in people):
-        return list(people)
-    if sorted(people) == list(people):
+    are_numbers = all(person.isascii() and person.isdigit() for person in people)
+    if not are_numbers or sorted(people) == list(people):
         return list(people)
     width = max(len(person) for person in people)
     return [person.zfill(width) for person in people]
@@ -141,14 +135,10 @@ def unique_parts(texts: Sequence[str]) -> list[str]:
     """`safe_part` of each text, all of them different."""
     taken: set[str] = set()
     parts = []
-    for text in texts:
-        part = safe_part(text)
-        number = 2
-        while part in taken:
-            part = f"{safe_part(text)}~{number}"
-            number += 1
-        taken.add(part)
-        parts.append(part)
+    for part in map(safe_part, texts):
+        numbered = (f"{part}~{number}" for number in count(2))
+        parts.append(next(each for each in chain([part], numbered) if each not in taken))
+        taken.add(parts[-1])
     return parts
 
 
@@ -188,14 +178,10 @@ class FileNames:
     @staticmethod
     def _free_name(name: str, taken: set[int]) -> str:
         path = PurePosixPath(name)
-        number = 2
-        while True:
-            candidate = f"{path.with_suffix('')}~{number}{path.suffix}"
-            mark = _mark(candidate)
-            if mark not in taken:
-                taken.add(mark)
-                return candidate
-            number += 1
+        numbered = (f"{path.with_suffix('')}~{number}{path.suffix}" for number in count(2))
+        free = next(each for each in numbered if _mark(each) not in taken)
+        taken.add(_mark(free))
+        return free
 
 
 def _mark(name: str) -> int:

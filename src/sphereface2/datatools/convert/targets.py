@@ -20,7 +20,6 @@ from sphereface2.datatools.convert.conversion import (
     FileNames,
     Job,
     Written,
-    people_text,
 )
 from sphereface2.files import printable, write_atomically
 from sphereface2.workers import Progress, unseen
@@ -111,7 +110,7 @@ def _write_list(job: Job, work: Conversion, progress: Progress) -> Written:
     return Written([(copied, place), (made, work.target)], new, size)
 
 
-def _list_text(job: Job, path: Callable[[int], str], progress: Progress) -> bytes:
+def _list_text(job: Job, path: Callable[[int], str], progress: Progress) -> str:
     labels = _list_labels(job)
     lines = []
     for done, index in enumerate(job.indices.tolist(), start=1):
@@ -125,7 +124,7 @@ def _list_text(job: Job, path: Callable[[int], str], progress: Progress) -> byte
             file = f"./{file}"  # a line that begins with # is a comment
         lines.append(f"{file}\t{labels[job.labels[index]]}\n")  # the last is that of label -1
         report(progress, done, len(job))
-    return "".join(lines).encode("utf-8", "surrogateescape")
+    return "".join(lines)
 
 
 def _list_labels(job: Job) -> list[str]:
@@ -168,7 +167,8 @@ def _write_records(job: Job, work: Conversion, progress: Progress) -> Written:
                 writer.write(job.encoded(index), int(job.labels[index]))
                 new += 1
                 report(progress, done, len(job))
-    write_atomically(people_file(made), people_text(job.people))
+    people = [person.replace("\n", "_").replace("\r", "_") for person in job.people]
+    write_atomically(people_file(made), "".join(f"{person}\n" for person in people))
     property_place = work.target.with_name("property")
     is_free = not property_place.exists() or work.target.exists()
     products = [

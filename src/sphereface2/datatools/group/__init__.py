@@ -24,9 +24,9 @@ from sphereface2.evaluation.decision import (
 from sphereface2.evaluation.embedding_files import SUFFIXES, SavedEmbeddings
 from sphereface2.files import printable
 from sphereface2.models.embedder import folded_width
-from sphereface2.models.folder import find_model, stored_calibration, weights_digest
+from sphereface2.models.folder import find_model, weights_digest
 from sphereface2.recognition.photos import Kind
-from sphereface2.recognition.recognizer import Recognizer
+from sphereface2.recognition.recognizer import Recognizer, calibration_of
 from sphereface2.registry import look_up
 from sphereface2.workers import Watch, unwatched
 
@@ -61,7 +61,7 @@ def group_photos(
         look_up("kind of folders", {each: each for each in FOLDER_KINDS}, folders)
     _check_place(source, out)
     if source.is_file():
-        settings, calibration = _saved_settings(source, model)
+        saved, settings, calibration = _open_saved(source, model)
         if folders is not None:
             raise ValueError("folders of photos are for photos, not for saved embeddings")
         recognizer = None
@@ -87,7 +87,7 @@ def group_photos(
         said = journal.take_edited_names()
         if recognizer is None:
             with watch("reading the embeddings") as progress:
-                names = store.add_saved(_read_saved(source), progress=progress)
+                names = store.add_saved(saved, progress=progress)
         else:
             with watch("finding and embedding faces") as progress:
                 names = store.add_photos(
@@ -159,10 +159,13 @@ def _check_place(source: Path, out: Path) -> None:
         )
 
 
-def _saved_settings(source: Path, model: Path | None) -> tuple[dict[str, Any], Calibration | None]:
+def _open_saved(
+    source: Path, model: Path | None
+) -> tuple[SavedEmbeddings, dict[str, Any], Calibration | None]:
+    from sphereface2.evaluation.scoring import Subject
     from sphereface2.models.extraction import read_note
 
-    saved, note = _read_saved(source), read_note(source)
+    saved, note = Subject(None, source, Path()).read(source), read_note(source)
     calibration = None
     if model is not None:
         folder = find_model(model)
@@ -172,19 +175,11 @@ def _saved_settings(source: Path, model: Path | None) -> tuple[dict[str, Any], C
                 f"{printable(source)} was extracted with another model than {printable(folder)}; "
                 "extract again, or give the model that it is of"
             )
-        stored = stored_calibration(folder)
-        if stored is not None:
-            calibration = Calibration.from_mapping(stored)
-            calibration.require_model(digest, flip=None if note is None else note["flip"])
+        flip = None if note is None else note["flip"]
+        calibration = calibration_of(folder, digest, flip=flip)
     width = folded_width(saved.vectors.shape[1], saved.mirror)
     named = None if note is None else note["model"]
-    return {"from": "embeddings", "model": named, "dim": width}, calibration
-
-
-def _read_saved(source: Path) -> SavedEmbeddings:
-    from sphereface2.evaluation.scoring import Subject
-
-    return Subject(None, source, Path()).read(source)
+    return saved, {"from": "embeddings", "model": named, "dim": width}, calibration
 
 
 def _check_decidable(

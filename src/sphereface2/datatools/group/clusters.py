@@ -81,7 +81,7 @@ def _neighbours(
     """
     count = len(rows)
     least = threshold * SCALE**2
-    found: list[list[npt.NDArray[np.int32]]] = [[] for _ in range(count)]
+    pairs = [np.empty(0, np.int64)]  # (one, other) as the number one · count + other
     step = max(1, _BLOCK // max(count, 1))
     for first in range(0, count, step):
         scores = rows[first : first + step] @ rows.T
@@ -90,16 +90,12 @@ def _neighbours(
             near = np.flatnonzero(line >= least)
             if len(near) > most:
                 near = near[np.argsort(-line[near], kind="stable")[:most]]
-            if len(near):
-                found[number].append(near.astype(np.int32))
+            pairs.append(number * count + near)
         progress(min(first + step, count), count)
     # One may be among the nearest of another but not the other way round: enter it in both lists.
-    lists = [(number, own[0].tolist()) for number, own in enumerate(found) if own]
-    for number, others in lists:
-        for other in others:
-            found[other].append(np.array([number], np.int32))
-    none = np.empty(0, np.int32)
-    return [np.unique(np.concatenate(each)) if each else none for each in found]
+    one, other = np.divmod(np.concatenate(pairs), count)
+    one, other = np.divmod(np.unique([one * count + other, other * count + one]), count)
+    return np.split(other.astype(np.int32), np.searchsorted(one, np.arange(1, count)))
 
 
 class _Joining:

@@ -24,7 +24,9 @@ FACES = "faces.csv"
 FOLDERS = "people"
 FOLDER_KINDS = ("link", "copy")
 ONCE = "seen-once"
-_COLUMNS = ("photo", "face", "left", "top", "right", "bottom", "person", "name", "score")
+_COLUMNS = (
+    "photo", "face", "left", "top", "right", "bottom", "person", "name", "score", "detector_score"
+)  # fmt: skip
 _BLOCK = 1 << 24  # scores at once
 
 
@@ -169,19 +171,17 @@ def _people(faces: Sequence[StoredFace], unit: Float32, people: People) -> list[
             )
         )
     found.sort(key=lambda person: (-len(person.faces), person.number))
-    return _with_nearest(found, whole, {face.number: row for row, face in enumerate(faces)})
+    return _with_nearest(found, whole, rows)
 
 
 def _with_nearest(
-    people: list[Person], whole: npt.NDArray[np.float64], rows: Mapping[int, int]
+    people: list[Person], whole: npt.NDArray[np.float64], rows: Mapping[int, Sequence[int]]
 ) -> list[Person]:
     """Those of several faces, each with who is most like them and may be the same person."""
     several = [person for person in people if len(person.faces) > 1]
     if len(several) < 2:
         return people
-    means = np.stack(
-        [whole[[rows[face.number] for face in each.faces]].mean(axis=0) for each in several]
-    )
+    means = np.stack([whole[rows[each.number]].mean(axis=0) for each in several])
     photos = [set(each.photos) for each in several]
     step = max(1, _BLOCK // len(several))
     nearest: dict[int, tuple[int, float]] = {}
@@ -211,16 +211,15 @@ def _person_facts(person: Person) -> dict[str, Any]:
 
 
 def _table(groups: Groups) -> str:
-    lines: list[tuple[str, int, list[str]]] = []
+    rows: list[tuple[str | int, ...]] = []
     for person in groups.people:
         scores = [f"{score:.4f}" for score in person.scores] or [""]
         for face, score in zip(person.faces, scores, strict=True):
             box = ["", "", "", ""] if face.box is None else [f"{side:.1f}" for side in face.box]
             sure = "" if face.score is None else f"{face.score:.4f}"
-            who = [label(person.number), person.name]
-            lines.append((face.photo, face.number, [*box, *who, score, sure]))
-    rows = ([photo, number, *rest] for photo, number, rest in sorted(lines))
-    return csv_text([*_COLUMNS, "detector_score"], rows)
+            who = label(person.number), person.name
+            rows.append((face.photo, face.number, *box, *who, score, sure))
+    return csv_text(_COLUMNS, sorted(rows))
 
 
 def _write_folders(groups: Groups, source: Path, kind: str) -> None:

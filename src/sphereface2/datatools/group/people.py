@@ -6,6 +6,7 @@ be undone; what the user has decided (merges, splits, names) holds in every late
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -144,14 +145,11 @@ class People:
         """
         votes: list[tuple[bool, int, int, int]] = []
         for index, group in enumerate(groups):
-            counts: dict[int, int] = {}
-            for face in group:
-                who = self.person.get(face, NOBODY)
-                counts[who] = counts.get(who, 0) + 1
-            counts.pop(NOBODY, None)
+            counts = Counter(self.person.get(face, NOBODY) for face in group)
             votes += [
                 (who not in self.names, -count if afresh else 0, who, index)
                 for who, count in counts.items()
+                if who != NOBODY
             ]
         owner: dict[int, int] = {}
         for _, _, who, index in sorted(votes):

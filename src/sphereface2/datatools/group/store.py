@@ -10,17 +10,17 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
 from sphereface2.data.sources.folder import find_images
 from sphereface2.data.sources.image_file import encode
 from sphereface2.data.transforms import fit_within
-from sphereface2.datatools.photo_journal import PhotoJournal, each_photo
+from sphereface2.datatools.photo_journal import UNUSABLE, PhotoJournal, each_photo, reason_of
 from sphereface2.evaluation.embedding_files import SavedEmbeddings
 from sphereface2.files import on_full_disk, printable
 from sphereface2.models.embedder import Float32, absent_rows, fold_mirror, unit_rows
@@ -194,7 +194,7 @@ class FaceStore(PhotoJournal):
         progress(done, len(names))
         if not open_names:
             return names
-        look = PhotoFaces(source, finder)
+        look = partial(_look, source, finder)
         results = each_photo(look, open_names, workers=workers, name=str)
         waiting: list[FoundPhoto] = []
         full_disk = on_full_disk(self.out, kept="the faces that were found stay")
@@ -245,24 +245,18 @@ class FaceStore(PhotoJournal):
             if not absent[number]:
                 faces.append(number)
         order = sorted(rows)
-        waiting: list[str] = []
-        for done, name in enumerate(order, start=1):
-            waiting.append(name)
-            if len(waiting) == _ROWS or done == len(order):
-                self._take(waiting, rows, saved)
-                waiting.clear()
-                progress(done, len(order))
+        for start in range(0, len(order), _ROWS):
+            part = order[start : start + _ROWS]
+            self._take(part, rows, saved)
+            progress(start + len(part), len(order))
         return order
 
     def _take(
         self, names: Sequence[str], rows: Mapping[str, list[int]], saved: SavedEmbeddings
     ) -> None:
         numbers = [row for name in names for row in rows[name]]
-        if numbers:
-            folded = fold_mirror(np.asarray(saved.vectors[numbers]), saved.mirror)
-            unit = unit_rows(folded, source=saved.source)
-        else:
-            unit = np.empty((0, self.dim), np.float32)
+        folded = fold_mirror(np.asarray(saved.vectors[numbers]), saved.mirror)
+        unit = unit_rows(folded, source=saved.source)
         new, kept, place = [], [np.empty((0, self.dim), np.float32)], 0
         for name in names:
             part = unit[place : place + len(rows[name])]
@@ -299,35 +293,27 @@ class FoundPhoto:
     reason: str | None = None
 
 
-@dataclass(frozen=True)
-class PhotoFaces:
-    """Finds all faces of a photo; a process builds its detector once."""
-
-    source: Path
-    finder: FaceFinder
-
-    def __call__(self, photo: str) -> FoundPhoto:
-        path = self.source / photo
-        stamp: Stamp = []
-        try:
-            stamp = _stamp(path)
-            found = self.finder.find_all(path)
-        except (ValueError, OSError, MemoryError, cv2.error) as error:
-            # One photo of many must not end the work; it is listed with its reason.
-            reason = " ".join(str(error).split()) or type(error).__name__
-            return FoundPhoto(photo, stamp, [], [], reason)
-        # An aligned crop is of one face, even if others are in its corners.
-        found = [each for each in found if each.aligned][:1] or found
-        found.sort(key=lambda each: () if each.face is None else each.face.box)
-        faces: list[Found] = []
-        for each in found:
-            box = score = None
-            if each.face is not None and not each.aligned:
-                left, top, right, bottom = (round(side, 1) for side in each.face.box)
-                box, score = (left, top, right, bottom), round(each.face.score, 4)
-            jpeg = encode(fit_within(each.crop, _CROP_SIDE), ".jpg", quality=_QUALITY)
-            faces.append((box, score, jpeg))
-        return FoundPhoto(photo, stamp, faces, [each.crop for each in found])
+def _look(source: Path, finder: FaceFinder, photo: str) -> FoundPhoto:
+    """Find all faces of a photo; a process builds its detector once."""
+    path = source / photo
+    stamp: Stamp = []
+    try:
+        stamp = _stamp(path)
+        found = finder.find_all(path)
+    except UNUSABLE as error:
+        return FoundPhoto(photo, stamp, [], [], reason_of(error))
+    # An aligned crop is of one face, even if others are in its corners.
+    found = [each for each in found if each.aligned][:1] or found
+    found.sort(key=lambda each: () if each.face is None else each.face.box)
+    faces: list[Found] = []
+    for each in found:
+        box = score = None
+        if each.face is not None and not each.aligned:
+            left, top, right, bottom = (round(side, 1) for side in each.face.box)
+            box, score = (left, top, right, bottom), round(each.face.score, 4)
+        jpeg = encode(fit_within(each.crop, _CROP_SIDE), ".jpg", quality=_QUALITY)
+        faces.append((box, score, jpeg))
+    return FoundPhoto(photo, stamp, faces, [each.crop for each in found])
 
 
 def _stamp(path: Path) -> Stamp:

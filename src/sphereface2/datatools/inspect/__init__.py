@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -133,11 +133,6 @@ def inspect_images(
     return inspection, groups
 
 
-def aligned_size(inspection: Inspection) -> int:
-    """How many images have the size of aligned crops, 112 × 112."""
-    return sum(s.images for s in inspection.sizes if (s.width, s.height) == (SIDE, SIDE))
-
-
 def _count_people(labels: NDArray[np.int64], names: list[str]) -> PeopleCount:
     counts = np.bincount(labels[labels >= 0], minlength=len(names))
     present = counts[counts > 0]
@@ -178,9 +173,8 @@ def _count_sizes(sizes: NDArray[np.int32]) -> tuple[tuple[SizeCount, ...], int]:
 
 
 def _count_duplicates(
-    source: EncodedImages, kind: str, groups: Iterable[DuplicateGroup]
+    source: EncodedImages, kind: str, groups: Sequence[DuplicateGroup]
 ) -> DuplicateCount:
-    groups = list(groups)
     return DuplicateCount(
         kind=kind,
         groups=len(groups),
@@ -251,12 +245,9 @@ def _files(inspection: Inspection) -> Finding:
     bad = len(inspection.unreadable)
     if not bad:
         return Finding(GOOD, "Files", f"All {counted(inspection.images, 'image')} can be read.")
-    return Finding(
-        ERROR,
-        "Files",
-        f"{counted(bad, 'image')} of {inspection.images:,} cannot be read.",
-        "Replace or remove the files in unreadable.txt, or train with data.on_bad_image=skip.",
-    )
+    text = f"{counted(bad, 'image')} of {inspection.images:,} cannot be read."
+    advice = "Replace or remove the files in unreadable.txt, or train with data.on_bad_image=skip."
+    return Finding(ERROR, "Files", text, advice)
 
 
 def _people(inspection: Inspection) -> Finding:
@@ -267,32 +258,26 @@ def _people(inspection: Inspection) -> Finding:
     else:
         text += f"{people.fewest:,} to {people.most:,} images, half with {people.median:g} or more."
     if people.people < 2:
-        return Finding(
-            SUSPICION,
-            "People",
-            text,
-            "A model needs at least two people: give the folder that holds a folder for each.",
-        )
+        advice = "A model needs at least two people: give the folder that holds a folder for each."
+        return Finding(SUSPICION, "People", text, advice)
     if people.single:
-        return Finding(
-            NOTE,
-            "People",
-            f"{text} {counted(people.single, 'person has', 'people have')} one image only.",
+        text += f" {counted(people.single, 'person has', 'people have')} one image only."
+        advice = (
             "A person with one image teaches who they are not, but not how they vary; "
-            "add images or leave them out.",
+            "add images or leave them out."
         )
+        return Finding(NOTE, "People", text, advice)
     return Finding(GOOD, "People", text)
 
 
 def _sizes(inspection: Inspection) -> Finding:
-    right = aligned_size(inspection)
+    right = sum(s.images for s in inspection.sizes if (s.width, s.height) == (SIDE, SIDE))
     if right == inspection.readable:
         return Finding(GOOD, "Sizes", "All images are 112 × 112.")
     first = inspection.sizes[0]
     if first.images == inspection.readable and first.width == first.height:
-        return Finding(
-            NOTE, "Sizes", f"All images are {first.width} × {first.height}, not 112 × 112."
-        )
+        text = f"All images are {first.width} × {first.height}, not 112 × 112."
+        return Finding(NOTE, "Sizes", text)
     square = sum(size.images for size in inspection.sizes if size.width == size.height)
     return Finding(
         NOTE if square + inspection.other_sizes == inspection.readable else SUSPICION,
@@ -314,22 +299,18 @@ def _colour(inspection: Inspection) -> Finding:
         f"({colour.blue_share:.1%}) are bluer than red in the middle.{grey}"
     )
     if colour.verdict == "swapped":
-        return Finding(
-            SUSPICION,
-            "Colour",
-            f"{text} Skin is never so blue: red and blue seem to be swapped (BGR saved as RGB).",
+        text += " Skin is never so blue: red and blue seem to be swapped (BGR saved as RGB)."
+        advice = (
             "Find where the files were written and turn the channels there, e.g. cv2.imwrite wants "
-            "BGR; a model trained on these is only good for faces of the same kind.",
+            "BGR; a model trained on these is only good for faces of the same kind."
         )
+        return Finding(SUSPICION, "Colour", text, advice)
     if colour.verdict == "partly swapped":
         named = ", ".join(colour.blue_people[:3])
-        return Finding(
-            SUSPICION,
-            "Colour",
-            f"{text} A part of the data may have red and blue swapped"
-            + (f", so with {named}." if named else "."),
-            "Look at these images; in sound data less than one in a hundred is so.",
-        )
+        text += " A part of the data may have red and blue swapped"
+        text += f", so with {named}." if named else "."
+        advice = "Look at these images; in sound data less than one in a hundred is so."
+        return Finding(SUSPICION, "Colour", text, advice)
     if colour.verdict == "not judged":
         return Finding(NOTE, "Colour", f"{text} That is too few to judge the order of channels.")
     return Finding(GOOD, "Colour", f"{text} Red and blue are in their places.")
@@ -386,11 +367,10 @@ def _copies(inspection: Inspection) -> Finding:
         f"{near.surplus_images:,} nearly so."
     )
     if across:
-        return Finding(
-            ERROR if same.across_people else SUSPICION,
-            "Copies",
-            f"{text} {counted(across, 'group of copies is', 'groups of copies are')} under "
-            "several people" + (": one label is wrong." if same.across_people else "."),
-            "See duplicates.csv; keep each image under one person.",
-        )
+        groups = counted(across, "group of copies is", "groups of copies are")
+        text += f" {groups} under several people"
+        text += ": one label is wrong." if same.across_people else "."
+        level = ERROR if same.across_people else SUSPICION
+        advice = "See duplicates.csv; keep each image under one person."
+        return Finding(level, "Copies", text, advice)
     return Finding(NOTE, "Copies", text, "They do little harm in training; see duplicates.csv.")

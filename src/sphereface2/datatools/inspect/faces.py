@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import cv2
@@ -269,27 +268,21 @@ def _best_pose(structure: NDArray[np.float32]) -> tuple[float, float, float, NDA
     """Match, scale, turn, and the five points in the picture where the drawn face fits best."""
     face = drawn_face()[_TOP:_BOTTOM, _LEFT:_RIGHT]
     framed = np.pad(structure, _BORDER)
-    coarse = _search(framed, face, np.geomspace(0.6, 1.6, 15).tolist(), range(-30, 31, 5))
-    _, scale, turn, _ = coarse
-    return _search(
-        framed,
-        face,
-        (scale * np.geomspace(0.94, 1.06, 7)).tolist(),
-        np.arange(turn - 4, turn + 5).tolist(),
-    )
+    scales, turns = np.geomspace(0.6, 1.6, 15), np.arange(-30.0, 31.0, 5.0)
+    _, scale, turn, _ = _search(framed, face, scales, turns)
+    return _search(framed, face, scale * np.geomspace(0.94, 1.06, 7), np.arange(turn - 4, turn + 5))
 
 
 def _search(
     framed: NDArray[np.float32],
     face: NDArray[np.float32],
-    scales: Iterable[float],
-    turns: Iterable[float],
+    scales: NDArray[np.float64],
+    turns: NDArray[np.float64],
 ) -> tuple[float, float, float, NDArray[np.float64]]:
     middle = (DETAIL_SIDE - 1) / 2 + _BORDER
-    turns = list(turns)
     best = (-2.0, 1.0, 0.0, _points())
-    for scale in scales:
-        for turn in turns:
+    for scale in scales.tolist():
+        for turn in turns.tolist():
             undo = cv2.getRotationMatrix2D((middle, middle), -turn, 1 / scale)
             upright = cv2.warpAffine(framed, undo, framed.shape[::-1])
             scores = cv2.matchTemplate(upright, face, cv2.TM_CCOEFF_NORMED)

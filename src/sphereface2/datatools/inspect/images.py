@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import cv2
 import numpy as np
@@ -197,12 +197,9 @@ def _alike(
     """Whether the two pictures of each pair are alike, not only their hashes."""
     alike = np.zeros(len(pairs), np.bool_)
     order = np.argsort(pairs[:, 0], kind="stable")
-    last, left = -1, np.empty(0, np.float32)
+    structure = lru_cache(maxsize=2)(partial(_structure, source))  # the first one stays
     for done, number in enumerate(order.tolist(), start=1):
-        if int(pairs[number, 0]) != last:
-            last = int(pairs[number, 0])
-            left = _structure(source, last)
-        right = _structure(source, int(pairs[number, 1]))
+        left, right = (structure(index) for index in pairs[number].tolist())
         scale = float(np.linalg.norm(left) * np.linalg.norm(right))
         # Two pictures without any structure are blank, and as such alike.
         alike[number] = float((left * right).sum()) > _MIN_LIKENESS * scale if scale else True
@@ -220,18 +217,14 @@ def distance(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.
     return np.asarray(_ONES[(left ^ right).view(np.uint8)].sum(axis=-1), np.int64)
 
 
-def near_pairs(
-    hashes: NDArray[np.uint64], *, max_distance: int = MAX_DISTANCE
-) -> NDArray[np.int64]:
-    """The pairs (i, j), i < j, of different hashes of shape (N, 2) within `max_distance` bits.
+def near_pairs(hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The pairs (i, j), i < j, of different hashes of shape (N, 2) within `MAX_DISTANCE` bits.
 
     Not all are compared with all: 48 times 22 bits are picked, and only hashes that agree in all
     of those are compared. A pair that differs in 12 bits is missed once in a hundred times, one
     that differs in 8 or fewer practically never. Equal hashes must have been merged before: a
     thousand copies of one are half a million pairs.
     """
-    if not 0 <= max_distance < BITS // 4:
-        raise ValueError(f"max_distance must be from 0 to {BITS // 4 - 1}, got {max_distance}")
     found = [np.empty((0, 2), np.int64)]
     picks = np.random.default_rng(0)  # the same picks for everyone: same data, same answer
     for _ in range(_TABLES):
@@ -240,7 +233,7 @@ def near_pairs(
         keys = keys[order]
         for place, step in _neighbours(keys):
             left, right = order[place], order[place + step]
-            near = distance(hashes[left], hashes[right]) <= max_distance
+            near = distance(hashes[left], hashes[right]) <= MAX_DISTANCE
             if near.any():
                 found.append(np.sort(np.stack((left[near], right[near]), axis=1), axis=1))
     return np.unique(np.concatenate(found), axis=0)
@@ -266,9 +259,8 @@ def _picked(hashes: NDArray[np.uint64], bits: NDArray[np.int64]) -> NDArray[np.i
 
 def _neighbours(keys: NDArray[np.int32]) -> Iterator[tuple[NDArray[np.int64], int]]:
     """Every pair of places with equal keys in a sorted list, by the step between the two."""
-    place, step = np.arange(len(keys)), 0
-    while True:
-        step += 1
+    place = np.arange(len(keys))
+    for step in range(1, len(keys)):
         place = place[place + step < len(keys)]
         # Keys are sorted: what has an equal at this step had one at the step before.
         place = place[keys[place] == keys[place + step]]

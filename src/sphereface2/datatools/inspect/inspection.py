@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from numpy.typing import NDArray
 
 from sphereface2.data.augmentation import Augmentation
@@ -22,31 +21,12 @@ from sphereface2.evaluation.embedding_files import rows_of
 from sphereface2.evaluation.mislabelled import MislabelledResult, find_mislabelled
 from sphereface2.evaluation.scoring import Subject
 from sphereface2.evaluation.verification import installed_versions
-from sphereface2.files import WorkFolder, csv_text, printable, remove, replacing
+from sphereface2.files import WorkFolder, csv_text, printable, remove, write_atomically
 from sphereface2.models.embedder import Vectors, fold_mirror
 from sphereface2.models.extraction import ModelEmbedder, read_note
 from sphereface2.workers import Watch, unwatched
 
 REPORT = "inspection.json"
-
-
-@dataclass(frozen=True, eq=False)
-class LabelJudge:
-    """What labels are judged by: a model, or embeddings that were saved; and how strictly.
-
-    false_alarms: the share of the suspects that may be labelled rightly; threshold: instead, the
-        margin (own less other) below which an image is suspect
-    """
-
-    embedder: ModelEmbedder | None = None
-    saved: Path | None = None
-    false_alarms: float = 0.1
-    threshold: float | None = None
-
-    @property
-    def name(self) -> str | None:
-        judge = self.saved if self.embedder is None else self.embedder.folder
-        return None if judge is None else str(judge)
 
 
 def inspect_data(
@@ -55,60 +35,67 @@ def inspect_data(
     *,
     title: str,
     root: Path | None = None,
-    judge: LabelJudge | None = None,
+    judge: ModelEmbedder | Path | None = None,
+    false_alarms: float = 0.1,
+    threshold: float | None = None,
     workers: int = 1,
     watch: Watch = unwatched,
 ) -> tuple[Inspected, ImageFacts]:
     """Look at all images of a source and write what was found into `folder`, as lists and JSON.
 
     root: where the paths of a list start from, for the list of images that are not suspect
+    judge: what labels are judged by: a model, or embeddings that were saved
+    false_alarms: the share of the suspects that may be labelled rightly; threshold: instead, the
+        margin (own less other) below which an image is suspect
     """
-    judge = judge or LabelJudge()
     with watch("looking at the images") as progress:
         facts = examine(source, workers=workers, progress=progress)
     with watch("comparing copies") as progress:
         inspection, groups = inspect_images(source, facts, progress=progress)
-    vectors = _vectors(source, facts, folder, judge)
-    labels = None if vectors is None else _judge_labels(source, facts, vectors, judge, watch)
+    name = judge.folder if isinstance(judge, ModelEmbedder) else judge
+    labels = None
+    if judge is not None:
+        vectors = _vectors(source, facts, folder, judge)
+        with watch("judging the labels") as progress:
+            result = find_mislabelled(
+                vectors,
+                source.labels[facts.readable],
+                false_alarms=false_alarms,
+                threshold=threshold,
+                progress=progress,
+            )
+        labels = _of_images(result, source, facts)
     inspected = Inspected(
-        title=title, data=inspection, model=judge.name, labels=labels, versions=installed_versions()
+        title=title,
+        data=inspection,
+        model=None if name is None else str(name),
+        labels=labels,
+        versions=installed_versions(),
     )
-    _write_lists(folder, source, facts, groups, inspected.labels, root=root)
+    _write_lists(folder, source, facts, groups, labels, root=root)
     inspected.save(folder / REPORT)
     return inspected, facts
 
 
 def _vectors(
-    source: EncodedImages, facts: ImageFacts, folder: Path, judge: LabelJudge
-) -> Vectors | None:
-    """The embeddings of the readable images, in their order."""
-    numbers = np.flatnonzero(facts.readable)
-    if judge.embedder is not None:
-        return _embedded(source, numbers, facts, folder / "embeddings.npy", judge.embedder)
-    if judge.saved is None:
-        return None
-    saved = Subject(None, judge.saved, Path()).read(judge.saved)
-    return fold_mirror(*rows_of(saved, [source.name(number) for number in numbers.tolist()]))
-
-
-def _embedded(
-    source: EncodedImages,
-    numbers: npt.NDArray[np.int64],
-    facts: ImageFacts,
-    path: Path,
-    embedder: ModelEmbedder,
+    source: EncodedImages, facts: ImageFacts, folder: Path, judge: ModelEmbedder | Path
 ) -> Vectors:
-    """Embeddings of the same model and images are taken as they are or resumed, others replaced."""
-    key = embedding_key(embedder.folder, facts.digest[numbers])
+    """The embeddings of the readable images, in their order, by a model or from a file."""
+    numbers = np.flatnonzero(facts.readable)
+    if isinstance(judge, Path):
+        saved = Subject(None, judge, Path()).read(judge)
+        return fold_mirror(*rows_of(saved, [source.name(number) for number in numbers.tolist()]))
+    # Those of the same model and images are taken as they are or resumed, others replaced.
+    key, path = embedding_key(judge.folder, facts.digest[numbers]), folder / "embeddings.npy"
     begun = WorkFolder(path)
     if (read_note(path) or {}).get("pictures") != key:
         remove(path)
     if (begun.noted() or {"pictures": key}).get("pictures") != key:
         remove(begun.path)
-    return embedder.extract(Faces(source, numbers), path, title="embedding the images", digest=key)
+    return judge.extract(Faces(source, numbers), path, title="embedding the images", digest=key)
 
 
-def embedding_key(model: Path, digests: npt.NDArray[np.uint64]) -> str:
+def embedding_key(model: Path, digests: NDArray[np.uint64]) -> str:
     """A name for the embeddings of images with these digests by the model in this folder."""
     summary = hashlib.blake2b(digests.tobytes(), digest_size=16)
     for file in sorted(model.iterdir()):
@@ -117,23 +104,15 @@ def embedding_key(model: Path, digests: npt.NDArray[np.uint64]) -> str:
     return summary.hexdigest()
 
 
-def _judge_labels(
-    source: EncodedImages, facts: ImageFacts, vectors: Vectors, judge: LabelJudge, watch: Watch
+def _of_images(
+    result: MislabelledResult, source: EncodedImages, facts: ImageFacts
 ) -> MislabelledResult:
+    """About the images of the source: the rows of the embeddings are those that are readable."""
     numbers = np.flatnonzero(facts.readable)
-    with watch("judging the labels") as progress:
-        result = find_mislabelled(
-            vectors,
-            source.labels[numbers],
-            false_alarms=judge.false_alarms,
-            threshold=judge.threshold,
-            progress=progress,
-        )
 
     def images(rows: Sequence[int]) -> tuple[int, ...]:
         return tuple(numbers[list(rows)].tolist())
 
-    # Rows of the embeddings are readable images; the result speaks of images of the source.
     result = replace(
         result,
         suspects=tuple(
@@ -172,12 +151,12 @@ def _write_lists(
         for i in group.images
     ]
     titles = ("group", "kind", "across_people", "person", "image")
-    for name, lines in (
-        ("unreadable.txt", unreadable),
-        ("duplicates.csv", [csv_text(titles, duplicates)] if duplicates else []),
+    for name, text in (
+        ("unreadable.txt", "".join(unreadable)),
+        ("duplicates.csv", csv_text(titles, duplicates) if duplicates else ""),
     ):
-        if lines:
-            write_lines(folder / name, lines)
+        if text:
+            write_atomically(folder / name, text)
         else:
             (folder / name).unlink(missing_ok=True)
     if labels is None:
@@ -187,25 +166,25 @@ def _write_lists(
         for s in labels.suspects
     ]
     head = ("image", "person", "kind", "nearest_other", "own", "other", "chance")
-    write_lines(folder / "suspects.csv", [csv_text(head, rows)])
+    write_atomically(folder / "suspects.csv", csv_text(head, rows))
     left = facts.readable.copy()
     left[[suspect.index for suspect in labels.suspects]] = False
     kept = np.flatnonzero(left).tolist()
-    write_lines(folder / "clean.txt", clean_list(source, kept, root=root))
+    write_atomically(folder / "clean.txt", clean_list(source, kept, root=root))
 
 
-def clean_list(
-    source: EncodedImages, numbers: Iterable[int], *, root: Path | None = None
-) -> Iterator[str]:
+def clean_list(source: EncodedImages, numbers: Iterable[int], *, root: Path | None = None) -> str:
     """A line `path<TAB>person` for each of the images.
 
     The paths of a folder start from the folder, those of a list from `root` or else its folder, as
     its own do; an image of a .rec or .parquet file has the path that `sphereface2 convert` gives
     it in a folder.
     """
+    lines = []
     for number in numbers:
         person = source.person(number) if source.labels[number] >= 0 else "-1"
-        yield f"{_path(source, number, root)}\t{person}\n"
+        lines.append(f"{_path(source, number, root)}\t{person}\n")
+    return "".join(lines)
 
 
 def _path(source: EncodedImages, number: int, root: Path | None) -> str:
@@ -214,15 +193,6 @@ def _path(source: EncodedImages, number: int, root: Path | None) -> str:
     path = source.image_path(number)
     start = source.path.parent if root is None else root
     return (path.relative_to(start) if path.is_relative_to(start) else path.absolute()).as_posix()
-
-
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write to a file beside `path`, then rename; names that are not UTF-8 keep their bytes."""
-    with (
-        replacing(path) as made,
-        made.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
-    ):
-        file.writelines(lines)
 
 
 # -- examples of an augmentation: some images of the data as a training would see them -------------

@@ -6,7 +6,7 @@ import { histogram } from "./histogram.js";
 import { problem } from "./notices.js";
 import { cropView, FaceSlot } from "./photos.js";
 import { chosen, choose, onChoice } from "./store.js";
-import { figures, number, oneIn, percent, probability, say } from "./words.js";
+import { beside, figures, number, oneIn, percent, probability, say } from "./words.js";
 
 const PRIORS = [0.5, 0.1, 0.01, 0.001];
 
@@ -84,7 +84,8 @@ function verdict(reply) {
       el("code", {}, say("compare.command")),
     ];
   }
-  const values = { score: figures(reply.score), threshold: figures(reply.threshold), target: oneIn(reply.target) };
+  const [score, threshold] = beside(reply.score, reply.threshold);
+  const values = { score, threshold, target: oneIn(reply.target) };
   return [
     el("p", { class: `verdict ${reply.accepted ? "yes" : "no"}` }, icon(reply.accepted ? "yes" : "no"), say(reply.accepted ? "compare.same" : "compare.notAccepted")),
     el("p", {}, say(reply.accepted ? "compare.reaches" : "compare.below", values)),

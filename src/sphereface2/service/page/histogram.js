@@ -1,7 +1,7 @@
 // The scores of pairs of one person and of different people, the threshold, and one score among them.
 
 import { el, put, svg } from "./dom.js";
-import { figures, say } from "./words.js";
+import { beside, figures, say } from "./words.js";
 
 const HEIGHT = 220;
 const EDGE = { top: 42, bottom: 40, side: 14 };
@@ -41,9 +41,8 @@ function picture({ histogram: { edges, genuine, impostor }, set_name: set }, { s
   const areas = Object.entries(kinds).map(([kind, heights]) => svg("path", { class: kind, d: outline(edges, heights, across, up, floor) }));
   const [impostorLow, impostorHigh] = middle(edges, impostor);
   const [genuineLow, genuineHigh] = middle(edges, genuine);
-  const label = say("histogram.label", {
-    set, impostorLow, impostorHigh, genuineLow, genuineHigh, threshold: figures(threshold), score: figures(score),
-  });
+  const [shown, limit] = beside(score, threshold);
+  const label = say("histogram.label", { set, impostorLow, impostorHigh, genuineLow, genuineHigh, threshold: limit, score: shown });
   return svg(
     "svg",
     { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": label },
@@ -56,8 +55,8 @@ function picture({ histogram: { edges, genuine, impostor }, set_name: set }, { s
     svg("text", { x: width - EDGE.side, y: HEIGHT - 4, "text-anchor": "end" }, say("histogram.axis")),
     marker("threshold", across(threshold)),
     marker("score", across(score)),
-    words("threshold", across(threshold), say("histogram.threshold", { value: figures(threshold) }), width, score > threshold),
-    words("score", across(score), say("histogram.score", { value: figures(score) }), width, score <= threshold),
+    words("threshold", across(threshold), say("histogram.threshold", { value: limit }), width, score > threshold),
+    words("score", across(score), say("histogram.score", { value: shown }), width, score <= threshold),
   );
 }
 

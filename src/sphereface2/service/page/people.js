@@ -5,7 +5,7 @@ import { ask, button, el, fresh, icon, put } from "./dom.js";
 import { announce, problem } from "./notices.js";
 import { Picker, showCrop } from "./photos.js";
 import { chosen, onChoice } from "./store.js";
-import { date, figures, knows, number, say } from "./words.js";
+import { beside, date, knows, number, say } from "./words.js";
 
 const SCORES = ["unlike_others", "same_as_another"];
 
@@ -373,8 +373,9 @@ class EnrolForm {
 
 function reasonInWords({ code, words, value, limit }) {
   if (!knows(`people.reasons.${code}`)) return words;
-  const plain = (each) => (each === null || each === undefined ? "" : SCORES.includes(code) ? figures(each) : number(each));
-  return say(`people.reasons.${code}`, { value: plain(value), limit: plain(limit) });
+  const plain = (each) => (each === null || each === undefined ? "" : number(each));
+  const [shown, least] = SCORES.includes(code) ? beside(value, limit) : [plain(value), plain(limit)];
+  return say(`people.reasons.${code}`, { value: shown, limit: least });
 }
 
 // Names and values that the user may give a person.

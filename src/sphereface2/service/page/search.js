@@ -5,7 +5,7 @@ import { button, el, icon, put } from "./dom.js";
 import { announce, problem } from "./notices.js";
 import { FaceSlot, showCrop } from "./photos.js";
 import { chosen, onChoice } from "./store.js";
-import { figures, oneIn, percent, probability, say } from "./words.js";
+import { beside, figures, oneIn, percent, probability, say } from "./words.js";
 
 const CANDIDATES = 5;
 
@@ -145,9 +145,10 @@ function verdict({ person, candidates, rule }) {
     ];
   }
   const words = rule.asked === "false_alarms" ? "ruleAlarms" : "ruleAccepts";
+  const [shown, limit] = beside(score, threshold);
   const values = {
-    score: figures(score),
-    threshold: figures(threshold),
+    score: shown,
+    threshold: limit,
     name: first.person,
     rule: say(`search.${words}`, { target: oneIn(rule.target), alarms: oneIn(rule.alarms) }),
   };

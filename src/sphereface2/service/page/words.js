@@ -23,8 +23,16 @@ export function say(key, values = {}) {
   });
 }
 
-export function figures(score) {
-  return score.toFixed(3).replace("-", "−");
+export function figures(score, decimals = 3) {
+  return score.toFixed(decimals).replace("-", "−");
+}
+
+// A score and the limit it is compared with, with as many decimals as tell the two apart.
+export function beside(score, limit) {
+  const rounded = (value, decimals) => Number(value.toFixed(decimals));
+  let decimals = 3;
+  while (score !== limit && decimals < 16 && rounded(score, decimals) === rounded(limit, decimals)) decimals += 1;
+  return [figures(score, decimals), figures(limit, decimals)];
 }
 
 export function percent(share) {
