@@ -6,21 +6,25 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import cv2
 import numpy as np
 import onnx
 import pytest
+import torch
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+from torch import Tensor
 from typer.testing import CliRunner
 
 from sphereface2 import build_backbone, load_model
 from sphereface2.cli import app
 from sphereface2.data.transforms import Preprocessing, resize
-from sphereface2.models.export import export_graph, export_torchscript
+from sphereface2.models.export import export_graph, export_torchscript, write_onnx
 from sphereface2.models.folder import (
+    TorchModel,
     find_model,
     save_model,
     store_calibration,
@@ -102,6 +106,37 @@ def test_an_export_sees_parts_of_the_face_as_torch_does(tmp_path: Path, form: st
     )
     found = export_graph(tmp_path / "torch", tmp_path / form, to=form)
     assert found.largest_difference < 1e-5
+
+
+def test_an_export_leaves_others_of_the_same_network_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that begins and ends in another thread while this one is on its way."""
+    options: dict[str, Any] = {
+        "views": ("whole",), "view_size": 16, "input_size": 24, "embedding_dim": 4,
+        "network": {"name": "sfnet4", "width": 2},
+    }  # fmt: skip
+    network = build_backbone("views", seed=0, **options).eval()
+    model = TorchModel("views", Preprocessing(24), {}, False, network, options)
+    images = torch.rand(2, 3, 24, 24)
+    before = network(images)
+    in_use: list[Tensor] = []
+
+    def interrupted(*arguments: Any, **settings: Any) -> Any:
+        monkeypatch.setattr(torch.onnx, "export", export)
+        in_use.append(network(images))
+        other = Thread(target=write_onnx, args=(model, tmp_path / "other.onnx"))
+        other.start()
+        other.join()
+        return export(*arguments, **settings)
+
+    export = torch.onnx.export
+    monkeypatch.setattr(torch.onnx, "export", interrupted)
+    write_onnx(model, tmp_path / "this.onnx")
+    for name in ("this.onnx", "other.onnx"):
+        graph = onnx.load(tmp_path / name).graph
+        assert "Resize" not in {node.op_type for node in graph.node}, name
+    assert torch.equal(in_use[0], before)
 
 
 def test_the_calibration_comes_along_with_the_digest_of_the_export(place: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.transforms import Preprocessing, resize, resizing_by_products
+from sphereface2.data.transforms import Preprocessing, resize
 from sphereface2.files import remove, replacing
 from sphereface2.models.embedder import Embedder, NetworkEmbedder, unit_rows
 from sphereface2.models.folder import (
@@ -138,9 +138,9 @@ def write_onnx(model: LoadedModel, path: Path) -> None:
     onnx = _package("onnx")
     _package("onnxscript")
     side = model.preprocessing.input_size
-    with _quietly(), resizing_by_products():
+    with _quietly():
         program = torch.onnx.export(
-            model.backbone.cpu(),
+            model.backbone.cpu().for_export(),
             (torch.zeros(2, 3, side, side),),
             dynamo=True,
             dynamic_shapes=({0: torch.export.Dim("batch")},),
