@@ -138,13 +138,13 @@ class CompiledEvaluation(Evaluation):
 
     def binary_blocks(self, spans: list[Span]) -> Sums:
         sums = Sums()
-        of_rows = {**self._of_rows(), "target_grad": self.target_grad_cosine}
+        of_rows = self._of_rows(target_grad=self.target_grad_cosine)
         for span in spans:
             product_w, block = self._block(span)
             product_g, along_c, bias_c, terms, *counted = self._kernels(
                 binary_block,
                 self._state,
-                {**block, **of_rows},
+                block | of_rows,
                 factor=self.negative_factor,
                 product_dtype=self.product_dtype,
                 statistics=self.maps.collect_statistics,
@@ -167,7 +167,7 @@ class CompiledEvaluation(Evaluation):
             top_b, total_b, *counted = self._kernels(
                 softmax_sums,
                 self._state,
-                {**block, **of_rows},
+                block | of_rows,
                 statistics=self.maps.collect_statistics,
             )
             tops.append(top_b)
@@ -184,20 +184,12 @@ class CompiledEvaluation(Evaluation):
 
     def softmax_blocks(self, spans: list[Span]) -> Sums:
         sums = Sums()
-        of_rows = {
-            **self._of_rows(),
-            "target_grad": self.target_grad_cosine,
-            "top": self.top,
-            "share": self.share,
-        }
+        of_rows = self._of_rows(target_grad=self.target_grad_cosine, top=self.top, share=self.share)
         for span in spans:
             kept = self.kept[span.number].cosine_cb if span.number < len(self.kept) else None
             product_w, block = self._block(span, kept)
             product_g, along_c, bias_c = self._kernels(
-                softmax_block,
-                self._state,
-                {**block, **of_rows},
-                product_dtype=self.product_dtype,
+                softmax_block, self._state, block | of_rows, product_dtype=self.product_dtype
             )
             self.add_bias(bias_c, span, sums)
             self.add_gradients(product_g, along_c, product_w, span, sums)
@@ -221,10 +213,11 @@ class CompiledEvaluation(Evaluation):
             block["class_weight"] = class_weight
         return product_w, block
 
-    def _of_rows(self) -> dict[str, Tensor]:
-        """What the kernels of all blocks take of the rows."""
-        found = {"norm_b": self.rows.norm, "known_b": self.rows.known}
-        return found if self.rows.context is None else {**found, "context": self.rows.context}
+    def _of_rows(self, **more: Tensor) -> dict[str, Tensor]:
+        """What the kernels of all blocks take of the rows, and what those of one pass do."""
+        rows = {"norm_b": self.rows.norm, "known_b": self.rows.known}
+        context = {} if self.rows.context is None else {"context": self.rows.context}
+        return rows | context | more
 
 
 # The maps of a block, as functions that change nothing in place.

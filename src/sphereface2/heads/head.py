@@ -3,6 +3,7 @@
 import inspect
 import math
 import warnings
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Annotated, Any
@@ -212,18 +213,15 @@ class MarginHead:
         points = self._margin_schedule
         if points is None:
             return
-        before = [point for point in points if point[0] <= epoch]
-        after = [point for point in points if point[0] > epoch]
-        if not before:
-            self.margin = points[0][1]
-        elif not after:
-            self.margin = points[-1][1]
-        else:
-            (start, low), (end, high) = before[-1], after[0]
-            share = (epoch - start) / (end - start)
-            if self._is_exponential:
-                share = 1.0 - _REMAINDER**share
-            self.margin = low + (high - low) * share
+        passed = bisect_right([start for start, _ in points], epoch)
+        if passed in (0, len(points)):
+            self.margin = points[max(0, passed - 1)][1]
+            return
+        (start, low), (end, high) = points[passed - 1 : passed + 1]
+        share = (epoch - start) / (end - start)
+        if self._is_exponential:
+            share = 1.0 - _REMAINDER**share
+        self.margin = low + (high - low) * share
 
 
 def _warm_up(
