@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import warnings
@@ -28,14 +27,14 @@ from sphereface2.models.folder import (
     stored_calibration,
     weights_digest,
 )
-from sphereface2.models.runtimes import METADATA, ONNX, OPENVINO, import_runtime
-from sphereface2.workers import install_command
+from sphereface2.models.runtimes import METADATA, ONNX, OPENVINO, import_runtime, require_package
 
 FORMS = ("onnx", "openvino", "torchscript")
 INPUT, OUTPUT = "images", "embeddings"
 LEAST_COSINE = 0.99999
 """Embeddings in float32 agree that far with torch's, or the export is refused."""
 _COMPARED = 16  # images
+_NEEDS = "this export needs packages"
 
 ImageArray = NDArray[np.uint8]
 Check = Callable[[LoadedModel, LoadedModel], None]
@@ -135,8 +134,8 @@ def write_onnx(model: LoadedModel, path: Path) -> None:
     """Write a torch model as one ONNX file: any batch, the preprocessing in its metadata."""
     import torch
 
-    onnx = _package("onnx")
-    _package("onnxscript")
+    onnx = require_package("onnx", "export", _NEEDS)
+    require_package("onnxscript", "export", _NEEDS)
     side = model.preprocessing.input_size
     with _quietly():
         program = torch.onnx.export(
@@ -197,7 +196,7 @@ def _quantize(path: Path, images: Sequence[ImageArray], preprocessing: Preproces
 
     Values are rounded to 7 bits, for processors without VNNI add two products of 8 in 16 bits.
     """
-    _package("onnx")
+    require_package("onnx", "export", _NEEDS)
     quantization = import_runtime("onnxruntime.quantization")
     shapes = import_runtime("onnxruntime.quantization.shape_inference")
 
@@ -228,17 +227,10 @@ def _quantize(path: Path, images: Sequence[ImageArray], preprocessing: Preproces
 
 
 def _to_openvino(path: Path, target: Path, preprocessing: Preprocessing) -> None:
-    openvino = _package("openvino", extra="openvino")
+    openvino = require_package("openvino", "openvino", _NEEDS)
     model = openvino.Core().read_model(path)
     model.set_rt_info(_metadata(preprocessing), METADATA)
     openvino.save_model(model, target, compress_to_fp16=False)
-
-
-def _package(name: str, *, extra: str = "export") -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ValueError(f"this export needs packages: {install_command(extra)}") from None
 
 
 @contextmanager

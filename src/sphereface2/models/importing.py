@@ -66,8 +66,8 @@ class ImportedModel:
         """What is not taken, in a sentence; None if all is."""
         if not self.ignored:
             return None
-        named = ", ".join(self.ignored[:3]) + (" ..." if len(self.ignored) > 3 else "")
-        return f"left behind, since a model has no use for them: {named}"
+        first = ", ".join(self.ignored[:3]) + (" ..." if len(self.ignored) > 3 else "")
+        return f"left behind, since a model has no use for them: {first}"
 
 
 def import_weights(
