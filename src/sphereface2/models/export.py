@@ -10,6 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,9 @@ LEAST_COSINE = 0.99999
 """Embeddings in float32 agree that far with torch's, or the export is refused."""
 _COMPARED = 16  # images
 _NEEDS = "this export needs packages"
+# Output, log and warnings are the whole process's: of two exports in threads one waits, or the one
+# that ends last would leave them as the other had silenced them.
+_SILENCE = Lock()
 
 ImageArray = NDArray[np.uint8]
 Check = Callable[[LoadedModel, LoadedModel], None]
@@ -236,11 +240,12 @@ def _to_openvino(path: Path, target: Path, preprocessing: Preprocessing) -> None
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Exporters print, log and warn about themselves; what goes wrong they raise."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+    with _SILENCE:
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            with warnings.catch_warnings(), redirect_stdout(StringIO()):
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            logging.disable(before)
