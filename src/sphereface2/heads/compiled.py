@@ -7,7 +7,7 @@ kernel on a GPU. What a head's `other_logit` says goes into the kernel as it sta
 
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -43,8 +43,6 @@ class Kernels:
     def __init__(self, head: Any) -> None:
         self._head = head
         self._made: dict[tuple[Any, ...], Callable[..., Any]] = {}
-        self.native: NativeMaps | None = None
-        self._tried_native = False
         self._compiling = Lock()  # of the threads that share the blocks, one compiles
 
     def __getstate__(self) -> dict[str, Any]:
@@ -71,18 +69,18 @@ class Kernels:
         # The nearest of several centres is found by plain operations; so is a loss by itself.
         if classes.centres > 1 or not any(needs):
             return Evaluation(*arguments)
-        native = self._native_maps() if covers(arguments[1], classes, arguments[5]) else None
+        native = self.native if covers(arguments[1], classes, arguments[5]) else None
         if native is not None:
             return NativeEvaluation(native, self.state, *arguments)
         return CompiledEvaluation(self, *arguments)
 
-    def _native_maps(self) -> NativeMaps | None:
+    @cached_property
+    def native(self) -> NativeMaps | None:
         """The passes in C++, made when they are needed; None: the map has no such form."""
-        if not self._tried_native:
-            self._tried_native = True
-            with suppress(Unsupported):
-                self.native = NativeMaps(self._head, self.state())
-        return self.native
+        try:
+            return NativeMaps(self._head, self.state())
+        except Unsupported:
+            return None
 
     def __call__(
         self, block_map: BlockMap, state: Block, block: Block, **constants: Any
