@@ -9,8 +9,8 @@ from torch.nn import functional
 
 import sphereface2.heads.engine as engine
 from sphereface2.heads import HEADS, CosFace, ProxyHead, SphereFace2, build_head
+from sphereface2.heads.class_rows import sample_classes
 from sphereface2.heads.contract import Rows
-from sphereface2.heads.proxy import sample_classes
 
 PROXY_HEADS = [name for name in HEADS if isinstance(build_head(name, 4, 4), ProxyHead)]
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

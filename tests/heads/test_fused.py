@@ -9,7 +9,8 @@ from torch import Tensor
 
 import sphereface2.heads.engine as engine
 from sphereface2.heads import HEADS, build_head
-from sphereface2.heads.proxy import ProxyHead, sample_classes
+from sphereface2.heads.class_rows import sample_classes
+from sphereface2.heads.proxy import ProxyHead
 
 PROXY_HEADS = [name for name in HEADS if isinstance(build_head(name, 4, 4), ProxyHead)]
 

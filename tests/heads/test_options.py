@@ -210,6 +210,31 @@ def test_a_head_that_is_built_by_its_class_refuses_too(
         HEADS[name](8, 10, **{option: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "word", "sentence"),
+    [
+        ("sphereface2-c", "scale", "SphereFace2 has no option 'scale'; did you mean 'radius'?"),
+        ("sphereface2-m", "lam", "SphereFace2M has no option 'lam'; did you mean 'balance'?"),
+        ("arcface", "m", "ArcFace has no option 'm'; did you mean 'margin'?"),
+        ("magface", "u_a", "MagFace has no option 'u_a'; did you mean 'norm_high'?"),
+        ("unitsface", "sclae", "UniTSFace has no option 'sclae'; did you mean 'scale'?"),
+        ("triplet", "xyz", r"Triplet has no option 'xyz' \(options: margin, images_per_person, "),
+        ("softmax", "bias", r"PlainSoftmax has no option 'bias' \(options: none\)"),
+    ],
+)
+def test_a_head_that_is_built_by_its_class_says_which_option_is_meant(
+    name: str, word: str, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        HEADS[name](8, 10, **{word: 32})
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_every_head_names_its_options_where_its_class_does_not_know_one(name: str) -> None:
+    with pytest.raises(ValueError, match=f"has no option 'other' .*{', '.join(defaults(name))}"):
+        HEADS[name](dim=8, num_classes=10, other=1)
+
+
 @pytest.mark.parametrize(("name", "options", "sentence"), WRONG)
 def test_what_makes_no_sense_is_refused(name: str, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):

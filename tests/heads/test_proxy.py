@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sphereface2.heads import HEADS, ProxyHead, build_head
-from sphereface2.heads.proxy import sample_classes
+from sphereface2.heads.class_rows import sample_classes
 
 
 def made() -> ProxyHead:

@@ -1,26 +1,32 @@
 """Models in ONNX and OpenVINO files: folders like any other, with torch's embeddings."""
 
 import json
+import logging
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event, Thread, current_thread
 from typing import Any
 
 import cv2
 import numpy as np
 import onnx
 import pytest
+import torch
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+from torch import Tensor
 from typer.testing import CliRunner
 
 from sphereface2 import build_backbone, load_model
 from sphereface2.cli import app
 from sphereface2.data.transforms import Preprocessing, resize
-from sphereface2.models.export import export_graph, export_torchscript
+from sphereface2.models.export import export_graph, export_torchscript, write_onnx
 from sphereface2.models.folder import (
+    LoadedModel,
+    TorchModel,
     find_model,
     save_model,
     store_calibration,
@@ -102,6 +108,63 @@ def test_an_export_sees_parts_of_the_face_as_torch_does(tmp_path: Path, form: st
     )
     found = export_graph(tmp_path / "torch", tmp_path / form, to=form)
     assert found.largest_difference < 1e-5
+
+
+@pytest.fixture
+def views() -> LoadedModel:
+    options: dict[str, Any] = {
+        "views": ("whole",), "view_size": 16, "input_size": 24, "embedding_dim": 4,
+        "network": {"name": "sfnet4", "width": 2},
+    }  # fmt: skip
+    network = build_backbone("views", seed=0, **options).eval()
+    return TorchModel("views", Preprocessing(24), {}, False, network, options)
+
+
+def test_a_network_can_be_used_while_it_is_exported(
+    views: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = torch.rand(2, 3, 24, 24)
+    before = views.backbone(images)
+    meanwhile: list[Tensor] = []
+    export = torch.onnx.export
+
+    def interrupted(*arguments: Any, **settings: Any) -> Any:
+        meanwhile.append(views.backbone(images))
+        return export(*arguments, **settings)
+
+    monkeypatch.setattr(torch.onnx, "export", interrupted)
+    write_onnx(views, tmp_path / "model.onnx")
+    assert torch.equal(meanwhile[0], before)
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    assert "Resize" not in {node.op_type for node in graph.node}
+
+
+def test_exports_in_threads_leave_output_and_log_as_they_were(
+    views: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one ends while the second is on its way, unless that waits for the first."""
+    first_is_over, second_is_in = Event(), Event()
+
+    def export(*_: Any, **__: Any) -> None:
+        if current_thread() is second:
+            second_is_in.set()
+            first_is_over.wait(10)
+        else:
+            second.start()
+            second_is_in.wait(1)
+        raise RuntimeError("no export")
+
+    def fail() -> None:
+        with pytest.raises(RuntimeError, match="no export"):
+            write_onnx(views, tmp_path / "model.onnx")
+
+    second = Thread(target=fail)
+    monkeypatch.setattr(torch.onnx, "export", export)
+    before = sys.stdout, logging.root.manager.disable
+    fail()
+    first_is_over.set()
+    second.join()
+    assert (sys.stdout, logging.root.manager.disable) == before
 
 
 def test_the_calibration_comes_along_with_the_digest_of_the_export(place: Path) -> None:

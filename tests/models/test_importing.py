@@ -247,12 +247,67 @@ def test_of_several_networks_one_must_be_chosen(tmp_path: Path) -> None:
     assert len(model.ignored) == len(first.state)
 
 
+VIEWS: dict[str, Any] = {
+    "view_size": 20,
+    "input_size": 32,
+    "embedding_dim": 4,
+    "network": {"name": "sfnet4", "width": 4, "relu_after_sum": True},
+}
+
+
+def test_a_file_of_views_is_read_once_it_is_said_what_each_of_them_sees(tmp_path: Path) -> None:
+    views = ["upper", [0.0, 0.0, 0.5]]
+    network = build_backbone("views", seed=0, views=views, **VIEWS).eval()
+    state = {f"module.{name}": value for name, value in network.state_dict().items()}
+    torch.save({"model": state, "optimizer": {"momentum": torch.ones(3)}}, tmp_path / "v.pt")
+    said = {"views": views, "view_size": 20, "network": {"name": "sfnet4", "relu_after_sum": True}}
+    model = import_weights(tmp_path / "v.pt", options=said, size=32)
+    save_import(model, tmp_path / "model")
+    assert model.ignored == ("optimizer.momentum",)
+    inputs = plain(images())
+    loaded = load_model(tmp_path / "model")
+    assert torch.equal(loaded.backbone(inputs), network(inputs))
+    assert loaded.config["backbone"]["options"]["network"]["relu_after_sum"]
+    code, output = run(
+        tmp_path / "v.pt",
+        tmp_path / "again",
+        "views=[upper,[0,0,0.5]]",
+        "view_size=20",
+        "--size=32",
+    )
+    assert code == 0, output
+    assert torch.equal(load_model(tmp_path / "again").backbone(inputs), network(inputs))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"views": ["upper"]}, "has 2 networks of the backbone views, and views= names 1"),
+        ({"views": ["upper", "left"]}, "unknown view 'left'"),
+        ({"view_size": 40}, r"images of 17 to 32 pixels.*networks\.0, with view_size=40"),
+        ({"embedding_dim": 8}, "does not fit the backbone views: the tensor networks.0.project"),
+        (
+            {"network": "sfnet10"},
+            r"tensors of .* are not those of|does not fit the backbone sfnet10",
+        ),
+        ({"network": {"name": "sfnet4", "width": 8}}, "does not fit the backbone sfnet4"),
+    ],
+)
+def test_a_file_of_views_that_is_said_to_be_another_network_is_refused(
+    tmp_path: Path, options: dict[str, Any], sentence: str
+) -> None:
+    network = build_backbone("views", views=["upper", "lower"], **VIEWS)
+    torch.save(network.state_dict(), tmp_path / "v.pt")
+    said = {"views": ["upper", "lower"], "view_size": 20, **options}
+    with pytest.raises(ValueError, match=sentence):
+        import_weights(tmp_path / "v.pt", options=said)
+    torch.save({**network.state_dict(), "more.weight": torch.ones(2)}, tmp_path / "v.pt")
+    with pytest.raises(ValueError, match=r"the tensor more\.weight is not part of it"):
+        import_weights(tmp_path / "v.pt", options={**said, "views": ["upper", "lower"]})
+
+
 def test_a_file_of_views_does_not_say_what_each_of_them_sees(tmp_path: Path) -> None:
-    options: dict[str, Any] = {
-        "view_size": 16,
-        "embedding_dim": 4,
-        "network": {"name": "sfnet4", "width": 4},
-    }
+    options = {**VIEWS, "view_size": 16}
     for views in (["upper"], ["upper", "lower"]):
         torch.save(build_backbone("views", views=views, **options).state_dict(), tmp_path / "v.pt")
         for given in (None, "views"):

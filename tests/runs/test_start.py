@@ -14,6 +14,7 @@ import yaml
 from safetensors.torch import save_file
 from torch import Tensor
 
+from sphereface2.backbones import build_backbone
 from sphereface2.config.schema import RunConfig, config_from_mapping, load_config
 from sphereface2.data.mixing import build_training_source
 from sphereface2.heads import ProxyHead, build_head
@@ -21,7 +22,7 @@ from sphereface2.models.folder import TorchModel, load_model
 from sphereface2.runs import train as runs
 from sphereface2.runs.estimate import plan_run
 from sphereface2.runs.folder import read_history, run_config
-from sphereface2.runs.start import _set_directions
+from sphereface2.runs.start import _set_directions, read_start
 from sphereface2.training.checkpoint import load_checkpoint, load_tensors
 from sphereface2.training.distributed import saved_shapes
 from sphereface2.training.trainer import Trainer
@@ -143,6 +144,24 @@ def test_a_network_of_others_is_shown_what_it_was_trained_with(tmp_path: Path) -
     last = tape.state["output_layer.3.weight"]
     assert state["output.3.weight"].shape == last.shape
     assert not torch.equal(state["output.3.weight"], last)
+
+
+def test_a_file_of_views_is_that_of_the_config(tmp_path: Path) -> None:
+    network = "{name: sfnet4, width: 4, dropout: 0.1}"
+    options: dict[str, Any] = {"views": ["upper", "side"], "view_size": 16, "input_size": 32,
+                               "embedding_dim": 8}  # fmt: skip
+    built = build_backbone("views", seed=0, network={"name": "sfnet4", "width": 4}, **options)
+    torch.save(built.state_dict(), tmp_path / "v.pt")
+    said = [f"backbone.{key}={value}" for key, value in options.items()]
+    plain = [each for each in SMALL if not each.startswith("backbone.")]
+    config = load_config(
+        "quickstart", [*plain, "backbone.name=views", f"backbone.network={network}", *said,
+                  f"training.start_from={tmp_path / 'v.pt'}"],
+    )  # fmt: skip
+    start = read_start(config)
+    assert start.name == "views"
+    found = start.backbone.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in built.state_dict().items())
 
 
 def test_what_is_not_taken_from_a_file_is_said(tmp_path: Path) -> None:

@@ -26,10 +26,9 @@ def build_backbone(name: str, *, seed: int | None = None, **options: Any) -> Bac
     With a `seed` the weights depend on it alone and torch's global generator is left as it was;
     without one they come from that generator, as for any torch module.
     """
-    if seed is None:
-        return build("backbone", BACKBONES, name, **options)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
         return build("backbone", BACKBONES, name, **options)
 
 

@@ -49,6 +49,14 @@ class Backbone(nn.Module):
         """The networks that an embedding is put together from: this one, but for `Views`."""
         return [self]
 
+    def for_export(self) -> "Backbone":
+        """The same network, its weights shared, in operations that all runtimes compute alike.
+
+        Whether it is an export is not asked of torch: 2.6 does not know, later ones say so of a
+        compilation.
+        """
+        return self
+
     def last_layers(self) -> tuple[nn.Linear, nn.BatchNorm1d | None]:
         """The layers that end the network: its projection and the norm of the embedding, if any."""
         *_, linear = (module for module in self.modules() if isinstance(module, nn.Linear))

@@ -1,5 +1,6 @@
 """Views: a network for each of several parts of the face, trained side by side and used as one."""
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -78,6 +79,8 @@ class Views(Backbone):
         embedding_dim: of all parts together.
     """
 
+    resizes_by_products = False
+
     def __init__(
         self,
         *,
@@ -118,6 +121,11 @@ class Views(Backbone):
             parts = [normalize(part.float()) for part in parts]
         return torch.cat(parts, dim=1)
 
+    def for_export(self) -> "Views":
+        network = copy.copy(self)  # the original may be in use, or in another export, meanwhile
+        network.resizes_by_products = True
+        return network
+
     def parts(self) -> list[Backbone]:
         return [network for network in self.networks if isinstance(network, Backbone)]
 
@@ -126,7 +134,7 @@ class Views(Backbone):
         square = images[:, :, top : top + side, left : left + side]
         if side == self.view_size:
             return square
-        return resize_inputs(square, self.view_size)
+        return resize_inputs(square, self.view_size, by_products=self.resizes_by_products)
 
 
 def _window(view: str | Square, size: int) -> tuple[int, int, int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,35 +22,21 @@ def resize(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     return np.asarray(cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA), np.uint8)
 
 
-def resize_inputs(inputs: torch.Tensor, size: int) -> torch.Tensor:
-    """Parts (B, 3, S, S) of what a network is shown at `size` × `size`: bilinear, over areas."""
+def resize_inputs(inputs: torch.Tensor, size: int, *, by_products: bool = False) -> torch.Tensor:
+    """Parts (B, 3, S, S) of what a network is shown at `size` × `size`: bilinear, over areas.
+
+    by_products: as two matrix products, for an export: runtimes of ONNX differ in what they make
+        of antialiasing; they agree about products
+    """
     import torch
     from torch.nn.functional import interpolate
 
-    if not _by_products:
+    if not by_products:
         return interpolate(inputs, size=size, mode="bilinear", antialias=True)
     side = inputs.shape[-1]
     pixels = torch.eye(side).view(1, 1, side, side)
     shares = interpolate(pixels, size=(size, side), mode="bilinear", antialias=True)
     return shares @ inputs @ shares.mT
-
-
-_by_products = False
-
-
-@contextmanager
-def resizing_by_products() -> Iterator[None]:
-    """`resize_inputs` as two matrix products, for an export.
-
-    Runtimes of ONNX differ in what they make of antialiasing; they agree about products. Whether
-    it is an export is not asked of torch: 2.6 does not know, later ones say so of a compilation.
-    """
-    global _by_products
-    _by_products = True
-    try:
-        yield
-    finally:
-        _by_products = False
 
 
 def shrunk(image: NDArray[np.uint8], times: int) -> NDArray[np.uint8]:

@@ -43,10 +43,7 @@ class FusedSGD(torch.optim.Optimizer):
     ) -> None:
         require_positive(lr=lr)
         require(0.0 <= momentum < 1.0, f"momentum must lie in [0, 1), got {momentum}")
-        require(
-            math.isfinite(weight_decay) and weight_decay >= 0.0,
-            f"weight_decay must be at least 0, got {weight_decay}",
-        )
+        require_positive(or_zero=True, weight_decay=weight_decay)
         super().__init__([weight], {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         self.state[weight]["momentum_buffer"] = torch.zeros_like(
             weight, memory_format=torch.preserve_format
@@ -105,39 +102,82 @@ class FusedSGD(torch.optim.Optimizer):
         """Nothing: there is no gradient."""
 
 
-class ClassRows:
-    """All class weights, or the sampled ones among them.
+# Sampled negatives: a step reads only the batch's own classes and a random share of the others.
 
-    `index` names the rows that take part, in rising order; None means all. A row may be there
-    twice, so that the length is known beforehand; of such, all but one are `repeats`, and they
-    move nothing. `class_weight` is what each class counts as a negative, 0 for repeats. With a
-    `step` the rows are moved block by block; otherwise a gradient of the weight's shape is filled,
-    if it is wanted. A class may have several centres
-    (K × centres × D); blocks are counted in classes and read as rows of all their centres. With
-    `columns` a class is only that part of its rows.
+
+@dataclass(frozen=True)
+class Sample:
+    """The classes that take part in a step.
+
+    index: their rows, rising, a class perhaps twice; None: all classes;
+    labels: the batch's labels counted within them;
+    class_weight: what each counts as a negative so that the sum is right on average; None: 1;
+    repeats: which of them are there a second time, and weigh nothing.
+    """
+
+    index: Tensor | None
+    labels: Tensor
+    class_weight: Tensor | None = None
+    repeats: Tensor | None = None
+
+
+def sample_classes(labels: Tensor, num_classes: int, rate: float, *, dtype: torch.dtype) -> Sample:
+    """The classes of `labels` and each other class with probability `rate`, on their device.
+
+    One class is drawn from each of rate·K equal spans of classes, which takes time in the number of
+    draws and not in the number of classes. It weighs as many classes as its span has; the batch's
+    own classes are always seen and weigh 1. How many places there are depends on the sizes alone,
+    so that nothing waits for a device: a class that comes twice is a repeat, and a row without a
+    class of its own repeats the first draw.
+    """
+    if num_classes == 0:
+        empty = labels.new_empty(0)
+        return Sample(empty, labels, empty.to(dtype))
+    draws = max(1, math.ceil(rate * num_classes))
+    edges = torch.arange(draws + 1, device=labels.device) * num_classes // draws
+    width = edges.diff()
+    share = torch.rand(draws, dtype=torch.float64, device=labels.device)
+    drawn = edges[:-1] + torch.minimum((share * width).long(), width - 1)
+    is_known = labels >= 0
+    own = torch.where(is_known, labels.long(), drawn[:1])
+    # Stable, so that of a class that comes twice a draw comes first.
+    index, order = torch.cat([drawn, own]).sort(stable=True)
+    repeats = torch.zeros_like(index, dtype=torch.bool)
+    repeats[1:] = index[1:] == index[:-1]
+    places = torch.searchsorted(index, own)
+    is_own = torch.zeros_like(index).scatter_reduce(0, places, is_known.long(), "amax").bool()
+    class_weight = torch.where(is_own, 1, torch.cat([width, torch.ones_like(own)])[order])
+    class_weight = class_weight.masked_fill(repeats, 0).to(dtype)
+    return Sample(index, torch.where(is_known, places, labels), class_weight, repeats)
+
+
+class ClassRows:
+    """All class weights, or those among them that a sample names; its repeats move nothing.
+
+    With a `step` the rows are moved block by block; otherwise a gradient of the weight's shape is
+    filled, if it is wanted. A class may have several centres (K × centres × D); blocks are counted
+    in classes and read as rows of all their centres. With `columns` a class is only that part of
+    its rows.
     """
 
     def __init__(
         self,
         weight: Tensor,
+        sample: Sample,
         *,
-        wants_gradient: bool = False,
-        step: FusedSGD | None = None,
-        index: Tensor | None = None,
-        repeats: Tensor | None = None,
-        class_weight: Tensor | None = None,
-        columns: slice = slice(None),
+        wants_gradient: bool,
+        step: FusedSGD | None,
+        columns: slice,
     ) -> None:
         self.weight = weight[..., columns]
         self.step = step
         self._columns = columns
-        self.index = index
-        self._repeats = repeats
-        self._class_weight = class_weight
+        self.index = sample.index
+        self._sample = sample
         self._gradient: Tensor | None = None
         if wants_gradient and step is None:
             # Rows that are not sampled have no gradient; all others are filled by `write`.
-            make = torch.empty_like if index is None else torch.zeros_like
+            make = torch.empty_like if self.index is None else torch.zeros_like
             self._gradient = make(self.weight)
 
     @property
@@ -173,7 +213,8 @@ class ClassRows:
         per_class.index_add_(0, rows if self.index is None else self.index[rows], values)
 
     def class_weight(self, start: int, stop: int) -> Tensor | None:
-        return None if self._class_weight is None else self._class_weight[start:stop]
+        every = self._sample.class_weight
+        return None if every is None else every[start:stop]
 
     def read(self, start: int, stop: int) -> Tensor:
         """The weights of a block: a view, or a copy where the rows are sampled."""
@@ -210,12 +251,13 @@ class ClassRows:
         """Write the rows of a block to where they belong."""
         values = rows.view(-1, *per_class.shape[1:])
         classes = self._classes(start, stop)
-        if isinstance(classes, slice) or self._repeats is None:
+        repeats = self._sample.repeats
+        if isinstance(classes, slice) or repeats is None:
             per_class[classes] = values
             return
         # As what is to be added, which is nothing for a repeat: two writes to a row would race.
         difference = values - per_class[classes]
-        is_repeat = self._repeats[start:stop].view(-1, *(1,) * (values.ndim - 1))
+        is_repeat = repeats[start:stop].view(-1, *(1,) * (values.ndim - 1))
         per_class.index_add_(0, classes, difference.masked_fill_(is_repeat, 0.0))
 
     def _classes(self, start: int, stop: int) -> slice | Tensor:

@@ -7,7 +7,7 @@ kernel on a GPU. What a head's `other_logit` says goes into the kernel as it sta
 
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -43,8 +43,6 @@ class Kernels:
     def __init__(self, head: Any) -> None:
         self._head = head
         self._made: dict[tuple[Any, ...], Callable[..., Any]] = {}
-        self.native: NativeMaps | None = None
-        self._tried_native = False
         self._compiling = Lock()  # of the threads that share the blocks, one compiles
 
     def __getstate__(self) -> dict[str, Any]:
@@ -71,18 +69,18 @@ class Kernels:
         # The nearest of several centres is found by plain operations; so is a loss by itself.
         if classes.centres > 1 or not any(needs):
             return Evaluation(*arguments)
-        native = self._native_maps() if covers(arguments[1], classes, arguments[5]) else None
+        native = self.native if covers(arguments[1], classes, arguments[5]) else None
         if native is not None:
             return NativeEvaluation(native, self.state, *arguments)
         return CompiledEvaluation(self, *arguments)
 
-    def _native_maps(self) -> NativeMaps | None:
+    @cached_property
+    def native(self) -> NativeMaps | None:
         """The passes in C++, made when they are needed; None: the map has no such form."""
-        if not self._tried_native:
-            self._tried_native = True
-            with suppress(Unsupported):
-                self.native = NativeMaps(self._head, self.state())
-        return self.native
+        try:
+            return NativeMaps(self._head, self.state())
+        except Unsupported:
+            return None
 
     def __call__(
         self, block_map: BlockMap, state: Block, block: Block, **constants: Any
@@ -138,13 +136,13 @@ class CompiledEvaluation(Evaluation):
 
     def binary_blocks(self, spans: list[Span]) -> Sums:
         sums = Sums()
-        of_rows = {**self._of_rows(), "target_grad": self.target_grad_cosine}
+        of_rows = self._of_rows(target_grad=self.target_grad_cosine)
         for span in spans:
             product_w, block = self._block(span)
             product_g, along_c, bias_c, terms, *counted = self._kernels(
                 binary_block,
                 self._state,
-                {**block, **of_rows},
+                block | of_rows,
                 factor=self.negative_factor,
                 product_dtype=self.product_dtype,
                 statistics=self.maps.collect_statistics,
@@ -167,7 +165,7 @@ class CompiledEvaluation(Evaluation):
             top_b, total_b, *counted = self._kernels(
                 softmax_sums,
                 self._state,
-                {**block, **of_rows},
+                block | of_rows,
                 statistics=self.maps.collect_statistics,
             )
             tops.append(top_b)
@@ -184,20 +182,12 @@ class CompiledEvaluation(Evaluation):
 
     def softmax_blocks(self, spans: list[Span]) -> Sums:
         sums = Sums()
-        of_rows = {
-            **self._of_rows(),
-            "target_grad": self.target_grad_cosine,
-            "top": self.top,
-            "share": self.share,
-        }
+        of_rows = self._of_rows(target_grad=self.target_grad_cosine, top=self.top, share=self.share)
         for span in spans:
             kept = self.kept[span.number].cosine_cb if span.number < len(self.kept) else None
             product_w, block = self._block(span, kept)
             product_g, along_c, bias_c = self._kernels(
-                softmax_block,
-                self._state,
-                {**block, **of_rows},
-                product_dtype=self.product_dtype,
+                softmax_block, self._state, block | of_rows, product_dtype=self.product_dtype
             )
             self.add_bias(bias_c, span, sums)
             self.add_gradients(product_g, along_c, product_w, span, sums)
@@ -221,10 +211,11 @@ class CompiledEvaluation(Evaluation):
             block["class_weight"] = class_weight
         return product_w, block
 
-    def _of_rows(self) -> dict[str, Tensor]:
-        """What the kernels of all blocks take of the rows."""
-        found = {"norm_b": self.rows.norm, "known_b": self.rows.known}
-        return found if self.rows.context is None else {**found, "context": self.rows.context}
+    def _of_rows(self, **more: Tensor) -> dict[str, Tensor]:
+        """What the kernels of all blocks take of the rows, and what those of one pass do."""
+        rows = {"norm_b": self.rows.norm, "known_b": self.rows.known}
+        context = {} if self.rows.context is None else {"context": self.rows.context}
+        return rows | context | more
 
 
 # The maps of a block, as functions that change nothing in place.

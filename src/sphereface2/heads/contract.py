@@ -90,10 +90,12 @@ def require(condition: bool, sentence: str) -> None:
         raise ValueError(sentence)
 
 
-def require_positive(**values: float) -> None:
-    """Every value must be a finite number above zero."""
+def require_positive(*, or_zero: bool = False, **values: float) -> None:
+    """Every value must be a finite number above zero, or zero where that is allowed."""
     for name, value in values.items():
-        require(math.isfinite(value) and value > 0, f"{name} must be above 0, got {value}")
+        is_right = value > 0 or (or_zero and value == 0)
+        bound = "at least" if or_zero else "above"
+        require(math.isfinite(value) and is_right, f"{name} must be {bound} 0, got {value}")
 
 
 def require_share(**values: float) -> None:

@@ -46,6 +46,11 @@ def straight_through(value: Tensor, like: Tensor) -> Tensor:
     return like + (value - like).detach()  # detached: only `like` is to be differentiated
 
 
+def for_gradient(value: Tensor, like: Tensor, gradient: GradientMode) -> Tensor:
+    """`value` with its own gradient, or that of `like`, as the gradient mode asks for."""
+    return straight_through(value, like) if gradient == "straight-through" else value
+
+
 def adjust_for_gradient(cosine: Tensor, sharpness: float, gradient: GradientMode) -> Tensor:
     """g(c) in an autograd graph, with the slope that the gradient mode asks for."""
     if sharpness == 1.0:

@@ -135,45 +135,39 @@ def evaluate(
         ).run()
 
 
+@dataclass(eq=False)
 class Evaluation:
     """One batch on its way through the blocks; the state that the passes share.
 
     The plain form: every operation of a block is one of torch, in place where it can be.
     """
 
-    def __init__(
-        self,
-        maps: ProxyMaps,
-        embeddings: Tensor,
-        classes: ClassRows,
-        bias: Tensor | None,
-        labels: Tensor,
-        product_dtype: torch.dtype,
-        needs: tuple[bool, bool, bool],
-        exchange: Alone,
-    ) -> None:
-        self.maps = maps
-        self.original = embeddings
-        self.classes = classes
-        self.bias = bias
-        self.product_dtype = product_dtype
-        self.exchange = exchange
-        self.needs_embeddings, self.needs_weight, self.needs_bias = needs
-        self.needs_gradient = any(needs)
-        self.reduction = maps.reduction()
-        self.labels = labels.long()
-        self.known = labels != UNKNOWN
-        self.is_here = labels >= 0
+    maps: ProxyMaps
+    original: Tensor
+    classes: ClassRows
+    bias: Tensor | None
+    labels: Tensor
+    product_dtype: torch.dtype
+    needs: tuple[bool, bool, bool]
+    exchange: Alone
+
+    def __post_init__(self) -> None:
+        self.needs_embeddings, self.needs_weight, self.needs_bias = self.needs
+        self.needs_gradient = any(self.needs)
+        self.reduction = self.maps.reduction()
+        self.labels = self.labels.long()
+        self.known = self.labels != UNKNOWN
+        self.is_here = self.labels >= 0
         # Margin maths runs in the precision of the weights (float32 or float64), products may not.
-        self.rows_x = embeddings.to(classes.dtype)
+        self.rows_x = self.original.to(self.classes.dtype)
         self.norm = torch.linalg.vector_norm(self.rows_x, dim=1)
-        self.inverse_norm = inverse(self.norm) if maps.unit_embeddings else None
+        self.inverse_norm = inverse(self.norm) if self.maps.unit_embeddings else None
         if self.inverse_norm is not None:
             self.rows_x = self.rows_x * self.inverse_norm[:, None]
-        self.product_x = self.rows_x.to(product_dtype)
+        self.product_x = self.rows_x.to(self.product_dtype)
         self.bias_of_classes: Tensor | None = None  # dL/db of one bias per class
-        if self.needs_bias and bias is not None and bias.ndim:
-            self.bias_of_classes = torch.zeros_like(bias)
+        if self.needs_bias and self.bias is not None and self.bias.ndim:
+            self.bias_of_classes = torch.zeros_like(self.bias)
         self.spans = self._cut()
 
     def run(self) -> Outcome:
@@ -577,10 +571,8 @@ class Sums:
             self.active += active.sum()
             self.pairs += cosine_cb.numel()
         else:
-            counts = class_weight != 0
-            self.cosine += (cosine_cb.sum(dim=1) * counts).sum()
-            self.active += (active.sum(dim=1) * counts).sum()
-            self.pairs += counts.sum() * cosine_cb.shape[1]
+            of_classes = [cosine_cb.sum(dim=1), active.sum(dim=1)]
+            self.count_classes(of_classes, cosine_cb.shape[1], class_weight)
 
     def count_classes(
         self, cosine_and_active_c: list[Tensor], rows: int, class_weight: Tensor | None

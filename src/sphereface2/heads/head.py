@@ -1,8 +1,11 @@
 """What every head is: a module that turns embeddings and labels into a loss."""
 
+import inspect
 import math
 import warnings
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Annotated, Any
 
 import torch
@@ -11,7 +14,7 @@ from torch import Tensor, nn
 
 from sphereface2.heads.contract import UNKNOWN, require
 from sphereface2.heads.sharding import shard_exchange
-from sphereface2.registry import nearest, shown
+from sphereface2.registry import nearest, option_names, shown
 
 
 class Head(nn.Module):
@@ -28,6 +31,11 @@ class Head(nn.Module):
 
     images_per_person: int = 1
     """How many images of one person the loss needs in a batch; 1 if it does not compare samples."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__init__" in vars(cls):
+            cls.__init__ = _refusing_unknown_options(vars(cls)["__init__"])  # type: ignore[method-assign]  # the same signature
 
     def __init__(self, dim: int, num_classes: int) -> None:
         super().__init__()
@@ -122,6 +130,28 @@ class Head(nn.Module):
         )
 
 
+def _refusing_unknown_options(build: Callable[..., None]) -> Callable[..., None]:
+    """An `__init__` that names the right option where a head does not know the one it is given.
+
+    Python would only say that it is unexpected, and other projects have other words for ours.
+    """
+    parameters, known = inspect.signature(build).parameters, option_names(build)
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return build
+
+    @wraps(build)
+    def checked(self: Head, *arguments: Any, **options: Any) -> None:
+        for key in options:
+            require(
+                key in parameters,
+                f"{type(self).__name__} has no option '{key}'{nearest(key, known)} (options: "
+                f"{', '.join(known) or 'none'})",
+            )
+        build(self, *arguments, **options)
+
+    return checked
+
+
 def _checked_warm_up(given: Any) -> Any:
     """For a config, so that a misspelt key is found when it is read."""
     if isinstance(given, dict):
@@ -183,18 +213,15 @@ class MarginHead:
         points = self._margin_schedule
         if points is None:
             return
-        before = [point for point in points if point[0] <= epoch]
-        after = [point for point in points if point[0] > epoch]
-        if not before:
-            self.margin = points[0][1]
-        elif not after:
-            self.margin = points[-1][1]
-        else:
-            (start, low), (end, high) = before[-1], after[0]
-            share = (epoch - start) / (end - start)
-            if self._is_exponential:
-                share = 1.0 - _REMAINDER**share
-            self.margin = low + (high - low) * share
+        passed = bisect_right([start for start, _ in points], epoch)
+        if passed in (0, len(points)):
+            self.margin = points[max(0, passed - 1)][1]
+            return
+        (start, low), (end, high) = points[passed - 1 : passed + 1]
+        share = (epoch - start) / (end - start)
+        if self._is_exponential:
+            share = 1.0 - _REMAINDER**share
+        self.margin = low + (high - low) * share
 
 
 def _warm_up(

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from sphereface2.heads.contract import mean_of, require, require_positive
-from sphereface2.heads.pairs import contrastive_loss, pair_masks, unit_rows
+from sphereface2.heads.contract import mean_of, require_positive
+from sphereface2.heads.pairs import contrastive_loss, pair_masks, require_pairs, unit_rows
 from sphereface2.heads.softmax import PlainSoftmax
 
 
@@ -25,11 +25,8 @@ class DeepID2(PlainSoftmax):
     ) -> None:
         super().__init__(dim, num_classes)
         require_positive(margin=margin)
-        require(pair_weight >= 0.0, f"pair_weight must be at least 0, got {pair_weight}")
-        require(
-            images_per_person >= 2,
-            f"images_per_person must be at least 2 to make pairs, got {images_per_person}",
-        )
+        require_positive(or_zero=True, pair_weight=pair_weight)
+        require_pairs(images_per_person)
         self.margin = float(margin)
         self.pair_weight = float(pair_weight)
         self.images_per_person = images_per_person
@@ -59,7 +56,7 @@ class Ring(PlainSoftmax):
         ring_start: float = 20.0,
     ) -> None:
         super().__init__(dim, num_classes)
-        require(ring_weight >= 0.0, f"ring_weight must be at least 0, got {ring_weight}")
+        require_positive(or_zero=True, ring_weight=ring_weight)
         require_positive(ring_start=ring_start)
         self.ring_weight = float(ring_weight)
         self.ring_radius = nn.Parameter(torch.tensor(float(ring_start)))

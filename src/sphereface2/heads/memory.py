@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sphereface2.heads.class_rows import Sample
 from sphereface2.heads.contract import ELSEWHERE
-from sphereface2.heads.proxy import ProxyHead, Sample
+from sphereface2.heads.proxy import ProxyHead
 
 
 class FeatureMemory(ProxyHead):
@@ -64,3 +65,27 @@ class FeatureMemory(ProxyHead):
                             self.weight[place])  # fmt: skip
         self.weight[place] = found
         self.filled[place] = self.filled[place] | is_here.any()
+
+
+class PairTerm(ProxyHead):
+    """Mix-in: the head's own loss, and `pair_weight` times that of `pairs`, where there is one."""
+
+    pairs: FeatureMemory | None
+    pair_weight: float
+
+    @property
+    def per_class(self) -> set[str]:
+        of_pairs = set() if self.pairs is None else self.pairs.per_class
+        return super().per_class | {f"pairs.{name}" for name in of_pairs}
+
+    def split(self, parts: int) -> None:
+        super().split(parts)
+        if self.pairs is not None:
+            self.pairs.split(parts)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        loss = super().forward(embeddings, labels)
+        if self.pairs is None:
+            return loss
+        pairs: Tensor = self.pairs(embeddings, labels)
+        return loss + self.pair_weight * pairs

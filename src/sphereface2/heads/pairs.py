@@ -14,22 +14,24 @@ from sphereface2.heads.head import Head, MarginHead, MarginSchedule
 class PairHead(MarginHead, Head):
     """A head that needs several images of a person in each batch and has no class weights."""
 
-    def __init__(
-        self,
-        dim: int,
-        num_classes: int,
-        *,
-        margin: float,
-        images_per_person: int,
-        margin_schedule: MarginSchedule | None,
+    def set_pairs(
+        self, images_per_person: int, *, margin: float, schedule: MarginSchedule | None
     ) -> None:
-        super().__init__(dim, num_classes)
-        require(
-            images_per_person >= 2,
-            f"images_per_person must be at least 2 to make pairs, got {images_per_person}",
-        )
+        """Keep what every loss of pairs has."""
+        require_pairs(images_per_person)
         self.images_per_person = images_per_person
-        self.set_margin(margin, margin_schedule)
+        self.set_margin(margin, schedule)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        self.check_batch(embeddings, labels)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            embeddings, labels = self.whole_batch(embeddings, labels)
+            unit = unit_rows(embeddings)
+            return self.pair_loss(unit @ unit.T, *pair_masks(labels))
+
+    def pair_loss(self, cosine: Tensor, same: Tensor, different: Tensor) -> Tensor:
+        """The loss of all pairs of the batch, by their cosines."""
+        raise NotImplementedError  # every head defines its own
 
     def note_scores(self, cosine_bb: Tensor, same: Tensor, different: Tensor) -> None:
         """Keep the mean scores of the batch's pairs for the log."""
@@ -39,6 +41,14 @@ class PairHead(MarginHead, Head):
         self._statistics = {
             name: mean_of(cosine_bb.detach(), mask, empty=torch.nan) for name, mask in masks.items()
         }
+
+
+def require_pairs(images_per_person: int) -> None:
+    """A ValueError if a batch with so many images of a person has no pair of one person."""
+    require(
+        images_per_person >= 2,
+        f"images_per_person must be at least 2 to make pairs, got {images_per_person}",
+    )
 
 
 def pair_masks(labels: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -73,24 +83,13 @@ class Contrastive(PairHead):
         images_per_person: int = 4,
         margin_schedule: MarginSchedule | None = None,
     ) -> None:
-        super().__init__(
-            dim,
-            num_classes,
-            margin=margin,
-            images_per_person=images_per_person,
-            margin_schedule=margin_schedule,
-        )
+        super().__init__(dim, num_classes)
+        self.set_pairs(images_per_person, margin=margin, schedule=margin_schedule)
         require_positive(margin=margin)
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        self.check_batch(embeddings, labels)
-        with torch.autocast(embeddings.device.type, enabled=False):
-            embeddings, labels = self.whole_batch(embeddings, labels)
-            unit = unit_rows(embeddings)
-            cosine = unit @ unit.T
-            same, different = pair_masks(labels)
-            self.note_scores(cosine, same.triu(diagonal=1), different)
-            return contrastive_loss(cosine, same, different, self.margin)
+    def pair_loss(self, cosine: Tensor, same: Tensor, different: Tensor) -> Tensor:
+        self.note_scores(cosine, same.triu(diagonal=1), different)
+        return contrastive_loss(cosine, same, different, self.margin)
 
 
 def contrastive_loss(cosine: Tensor, same: Tensor, different: Tensor, margin: float) -> Tensor:
@@ -119,32 +118,21 @@ class Triplet(PairHead):
         images_per_person: int = 4,
         margin_schedule: MarginSchedule | None = None,
     ) -> None:
-        super().__init__(
-            dim,
-            num_classes,
-            margin=margin,
-            images_per_person=images_per_person,
-            margin_schedule=margin_schedule,
-        )
+        super().__init__(dim, num_classes)
+        self.set_pairs(images_per_person, margin=margin, schedule=margin_schedule)
         require_positive(margin=margin)
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        self.check_batch(embeddings, labels)
-        with torch.autocast(embeddings.device.type, enabled=False):
-            embeddings, labels = self.whole_batch(embeddings, labels)
-            unit = unit_rows(embeddings)
-            cosine = unit @ unit.T
-            squared = (2.0 - 2.0 * cosine).clamp_min(0.0)
-            same, different = pair_masks(labels)
-            same = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-            self.note_scores(cosine, same, different)
-            anchor, positive = (same & different.any(dim=1, keepdim=True)).nonzero(as_tuple=True)
-            if len(anchor) == 0:
-                return cosine.sum() * 0.0
-            to_positive = squared[anchor, positive]
-            negative = self._semi_hard(squared.detach(), different, anchor, to_positive.detach())
-            hinge = to_positive - squared[anchor, negative] + self.margin
-            return hinge.clamp_min(0.0).mean()
+    def pair_loss(self, cosine: Tensor, same: Tensor, different: Tensor) -> Tensor:
+        squared = (2.0 - 2.0 * cosine).clamp_min(0.0)
+        same.fill_diagonal_(False)
+        self.note_scores(cosine, same, different)
+        anchor, positive = (same & different.any(dim=1, keepdim=True)).nonzero(as_tuple=True)
+        if len(anchor) == 0:
+            return cosine.sum() * 0.0
+        to_positive = squared[anchor, positive]
+        negative = self._semi_hard(squared.detach(), different, anchor, to_positive.detach())
+        hinge = to_positive - squared[anchor, negative] + self.margin
+        return hinge.clamp_min(0.0).mean()
 
     @staticmethod
     def _semi_hard(

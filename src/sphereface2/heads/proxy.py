@@ -1,13 +1,12 @@
 """The base of every head with one weight vector (proxy) per class, and how strongly it pulls."""
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from sphereface2.heads.class_rows import ClassRows, FusedSGD
+from sphereface2.heads.class_rows import ClassRows, FusedSGD, Sample, sample_classes
 from sphereface2.heads.compiled import Kernels
 from sphereface2.heads.contract import Binary, Rows, Softmax, require
 from sphereface2.heads.engine import evaluate, joined
@@ -151,10 +150,10 @@ class ProxyHead(Head):
             self.fused.check_weight()
         return super().statistics()
 
-    def taking_part(self, labels: Tensor) -> "Sample | None":
-        """The classes that this step compares with; None: all of them."""
+    def taking_part(self, labels: Tensor) -> Sample:
+        """The classes that this step compares with."""
         if not self.training or self.sample_rate == 1.0:
-            return None
+            return Sample(None, labels)
         sample = sample_classes(labels, len(self.weight), self.sample_rate, dtype=self.weight.dtype)
         # A softmax over a sample is biased whatever the weights: InsightFace's form has none.
         if sample.class_weight is None or isinstance(self.reduction(), Binary):
@@ -189,22 +188,13 @@ class _ProxyLoss(torch.autograd.Function):
         needs = tuple(ctx.needs_input_grad[:3]) if grad_enabled else (False, False, False)
         exchange = head.exchange
         embeddings, labels = exchange.gather(embeddings, labels)
-        labels = exchange.local_labels(labels)
-        sample = head.taking_part(labels)
-        if sample is not None:
-            labels = sample.labels
+        sample = head.taking_part(exchange.local_labels(labels))
         fused = head.fused if head.training and needs[1] else None
         width = head.dim // head.parts
         outcomes = []
         for columns in (slice(at, at + width) for at in range(0, head.dim, width)):
             classes = ClassRows(
-                weight,
-                wants_gradient=needs[1],
-                step=fused,
-                index=None if sample is None else sample.index,
-                repeats=None if sample is None else sample.repeats,
-                class_weight=None if sample is None else sample.class_weight,
-                columns=columns,
+                weight, sample, wants_gradient=needs[1], step=fused, columns=columns
             )
             outcomes.append(
                 evaluate(
@@ -212,7 +202,7 @@ class _ProxyLoss(torch.autograd.Function):
                     embeddings[:, columns],
                     classes,
                     bias,
-                    labels,
+                    sample.labels,
                     needs=needs,
                     exchange=exchange,
                     form=None if head.kernels is None else head.kernels.evaluation,
@@ -259,55 +249,6 @@ def _start_weights(
     if unit:
         return weight.div_(torch.linalg.vector_norm(weight, dim=-1, keepdim=True))
     return weight.mul_((2.0 / (shape[-1] + num_classes)) ** 0.5)
-
-
-# Sampled negatives: a step reads only the batch's own classes and a random share of the others.
-
-
-@dataclass(frozen=True)
-class Sample:
-    """The classes that take part in a step.
-
-    index: their rows, rising, a class perhaps twice; None: all classes;
-    labels: the batch's labels counted within them;
-    class_weight: what each counts as a negative so that the sum is right on average; None: 1;
-    repeats: which of them are there a second time, and weigh nothing.
-    """
-
-    index: Tensor | None
-    labels: Tensor
-    class_weight: Tensor | None
-    repeats: Tensor | None = None
-
-
-def sample_classes(labels: Tensor, num_classes: int, rate: float, *, dtype: torch.dtype) -> Sample:
-    """The classes of `labels` and each other class with probability `rate`, on their device.
-
-    One class is drawn from each of rate·K equal spans of classes, which takes time in the number of
-    draws and not in the number of classes. It weighs as many classes as its span has; the batch's
-    own classes are always seen and weigh 1. How many places there are depends on the sizes alone,
-    so that nothing waits for a device: a class that comes twice is a repeat, and a row without a
-    class of its own repeats the first draw.
-    """
-    if num_classes == 0:
-        empty = labels.new_empty(0)
-        return Sample(empty, labels, empty.to(dtype))
-    draws = max(1, math.ceil(rate * num_classes))
-    edges = torch.arange(draws + 1, device=labels.device) * num_classes // draws
-    width = edges.diff()
-    share = torch.rand(draws, dtype=torch.float64, device=labels.device)
-    drawn = edges[:-1] + torch.minimum((share * width).long(), width - 1)
-    is_known = labels >= 0
-    own = torch.where(is_known, labels.long(), drawn[:1])
-    # Stable, so that of a class that comes twice a draw comes first.
-    index, order = torch.cat([drawn, own]).sort(stable=True)
-    repeats = torch.zeros_like(index, dtype=torch.bool)
-    repeats[1:] = index[1:] == index[:-1]
-    places = torch.searchsorted(index, own)
-    is_own = torch.zeros_like(index).scatter_reduce(0, places, is_known.long(), "amax").bool()
-    class_weight = torch.where(is_own, 1, torch.cat([width, torch.ones_like(own)])[order])
-    class_weight = class_weight.masked_fill(repeats, 0).to(dtype)
-    return Sample(index, torch.where(is_known, places, labels), class_weight, repeats)
 
 
 SHOWN_CLASSES = 8631  # of VGGFace2, the paper's training set

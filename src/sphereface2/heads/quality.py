@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sphereface2.heads.contract import Rows, mean_of, require, require_positive, require_share
-from sphereface2.heads.cosine import GradientMode, add_angle, straight_through
+from sphereface2.heads.cosine import GradientMode, add_angle, for_gradient
 from sphereface2.heads.head import MarginHead, MarginSchedule
 from sphereface2.heads.softmax import NormFace
 
@@ -45,7 +45,7 @@ class MagFace(NormFace):
             0.0 <= margin_low <= margin_high <= math.pi,
             f"margin_low and margin_high must rise within [0, π], got {margin_low}, {margin_high}",
         )
-        require(norm_weight >= 0.0, f"norm_weight must be at least 0, got {norm_weight}")
+        require_positive(or_zero=True, norm_weight=norm_weight)
         self.norm_low, self.norm_high = float(norm_low), float(norm_high)
         self.margin_low, self.margin_high = float(margin_low), float(margin_high)
         self.norm_weight = float(norm_weight)
@@ -58,17 +58,11 @@ class MagFace(NormFace):
         return self.margin_low + share * (self.margin_high - self.margin_low)
 
     def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
-        if self.gradient == "straight-through":
-            with_margin = self._turn(cosine_b.detach(), rows.norm.detach())
-            return self.scale * straight_through(with_margin, cosine_b)
-        return self.scale * self._turn(cosine_b, rows.norm)
-
-    def _turn(self, cosine_b: Tensor, norm_b: Tensor) -> Tensor:
-        """The target's cosine once its margin is added to the angle."""
-        margin_b = self.margin_of(norm_b)
-        if not self.easy_margin:
-            return add_angle(cosine_b, margin_b)
-        return torch.where(cosine_b > 0.0, add_angle(cosine_b, margin_b, "cosine"), cosine_b)
+        margin_b = self.margin_of(rows.norm)
+        with_margin = add_angle(cosine_b, margin_b, "cosine" if self.easy_margin else "falling")
+        if self.easy_margin:
+            with_margin = torch.where(cosine_b > 0.0, with_margin, cosine_b)
+        return self.scale * for_gradient(with_margin, cosine_b, self.gradient)
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         loss = super().forward(embeddings, labels)
@@ -138,10 +132,8 @@ class AdaFace(MarginHead, NormFace):
         assert rows.context is not None
         angular = -self.margin * rows.context
         additive = self.margin * (1.0 + rows.context)
-        if self.gradient == "straight-through":
-            turned = self._turn(cosine_b.detach(), angular)
-            return self.scale * (straight_through(turned, cosine_b) - additive)
-        return self.scale * (self._turn(cosine_b, angular) - additive)
+        turned = for_gradient(self._turn(cosine_b, angular), cosine_b, self.gradient)
+        return self.scale * (turned - additive)
 
     @staticmethod
     def _turn(cosine_b: Tensor, angle_b: Tensor) -> Tensor:

@@ -27,8 +27,6 @@ class Sigmoid(MarginHead, ProxyHead):
         margin_schedule: (epoch, margin) points, or {from, to, epochs, shape} (`MarginHead`).
     """
 
-    unit_embeddings = False  # they come with the length s, see `forward`
-
     def __init__(
         self,
         dim: int,
@@ -41,7 +39,7 @@ class Sigmoid(MarginHead, ProxyHead):
         margin_schedule: MarginSchedule | None = None,
     ) -> None:
         super().__init__(dim, num_classes)
-        self.unit_embeddings = False
+        self.unit_embeddings = False  # they come with the length s, see `forward`
         require_positive(scale_start=scale_start, negative_weight=negative_weight)
         start = relative_bias_start
         if start is None:

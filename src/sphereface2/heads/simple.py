@@ -52,13 +52,8 @@ class SimPLE(PairHead):
         images_per_person: int = 2,
         margin_schedule: MarginSchedule | None = None,
     ) -> None:
-        super().__init__(
-            dim,
-            num_classes,
-            margin=margin,
-            images_per_person=images_per_person,
-            margin_schedule=margin_schedule,
-        )
+        super().__init__(dim, num_classes)
+        self.set_pairs(images_per_person, margin=margin, schedule=margin_schedule)
         require_share(balance=balance)
         require_positive(radius=radius, loss_weight=loss_weight)
         require(-1.0 <= angular_bias < 1.0, f"angular_bias must lie in [-1, 1), got {angular_bias}")

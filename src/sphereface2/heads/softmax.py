@@ -14,6 +14,7 @@ from sphereface2.heads.cosine import (
     adjust,
     adjust_for_gradient,
     adjust_slope,
+    for_gradient,
     multiply_angle,
     straight_through,
 )
@@ -52,23 +53,13 @@ class NormFace(ProxyHead):
 class MarginSoftmax(MarginHead, NormFace):
     """Softmax on s·g(cos θ) with a margin on the target; a subclass says which."""
 
-    def __init__(
-        self,
-        dim: int,
-        num_classes: int,
-        *,
-        scale: float,
-        margin: float,
-        sharpness: float,
-        gradient: GradientMode,
-        margin_schedule: MarginSchedule | None,
-        least_margin: float = 0.0,
-    ) -> None:
-        super().__init__(dim, num_classes, scale=scale)
+    sharpness = 1.0
+    gradient: GradientMode
+
+    def set_sharpness(self, sharpness: float) -> None:
+        """Keep t of the similarity adjustment g; 1 switches it off."""
         require_positive(sharpness=sharpness)
         self.sharpness = float(sharpness)
-        self.gradient: GradientMode = gradient
-        self.set_margin(margin, margin_schedule, low=least_margin)
 
     def other_logit(self, cosine_cb: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
         logit = self.scale * adjust(cosine_cb, self.sharpness)
@@ -96,16 +87,9 @@ class SphereFace(MarginSoftmax):
         gradient: GradientMode = "exact",
         margin_schedule: MarginSchedule | None = None,
     ) -> None:
-        super().__init__(
-            dim,
-            num_classes,
-            scale=scale,
-            margin=margin,
-            sharpness=1.0,
-            gradient=gradient,
-            margin_schedule=margin_schedule,
-            least_margin=1.0,
-        )
+        super().__init__(dim, num_classes, scale=scale)
+        self.gradient = gradient
+        self.set_margin(margin, margin_schedule, low=1.0)
 
     def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
         # characteristic gradient detachment: d logit / d cos θ = s
@@ -127,15 +111,10 @@ class CosFace(MarginSoftmax):
         gradient: GradientMode = "exact",
         margin_schedule: MarginSchedule | None = None,
     ) -> None:
-        super().__init__(
-            dim,
-            num_classes,
-            scale=scale,
-            margin=margin,
-            sharpness=sharpness,
-            gradient=gradient,
-            margin_schedule=margin_schedule,
-        )
+        super().__init__(dim, num_classes, scale=scale)
+        self.gradient = gradient
+        self.set_sharpness(sharpness)
+        self.set_margin(margin, margin_schedule)
 
     def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
         score = adjust_for_gradient(cosine_b, self.sharpness, self.gradient)
@@ -163,22 +142,16 @@ class ArcFace(MarginSoftmax):
         gradient: GradientMode = "exact",
         margin_schedule: MarginSchedule | None = None,
     ) -> None:
-        super().__init__(
-            dim,
-            num_classes,
-            scale=scale,
-            margin=margin,
-            sharpness=sharpness,
-            gradient=gradient,
-            margin_schedule=margin_schedule,
-        )
+        super().__init__(dim, num_classes, scale=scale)
+        self.gradient = gradient
         self.past_pi: PastPi = past_pi
+        self.set_sharpness(sharpness)
+        self.set_margin(margin, margin_schedule)
 
     def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
-        if self.gradient == "straight-through":
-            turned = add_angle(cosine_b.detach(), self.margin, self.past_pi)
-            return self.scale * straight_through(adjust(turned, self.sharpness), cosine_b)
         with_margin = add_angle(cosine_b, self.margin, self.past_pi)
+        if self.gradient == "straight-through":
+            return self.scale * straight_through(adjust(with_margin, self.sharpness), cosine_b)
         return self.scale * adjust_for_gradient(with_margin, self.sharpness, "exact")
 
 
@@ -206,9 +179,7 @@ class Circle(MarginHead, NormFace):
         # detached: the bracket is a weight that says how far the sample is from its optimum
         bracket = (1.0 + self.margin - cosine_b).clamp_min(0.0).detach()
         logit = self.scale * bracket * (cosine_b - (1.0 - self.margin))
-        if self.gradient == "straight-through":
-            return straight_through(logit, self.scale * cosine_b)
-        return logit
+        return for_gradient(logit, self.scale * cosine_b, self.gradient)
 
     def other_logit(self, cosine_cb: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
         bracket = (cosine_cb + self.margin).clamp_min_(0.0).mul_(self.scale)
@@ -255,11 +226,8 @@ class CurricularFace(MarginHead, NormFace):
         return Rows(norm=norm_b, known=known_b, context=boundary)
 
     def target_logit(self, cosine_b: Tensor, rows: Rows) -> Tensor:
-        if self.gradient == "straight-through":
-            return self.scale * straight_through(
-                add_angle(cosine_b.detach(), self.margin), cosine_b
-            )
-        return self.scale * add_angle(cosine_b, self.margin)
+        with_margin = add_angle(cosine_b, self.margin)
+        return self.scale * for_gradient(with_margin, cosine_b, self.gradient)
 
     def other_logit(self, cosine_cb: Tensor, rows: Rows) -> tuple[Tensor, Tensor | float]:
         assert rows.context is not None

@@ -17,14 +17,14 @@ from sphereface2.heads.cosine import (
     straight_through,
 )
 from sphereface2.heads.head import MarginHead, MarginSchedule
-from sphereface2.heads.memory import FeatureMemory
-from sphereface2.heads.proxy import BiasKind, ProxyHead
+from sphereface2.heads.memory import FeatureMemory, PairTerm
+from sphereface2.heads.proxy import BiasKind
 
 USUAL_PULL = 30.0
 """How strongly the heads pull a sample at a right angle to its class, by default."""
 
 
-class SphereFace2(MarginHead, ProxyHead):
+class SphereFace2(MarginHead, PairTerm):
     """SphereFace2 with the CosFace-type margin (SphereFace2-C), the paper's final loss (Eq. 5):
 
         λ/r · log(1 + exp(-r(g(cos θ_y) - m) - b))
@@ -120,14 +120,7 @@ class SphereFace2(MarginHead, ProxyHead):
             require(math.isfinite(start), f"bias_start must be a finite number, got {start}")
             with torch.no_grad():
                 self.bias.fill_(start)
-        require(
-            math.isfinite(pair_weight) and pair_weight >= 0.0,
-            f"pair_weight must be at least 0, got {pair_weight}",
-        )
-        require(
-            math.isfinite(pair_margin) and pair_margin >= 0.0,
-            f"pair_margin must be at least 0, got {pair_margin}",
-        )
+        require_positive(or_zero=True, pair_weight=pair_weight, pair_margin=pair_margin)
         require(
             normalize or pair_weight == 0.0,
             "pair_weight compares angles: it does not go with normalize=False",
@@ -137,23 +130,6 @@ class SphereFace2(MarginHead, ProxyHead):
             dim, num_classes, balance=self.balance, radius=radius, margin=pair_margin,
             sharpness=sharpness, loss_weight=self.loss_weight, gradient=gradient,
         )  # fmt: skip
-
-    @property
-    def per_class(self) -> set[str]:
-        of_pairs = set() if self.pairs is None else self.pairs.per_class
-        return super().per_class | {f"pairs.{name}" for name in of_pairs}
-
-    def split(self, parts: int) -> None:
-        super().split(parts)
-        if self.pairs is not None:
-            self.pairs.split(parts)
-
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        loss = super().forward(embeddings, labels)
-        if self.pairs is None:
-            return loss
-        pairs: Tensor = self.pairs(embeddings, labels)
-        return loss + self.pair_weight * pairs
 
     def reduction(self) -> Binary:
         positive, negative = self._balance_weights()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sphereface2.heads.contract import Binary, Rows, require, require_positive
 from sphereface2.heads.head import MarginHead, MarginSchedule
-from sphereface2.heads.memory import FeatureMemory
+from sphereface2.heads.memory import FeatureMemory, PairTerm
 from sphereface2.heads.proxy import ProxyHead
 from sphereface2.heads.softmax import CosFace
 
@@ -66,7 +66,7 @@ class _RememberedUniFace(FeatureMemory, UniFace):
     """The unified cross-entropy of samples with one remembered embedding per class."""
 
 
-class UniTSFace(CosFace):
+class UniTSFace(PairTerm, CosFace):
     """UniTSFace: CosFace, and samples against samples with one unified threshold (NeurIPS 2023).
 
     CosFace + `pair_weight` × the unified cross-entropy of each sample with one remembered embedding
@@ -95,22 +95,6 @@ class UniTSFace(CosFace):
             dim, num_classes, scale=scale, margin=margin, margin_schedule=margin_schedule
         )
         require_positive(pair_scale=pair_scale, pair_weight=pair_weight)
-        require(
-            math.isfinite(pair_margin) and pair_margin >= 0.0,
-            f"pair_margin must be at least 0, got {pair_margin}",
-        )
+        require_positive(or_zero=True, pair_margin=pair_margin)
         self.pair_weight = float(pair_weight)
         self.pairs = _RememberedUniFace(dim, num_classes, scale=pair_scale, margin=pair_margin)
-
-    @property
-    def per_class(self) -> set[str]:
-        return super().per_class | {f"pairs.{name}" for name in self.pairs.per_class}
-
-    def split(self, parts: int) -> None:
-        super().split(parts)
-        self.pairs.split(parts)
-
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        loss = super().forward(embeddings, labels)
-        pairs: Tensor = self.pairs(embeddings, labels)
-        return loss + self.pair_weight * pairs

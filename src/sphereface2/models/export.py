@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import warnings
@@ -11,12 +10,13 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sphereface2.data.transforms import Preprocessing, resize, resizing_by_products
+from sphereface2.data.transforms import Preprocessing, resize
 from sphereface2.files import remove, replacing
 from sphereface2.models.embedder import Embedder, NetworkEmbedder, unit_rows
 from sphereface2.models.folder import (
@@ -28,14 +28,17 @@ from sphereface2.models.folder import (
     stored_calibration,
     weights_digest,
 )
-from sphereface2.models.runtimes import METADATA, ONNX, OPENVINO, import_runtime
-from sphereface2.workers import install_command
+from sphereface2.models.runtimes import METADATA, ONNX, OPENVINO, import_runtime, require_package
 
 FORMS = ("onnx", "openvino", "torchscript")
 INPUT, OUTPUT = "images", "embeddings"
 LEAST_COSINE = 0.99999
 """Embeddings in float32 agree that far with torch's, or the export is refused."""
 _COMPARED = 16  # images
+_NEEDS = "this export needs packages"
+# Output, log and warnings are the whole process's: of two exports in threads one waits, or the one
+# that ends last would leave them as the other had silenced them.
+_SILENCE = Lock()
 
 ImageArray = NDArray[np.uint8]
 Check = Callable[[LoadedModel, LoadedModel], None]
@@ -135,12 +138,12 @@ def write_onnx(model: LoadedModel, path: Path) -> None:
     """Write a torch model as one ONNX file: any batch, the preprocessing in its metadata."""
     import torch
 
-    onnx = _package("onnx")
-    _package("onnxscript")
+    onnx = require_package("onnx", "export", _NEEDS)
+    require_package("onnxscript", "export", _NEEDS)
     side = model.preprocessing.input_size
-    with _quietly(), resizing_by_products():
+    with _quietly():
         program = torch.onnx.export(
-            model.backbone.cpu(),
+            model.backbone.cpu().for_export(),
             (torch.zeros(2, 3, side, side),),
             dynamo=True,
             dynamic_shapes=({0: torch.export.Dim("batch")},),
@@ -197,7 +200,7 @@ def _quantize(path: Path, images: Sequence[ImageArray], preprocessing: Preproces
 
     Values are rounded to 7 bits, for processors without VNNI add two products of 8 in 16 bits.
     """
-    _package("onnx")
+    require_package("onnx", "export", _NEEDS)
     quantization = import_runtime("onnxruntime.quantization")
     shapes = import_runtime("onnxruntime.quantization.shape_inference")
 
@@ -228,27 +231,21 @@ def _quantize(path: Path, images: Sequence[ImageArray], preprocessing: Preproces
 
 
 def _to_openvino(path: Path, target: Path, preprocessing: Preprocessing) -> None:
-    openvino = _package("openvino", extra="openvino")
+    openvino = require_package("openvino", "openvino", _NEEDS)
     model = openvino.Core().read_model(path)
     model.set_rt_info(_metadata(preprocessing), METADATA)
     openvino.save_model(model, target, compress_to_fp16=False)
 
 
-def _package(name: str, *, extra: str = "export") -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ValueError(f"this export needs packages: {install_command(extra)}") from None
-
-
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Exporters print, log and warn about themselves; what goes wrong they raise."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+    with _SILENCE:
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            with warnings.catch_warnings(), redirect_stdout(StringIO()):
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            logging.disable(before)

@@ -23,6 +23,7 @@ from sphereface2.backbones.backbone import halved
 from sphereface2.backbones.iresnet import IResNet
 from sphereface2.backbones.mobilefacenet import MobileFaceNet
 from sphereface2.backbones.networks import NETWORKS
+from sphereface2.config.loading import named
 from sphereface2.data.transforms import PerChannel, Preprocessing
 from sphereface2.models.folder import differences, faults_of_tensors, file_digest, save_model
 from sphereface2.models.foreign_names import LAYOUTS, Layout, neutral
@@ -65,8 +66,8 @@ class ImportedModel:
         """What is not taken, in a sentence; None if all is."""
         if not self.ignored:
             return None
-        named = ", ".join(self.ignored[:3]) + (" ..." if len(self.ignored) > 3 else "")
-        return f"left behind, since a model has no use for them: {named}"
+        first = ", ".join(self.ignored[:3]) + (" ..." if len(self.ignored) > 3 else "")
+        return f"left behind, since a model has no use for them: {first}"
 
 
 def import_weights(
@@ -83,7 +84,8 @@ def import_weights(
     """The network in a file that torch or safetensors has written; a ValueError says what differs.
 
     backbone, options: which of our backbones it is, where the file alone does not say enough;
-        options that its tensors show need not be given
+        options that its tensors show need not be given, but `views` must be: which part of the
+        face each network of the backbone views sees
     part: what the names of its tensors begin with, where a file holds several networks
     channels, mean, scale, size: what the network was trained with, as `Preprocessing` has it; by
         default what the layout's own project uses
@@ -95,8 +97,40 @@ def import_weights(
     if size is not None:
         given["input_size"] = size
     tensors = read_tensors(path)
-    if part is None:
-        _refuse_views(path, tensors, backbone)
+    prefixes = {
+        found[1] or "" for key in tensors if (found := re.match(r"(.*\.)?networks\.\d+\.", key))
+    }
+    if part is None and (prefixes or backbone == "views"):
+        network, fit, resolved, ignored = _views(path, tensors, given, min(prefixes, default=None))
+        name, part = "views", min(prefixes)
+    else:
+        network, fit, resolved, ignored = _network(
+            path, tensors, given, backbone=backbone, part=part
+        )
+        name, part = fit.name, fit.prefix
+    require_output(path, network)
+    preprocessing = Preprocessing(network.input_size, channels or fit.layout.channels, mean, scale)
+    return ImportedModel(
+        network,
+        name,
+        resolved,
+        preprocessing,
+        fit.layout.source,
+        part,
+        file_digest(path).hexdigest(),
+        tuple(ignored),
+    )
+
+
+def _network(
+    path: Path,
+    tensors: Tensors,
+    given: Mapping[str, Any],
+    *,
+    backbone: str | None,
+    part: str | None,
+) -> "tuple[Backbone, _Fit, dict[str, Any], list[str]]":
+    """One network, how it fits, its options, and the tensors that are left behind."""
     fit = _best_fit(path, tensors, backbone=backbone, part=part)
     network, resolved = _without_values(path, fit, tensors, given)
     expected = dict(network.state_dict())
@@ -111,31 +145,59 @@ def import_weights(
         state[key] = found
     network.to_empty(device="cpu")
     network.load_state_dict(state)
-    network.eval()
-    require_output(path, network)
-    preprocessing = Preprocessing(network.input_size, channels or fit.layout.channels, mean, scale)
-    return ImportedModel(
-        network,
-        fit.name,
-        resolved,
-        preprocessing,
-        fit.layout.source,
-        fit.prefix,
-        file_digest(path).hexdigest(),
-        tuple(ignored),
-    )
+    return network.eval(), fit, resolved, ignored
 
 
-def _refuse_views(path: Path, tensors: Tensors, backbone: str | None) -> None:
-    found = (re.match(r"(.*\.)?networks\.\d+(?=\.)", key) for key in tensors)
-    first = next(filter(None, found), None)
-    if first is not None or backbone not in (None, *NETWORKS):
-        one = f"sphereface2 import {path} MODEL --part {first.group()}" if first else ""
+def _views(
+    path: Path, tensors: Tensors, given: Mapping[str, Any], prefix: str | None
+) -> "tuple[Backbone, _Fit, dict[str, Any], list[str]]":
+    """As `_network`, for the networks of the backbone views, whose names begin with `prefix`."""
+    if "views" not in given or prefix is None:
+        one = "" if prefix is None else f"sphereface2 import {path} MODEL --part {prefix}networks.0"
         raise ValueError(
             f"{path} does not say which part of the face each network of the backbone views sees; "
-            "take the run or the model folder that it comes from"
-            + (f", or make a model of one network: {one}" if one else "")
+            "name them in their order, such as views=[whole,upper] (and view_size and input_size, "
+            "where they are not the usual ones), take the run or the model folder that it comes "
+            "from" + (f", or make a model of one network: {one}" if one else "")
         )
+    place = re.compile(rf"{re.escape(prefix)}networks\.(\d+)\.")
+    count = len({found[1] for key in tensors if (found := place.match(key))})
+    options = backbone_options("views", given)
+    if len(options["views"]) != count:
+        raise ValueError(
+            f"{path} has {count} networks of the backbone views, and views= names "
+            f"{len(options['views'])} parts of the face; give one for each network"
+        )
+    left = [key for key in tensors if not place.match(key)]
+    unknown = [key for key in left if not _is_known_extra(key.removeprefix(prefix))]
+    if unknown:
+        raise ValueError(
+            f"{path} does not fit the backbone views: the tensor {unknown[0]} is not part of it"
+        )
+    wanted = {**named(given.get("network", {})), "input_size": options["view_size"]}
+    backbone = wanted.pop("name", None)
+    networks: Tensors = {}
+    for number in range(count):
+        part = f"{prefix}networks.{number}"
+        try:
+            network, fit, own, _ = _network(path, tensors, wanted, backbone=backbone, part=part)
+        except ValueError as error:
+            raise ValueError(
+                f"{error} (the network {part}, with view_size={options['view_size']})"
+            ) from None
+        networks |= {f"networks.{number}.{key}": v for key, v in network.state_dict().items()}
+    width = own.pop("embedding_dim") * count
+    del own["input_size"]
+    options = {"embedding_dim": width, **given, "network": {"name": fit.name, **own}}
+    whole = outline_backbone("views", **options)
+    shapes = (
+        {key: tuple(v.shape) for key, v in of.items()} for of in (networks, whole.state_dict())
+    )
+    if wrong := differences(*shapes):
+        raise ValueError(f"{path} does not fit the backbone views: {wrong[0]}")
+    whole.to_empty(device="cpu")
+    whole.load_state_dict(networks)
+    return whole.eval(), fit, backbone_options("views", options), left
 
 
 def save_import(model: ImportedModel, folder: Path | str, *, flip: bool = True) -> None:

@@ -120,7 +120,9 @@ def onnx_graph(path: Path, *, output: str | None = None) -> Graph:
     wanted = output or next(iter(facts.outputs), "")
     if wanted not in facts.outputs:
         raise ValueError(f"{path} has no output '{wanted}' (it has {', '.join(facts.outputs)})")
-    runtime = _runtime("onnxruntime", "onnx", f"{path} is an ONNX model, which needs ONNX Runtime")
+    runtime = require_package(
+        "onnxruntime", "onnx", f"{path} is an ONNX model, which needs ONNX Runtime"
+    )
     _limit_memory()
     options = runtime.SessionOptions()
     options.log_severity_level = 4  # what goes wrong is raised, and not printed as well
@@ -145,7 +147,7 @@ def openvino_graph(path: Path, *, output: str | None = None) -> Graph:
     again = re.search(rb'type="(Loop|If|TensorIterator)"', text)
     if again is not None or b"<!ENTITY" in text:
         raise ValueError(f"{path} is not run: it has control flow, which may never end")
-    runtime = _runtime("openvino", "openvino", f"{path} needs OpenVINO")
+    runtime = require_package("openvino", "openvino", f"{path} needs OpenVINO")
     # On processors that have it, OpenVINO would by default compute in bfloat16.
     settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": usable_cores()}
     with _in_a_sentence(path, "OpenVINO"):
@@ -238,7 +240,8 @@ def import_runtime(module: str) -> Any:
     return importlib.import_module(module)
 
 
-def _runtime(package: str, extra: str, why: str) -> Any:
+def require_package(package: str, extra: str, why: str) -> Any:
+    """Import a package of an extra; a ValueError says why it is needed and how it is installed."""
     try:
         return import_runtime(package)
     except ImportError:

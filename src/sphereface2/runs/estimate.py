@@ -35,7 +35,7 @@ from sphereface2.training.optimizer import (
     build_optimizer,
     moved_by_head,
 )
-from sphereface2.training.step import sample_negatives, split_classes
+from sphereface2.training.step import fit_head
 
 ASSUMED_PEOPLE = 1000
 
@@ -388,8 +388,7 @@ def _head_step(
     config: RunConfig, head: Head, device: torch.device, precision: torch.dtype | None
 ) -> Callable[[], None]:
     network = outline_backbone(config.backbone.name, **config.backbone.options)
-    sample_negatives(head, config.training.sample_rate)
-    split_classes(head, len(network.parts()))
+    fit_head(head, network, sample_rate=config.training.sample_rate)
     build_fused_sgd(head, config.optimizer)
     moved = moved_by_head(head)
     rest = [p for p in head.parameters() if p.requires_grad and p is not moved]

@@ -109,9 +109,8 @@ def _shown(config: RunConfig) -> dict[str, Any]:
 
 def _hints(wanted: Choice) -> dict[str, Any]:
     """What the config says of a network whose file may leave it open."""
-    options = {
-        key: wanted.options[key] for key in ("norm_eps", "input_size") if key in wanted.options
-    }
+    known = ("norm_eps", "input_size", "views", "view_size", "network")
+    options = {key: wanted.options[key] for key in known if key in wanted.options}
     return {"backbone": None if wanted.name == START else wanted.name, "options": options}
 
 

@@ -34,7 +34,7 @@ from sphereface2.files import (
     write_atomically,
 )
 from sphereface2.heads import HEADS
-from sphereface2.training.distributed import Team, saved_shapes
+from sphereface2.training.distributed import ALONE, Team, saved_shapes
 from sphereface2.training.result import ModelStep
 
 FOLDER = "checkpoints"  # of a run, with last and best
@@ -147,14 +147,13 @@ def save_checkpoint(
     tensors: Mapping[str, Tensor],
     *,
     rows: Mapping[str, int] | None = None,
-    team: Team | None = None,
+    team: Team = ALONE,
 ) -> None:
     """Write the checkpoint whole or not at all: a kill on the way leaves the one before.
 
     All ranks take part; `rows` names the tensors of which each holds some rows, and how many rows
     those have in all.
     """
-    team = team or Team()
     partial = folder.with_name(f"{folder.name}.partial")
     with team.together():
         if team.is_first:
@@ -220,7 +219,7 @@ def load_tensors(
     tensors: Mapping[str, Tensor],
     *,
     rows: Mapping[str, int] | None = None,
-    team: Team | None = None,
+    team: Team = ALONE,
     part: str | tuple[str, ...] = "",
 ) -> None:
     """Fill the tensors in place with those of a checkpoint, by whatever ranks it was saved.
@@ -228,7 +227,7 @@ def load_tensors(
     All of its tensors must be asked for, or all whose names begin with `part`; if names or shapes
     differ, nothing is filled.
     """
-    team, rows = team or Team(), rows or {}
+    rows = rows or {}
     place = whole_folder(folder)
     with team.together():
         _check_digests(folder, share=(team.rank, team.world))

@@ -116,8 +116,10 @@ class MetricsFile(Events):
         self._file: JsonLines | None = None
 
     def started(self, *, step: int, total_steps: int) -> None:
+        with naming(self.path):
+            text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
         # What an interrupted run wrote after its last checkpoint will be done and written again.
-        kept = [line for line in self._lines() if _step_of(line) <= step]
+        kept = [line for line in text.splitlines() if _step_of(line) <= step]
         write_atomically(self.path, "".join(f"{line}\n" for line in kept))
         self._file = JsonLines(self.path, remedy="remove it")
 
@@ -134,10 +136,6 @@ class MetricsFile(Events):
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def _lines(self) -> list[str]:
-        with naming(self.path):
-            return self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
 
     def _write(self, kind: str, record: TrainingRecord | EvaluationRecord | Notice) -> None:
         assert self._file is not None
@@ -163,17 +161,13 @@ class TensorBoard(Events):
         self._writer = self._open(str(self.folder), purge_step=step + 1)
 
     def trained(self, record: TrainingRecord) -> None:
-        values = asdict(record)
-        for name in ("loss", "learning_rate", "images_per_second", "data_wait", "gradient_norm"):
-            self._add(f"train/{name}", values[name], record.step)
-        for name, value in record.head.items():
-            self._add(f"head/{name}", value, record.step)
+        names = ("loss", "learning_rate", "images_per_second", "data_wait", "gradient_norm")
+        self._add("train", {name: getattr(record, name) for name in names}, record.step)
+        self._add("head", record.head, record.step)
 
     def evaluated(self, record: EvaluationRecord) -> None:
-        for name, value in record.metrics.items():
-            self._add(f"evaluation/{name}", value, record.step)
-        for name, value in record.choice.items():
-            self._add(f"choice/{name}", value, record.step)
+        self._add("evaluation", record.metrics, record.step)
+        self._add("choice", record.choice, record.step)
 
     def noticed(self, notice: Notice) -> None:
         assert self._writer is not None
@@ -184,9 +178,10 @@ class TensorBoard(Events):
             self._writer.close()
             self._writer = None
 
-    def _add(self, name: str, value: float, step: int) -> None:
+    def _add(self, group: str, values: Mapping[str, float], step: int) -> None:
         assert self._writer is not None
-        self._writer.add_scalar(name, value, step)
+        for name, value in values.items():
+            self._writer.add_scalar(f"{group}/{name}", value, step)
 
 
 def _plain(value: Any) -> Any:

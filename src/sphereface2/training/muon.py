@@ -87,7 +87,8 @@ class Muon(torch.optim.SGD):
             matrices,
             turn_of,
             outline=lambda matrix: _outline(matrix.flatten(1), self.precision),
-            cost=lambda matrix: _products(matrix.flatten(1)),
+            # About how many multiplications it takes, in some unit.
+            cost=lambda matrix: min(matrix.flatten(1).shape) * matrix.numel(),
         )
         for matrix, half in zip(matrices, turns, strict=True):
             assert matrix.grad is not None
@@ -133,11 +134,6 @@ def _precision(matrix: Tensor, precision: torch.dtype | None) -> torch.dtype:
 def _outline(matrix: Tensor, precision: torch.dtype | None) -> Tensor:
     """An empty tensor for the polar factor of a matrix."""
     return torch.empty(matrix.shape, dtype=_precision(matrix, precision), device=matrix.device)
-
-
-def _products(matrix: Tensor) -> int:
-    """About how many multiplications the polar factor of a matrix takes, in some unit."""
-    return min(matrix.shape) * matrix.numel()
 
 
 def _factor(square: Tensor) -> Tensor:

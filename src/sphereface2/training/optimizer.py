@@ -48,7 +48,7 @@ def build_optimizer(
     moved = moved_by_head(head)
     # The head's own and that of a head within it, such as the term on pairs.
     with_bias = [
-        each
+        (each, bias)
         for each in head.modules()
         if (each is head or isinstance(each, Head))
         and isinstance(bias := getattr(each, "bias", None), nn.Parameter)
@@ -62,45 +62,23 @@ def build_optimizer(
     turned = turning(network) if config.name == "muon" else []
     plain = [p for p in network if not any(p is matrix for matrix in turned)]
     per_rate = config.learning_rate / config.matrix_step
-    groups: list[dict[str, Any]] = [
-        {
-            "params": turned,
-            # They shrink by as much as SGD would shrink them, whatever the size of their steps.
-            "weight_decay": config.weight_decay * per_rate,
-            "rate": config.backbone_learning_rate / per_rate,
-            **({"turns": True} if turned else {}),
-        },
-        {
-            "params": [p for p in plain if decays_all or p.ndim > 1],
-            "weight_decay": config.weight_decay,
-            "rate": config.backbone_learning_rate,
-        },
-        {
-            "params": [p for p in plain if not decays_all and p.ndim <= 1],
-            "weight_decay": 0.0,
-            "rate": config.backbone_learning_rate,
-        },
-        {
-            "params": [p for p in trained if p.ndim > 1],
-            "weight_decay": _head_decay(config),
-            "rate": config.head_learning_rate,
-        },
-        {
-            "params": [
-                p for p in trained if p.ndim <= 1 and not any(p is each.bias for each in with_bias)
-            ],
-            "weight_decay": 0.0,
-        },
-        *(
-            {
-                "params": [each.bias],
-                "weight_decay": 0.0,
-                "rate": _BIAS_RATE * _logit_unit(each) if config.name == "adamw" else 1.0,
-            }
-            for each in with_bias
-        ),
+    decay, rate = config.weight_decay, config.backbone_learning_rate
+    other = [p for p in trained if p.ndim <= 1 and not any(p is bias for _, bias in with_bias)]
+    # Parameters, their weight decay, and their learning rate in units of the config's.
+    parts: list[tuple[list[nn.Parameter], float, float]] = [
+        # They shrink by as much as SGD would shrink them, whatever the size of their steps.
+        (turned, decay * per_rate, rate / per_rate),
+        ([p for p in plain if decays_all or p.ndim > 1], decay, rate),
+        ([p for p in plain if not decays_all and p.ndim <= 1], 0.0, rate),
+        ([p for p in trained if p.ndim > 1], _head_decay(config), config.head_learning_rate),
+        (other, 0.0, 1.0),
+        *(([bias], 0.0, _bias_rate(each, config)) for each, bias in with_bias),
     ]
-    groups = [{"rate": 1.0, **group} for group in groups if group["params"]]
+    groups: list[dict[str, Any]] = [
+        {"params": params, "weight_decay": decay, "rate": rate, "turns": params is turned}
+        for params, decay, rate in parts
+        if params
+    ]
     # Fused: one pass over the weights; else it is three, each from memory.
     built: torch.optim.Optimizer
     if config.name == "adamw":
@@ -135,10 +113,12 @@ def moved_by_head(head: nn.Module) -> nn.Parameter | None:
 _BIAS_RATE = 10.0  # with AdamW, in units of the logits
 
 
-def _logit_unit(head: nn.Module) -> float:
-    """By what a head multiplies its cosines: r or s."""
+def _bias_rate(head: nn.Module, config: OptimizerConfig) -> float:
+    """Of a head's bias; with AdamW in units of what the cosines are multiplied by: r or s."""
+    if config.name != "adamw":
+        return 1.0
     unit = getattr(head, "radius", getattr(head, "scale", 1.0))
-    return unit if isinstance(unit, float) else 1.0
+    return _BIAS_RATE * (unit if isinstance(unit, float) else 1.0)
 
 
 def _head_decay(config: OptimizerConfig) -> float:

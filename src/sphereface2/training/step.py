@@ -74,8 +74,7 @@ class Update:
             for module in head.modules():
                 if isinstance(module, ProxyHead):
                     module.compile_maps()
-        sample_negatives(head, config.training.sample_rate)
-        split_classes(head, len(backbone.parts()))
+        fit_head(head, backbone, sample_rate=config.training.sample_rate)
 
     def join(self) -> None:
         """Connect the network with those of the other ranks; all of them call it.
@@ -166,18 +165,17 @@ class Update:
         return dict.fromkeys(names, self.head.num_classes)
 
 
-def sample_negatives(head: Head, rate: float) -> None:
-    """Let the head see a share of the classes in each step; one without class weights cannot."""
-    if rate == 1.0:
-        return
-    require_class_weights(head, f"training.sample_rate={rate:g}").sample_negatives(rate)
+def fit_head(head: Head, backbone: Backbone, *, sample_rate: float) -> None:
+    """Let the head see a share of the classes in each step, and the part of each view by itself.
 
-
-def split_classes(head: Head, parts: int) -> None:
-    """Classify the part of each view by itself; a head without class weights cannot."""
-    if parts == 1:
-        return
-    require_class_weights(head, f"a backbone of {parts} views").split(parts)
+    A head without class weights can do neither.
+    """
+    if sample_rate != 1.0:
+        what = f"training.sample_rate={sample_rate:g}"
+        require_class_weights(head, what).sample_negatives(sample_rate)
+    parts = len(backbone.parts())
+    if parts > 1:
+        require_class_weights(head, f"a backbone of {parts} views").split(parts)
 
 
 # The gradient of one step, in one piece or in micro-batches that give the very same gradient.

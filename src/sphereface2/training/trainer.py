@@ -130,11 +130,6 @@ class Trainer:
             share=(team.rank, team.world),
         )
         self.steps_per_epoch = plan.steps_per_epoch
-        average = training.average
-        self.statistics_steps = 0
-        if average is not None:
-            steps = math.ceil(average.statistics / training.batch_size)
-            self.statistics_steps = min(steps, plan.steps_per_epoch)
         self.total_steps = training.steps or cast(int, training.epochs) * plan.steps_per_epoch
         self.schedule = Schedule(
             config.schedule,
@@ -371,8 +366,10 @@ class Trainer:
         They are those of the first epoch's first steps, as evaluation would see them: neither
         mirrored nor augmented.
         """
-        average = self.update.average
+        training, average = self.config.training, self.update.average
+        assert training.average is not None
         assert average is not None
+        steps = math.ceil(training.average.statistics / training.batch_size)
         loader = Loader(
             self.source,
             self.loader.plan,
@@ -386,7 +383,7 @@ class Trainer:
         prepare = self.update.preprocessing.to_tensor
         # As it was in the last step: a resumed run may have released it by now.
         is_frozen = (self.step - 1) / self.steps_per_epoch < self.freezing.epochs
-        with closing(loader.batches(0, self.statistics_steps)) as batches:
+        with closing(loader.batches(0, min(steps, self.steps_per_epoch))) as batches:
             average.renew_statistics(
                 (
                     prepare(piece.to(self.device))
