@@ -187,6 +187,13 @@ def test_csv_has_every_number_of_ours_and_of_the_paper() -> None:
     assert softmax["command"] == "sphereface2 train small head.name=softmax seed=0"
 
 
+def test_a_set_may_be_called_like_another_column_of_the_csv() -> None:
+    row = made_row("a", {"seeds": (80.0, 81.0)})
+    titles, line = csv.reader(io.StringIO(csv_table(made_sweep(row, columns=("seeds",)))))
+    named = [value for title, value in zip(titles, line, strict=True) if title == "seeds"]
+    assert named == ["2", "80.5000"]
+
+
 def test_the_time_is_that_of_all_runs() -> None:
     row = made_row("a", {"combined": (80.0, 81.0)})  # 60 and 61 seconds
     assert run_seconds([row, row]) == 242.0

@@ -120,7 +120,7 @@ def compared_figure(compared: Compared, *, colour: str) -> Figure:
     if compared.line is not None:
         axes.axhline(100 * compared.line, color=GREY, linewidth=0.9, linestyle=DASHED)
     mark_rates(axes, rates, colour)
-    axes.set_xticks(range(len(rates)), [name for name, _ in compared.rates])
+    axes.set_xticks(range(len(rates)), [name for name, _ in compared.rates], parse_math=False)
     axes.set_xlim(-0.5, len(rates) - 0.5)
     axes.set_ylim(bottom=0)
     if sum(len(name) for name, _ in compared.rates) > 36:
