@@ -36,7 +36,7 @@ from tests.reporting.sweep_example import (
 
 def printed(result: SweepResult, *, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(sweep_content(result).to_rich())
+    console.print(sweep_content(result))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
