@@ -36,7 +36,7 @@ def test_the_table_has_a_row_a_target_and_marks_what_is_not_resolved(
     assert [row[1].text == "not resolved" for row in content.rows[:4]] == [False, False, True, True]
     assert content.rows[2][1].detail == "300 impostors"
     assert "300 genuine and 300 impostor pairs of 60 people" in content.note
-    assert "…" not in printed(content.to_rich())
+    assert "…" not in printed(content)
 
 
 def test_how_far_off_the_bias_is_stands_in_words(calibration: Calibration) -> None:

@@ -41,7 +41,7 @@ def test_tables_hold_every_difference(comparison: Comparison) -> None:
                 assert cell.text.startswith("−") == (difference.difference < -5e-5)
                 assert cell.faint == (not difference.is_resolved)
             assert row[-1].detail == f"{each.only_model} : {each.only_baseline}"
-        text = printed(content.to_rich(), width=90)
+        text = printed(content, width=90)
         assert "…" not in text
         assert "Holm" in text
     assert differences[0].rows[1][1].strong

@@ -10,12 +10,13 @@ from matplotlib.axes import Axes
 
 from sphereface2.evaluation.experiment_results import LearnedFeatures, plain_rows
 from sphereface2.reporting.figures.features import (
-    SphereView,
     boundary_chord,
+    boundary_rim,
     feature_plane,
     feature_sphere,
     margin_sentence,
     person_colour,
+    sphere_view,
 )
 
 Array = npt.NDArray[np.floating[Any]]
@@ -105,14 +106,14 @@ def test_sphere_shows_all_images_and_the_planes_of_one_class() -> None:
 
 def test_view_is_a_rotation_with_one_direction_upright() -> None:
     directions = np.array([[0.6, 0.0, 0.8], [0.0, 1.0, 0.0], [-0.8, 0.0, 0.6]])
-    view = SphereView.of(directions, up=2)
-    assert view.frame @ view.frame.T == pytest.approx(np.eye(3), abs=1e-12)
-    assert np.linalg.det(view.frame) == pytest.approx(1)  # no mirror image
-    right, up, towards = view.seen(directions[2])
+    view = sphere_view(directions, up=2)
+    assert view @ view.T == pytest.approx(np.eye(3), abs=1e-12)
+    assert np.linalg.det(view) == pytest.approx(1)  # no mirror image
+    right, up, towards = view @ directions[2]
     assert right == pytest.approx(0, abs=1e-12)
     assert up > 0.9
     assert towards > 0
-    rim = view.rim(directions[2], 0.3)
+    rim = boundary_rim(directions[2], 0.3)
     assert rim @ directions[2] == pytest.approx(np.full(len(rim), 0.3))
     assert np.linalg.norm(rim, axis=1) == pytest.approx(np.ones(len(rim)))
 

@@ -128,7 +128,7 @@ def test_models_that_are_compared_get_colours_of_their_own() -> None:
     colours = style.distinct_colours(["cosface", "cosface-2", "run 7", "run 8"])
     assert colours["cosface"] == style.METHOD_COLOURS["cosface"]
     assert len(set(colours.values())) == 4
-    (axes,) = plots.roc_figure("plain", CURVES[:1], colours={"sphereface2-c": "#123456"}).axes
+    (axes,) = plots.roc_figure("plain", [replace(CURVES[0], colour="#123456")]).axes
     assert axes.lines[0].get_color() == "#123456"
 
 
@@ -216,6 +216,7 @@ def test_hostile_names_neither_break_the_figure_nor_start_mathematics() -> None:
         plots.roc_figure(name, [AcceptCurve.of(row) for row in rows]),
         histogram(rows[0]),
     ):
+        style.show_legend(figure.axes[0])
         svg = style.to_svg(figure, name="x", description=name)
         assert "<script" not in svg
         root = ET.fromstring(re.sub(r"xlink:href", "href", svg))
@@ -226,6 +227,7 @@ def test_a_long_name_is_cut_and_leaves_room_for_the_plot() -> None:
     evaluation = example_evaluation(model="m" * 300, sets=("s" * 300,))
     curves = [AcceptCurve.of(row) for row in evaluation.rows if row.set_name == "s" * 300]
     figure = plots.roc_figure("s" * 300, curves)
+    style.show_legend(figure.axes[0])
     figure.draw_without_rendering()
     assert figure.get_suptitle() == "s" * 35 + "…"
     assert figure.axes[0].get_position().width > 0.7

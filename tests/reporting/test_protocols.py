@@ -12,16 +12,20 @@ from sphereface2.evaluation.protocols.identification import IdentificationResult
 from sphereface2.evaluation.protocols.ijb import IjbResult, evaluate_ijb
 from sphereface2.evaluation.protocols.ijb_files import read_ijb
 from sphereface2.evaluation.protocols.megaface import MegaFaceResult, megaface, read_megaface
+from sphereface2.evaluation.protocols.protocol import Compared
 from sphereface2.evaluation.thresholds import Measure
+from sphereface2.evaluation.uncertainty import wilson
 from sphereface2.experiments.paper.protocols import published_beside
 from sphereface2.experiments.paper.published import IJB_C, MEGAFACE
 from sphereface2.reporting.pages.protocols import (
+    compared_figure,
     measures_content,
     protocol_page,
     rate_figure,
     roc_figures,
     table_content,
 )
+from sphereface2.reporting.style import to_svg
 from tests.evaluation.test_megaface import features
 
 
@@ -183,6 +187,13 @@ def test_curves_carry_the_intervals_of_the_table(ijb: IjbResult) -> None:
     cmc = rate_figure(found.view().parts[0].curves[0], colour="#000000").axes[0]
     drawn = np.asarray(cmc.lines[0].get_ydata(), dtype=np.float64)
     np.testing.assert_allclose(drawn, 100 * np.array(found.cmc))
+
+
+def test_names_of_groups_do_not_start_mathematics() -> None:
+    names = ("$\\frac{ $", "$a$ to $b$")
+    compared = Compared("TAR", [(name, wilson(90, 100)) for name in names])
+    svg = to_svg(compared_figure(compared, colour="#000000"), name="x", description="")
+    assert all(name in svg for name in names)
 
 
 def test_a_curve_without_a_false_accept_is_drawn(ijb: IjbResult) -> None:

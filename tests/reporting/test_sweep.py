@@ -36,7 +36,7 @@ from tests.reporting.sweep_example import (
 
 def printed(result: SweepResult, *, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(sweep_content(result).to_rich())
+    console.print(sweep_content(result))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -185,6 +185,13 @@ def test_csv_has_every_number_of_ours_and_of_the_paper() -> None:
     failed = rows["Circle | <b>"]
     assert (failed["seeds"], failed["combined"], failed["combined standing"]) == ("0", "", "")
     assert softmax["command"] == "sphereface2 train small head.name=softmax seed=0"
+
+
+def test_a_set_may_be_called_like_another_column_of_the_csv() -> None:
+    row = made_row("a", {"seeds": (80.0, 81.0)})
+    titles, line = csv.reader(io.StringIO(csv_table(made_sweep(row, columns=("seeds",)))))
+    named = [value for title, value in zip(titles, line, strict=True) if title == "seeds"]
+    assert named == ["2", "80.5000"]
 
 
 def test_the_time_is_that_of_all_runs() -> None:

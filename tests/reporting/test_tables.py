@@ -12,7 +12,6 @@ from sphereface2.reporting.pages.verification import ReportPictures, verificatio
 from sphereface2.reporting.tables import (
     Cell,
     TableContent,
-    TerminalTable,
     accuracy_cell,
     accuracy_content,
     detail_content,
@@ -24,7 +23,7 @@ from tests.reporting.example import example_evaluation
 FOUR = ("plain", "age-30", "cross-age", "cross-pose")
 
 
-def printed(table: TerminalTable, *, width: int = 80) -> str:
+def printed(table: TableContent, *, width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width)
     console.print(table)
     assert isinstance(console.file, io.StringIO)
@@ -52,8 +51,8 @@ def test_the_accuracy_table_has_every_model_and_set() -> None:
 
 def test_the_tables_fit_a_terminal_of_80_columns() -> None:
     evaluation = example_evaluation(sets=FOUR)
-    accuracy = printed(accuracy_content(evaluation).to_rich())
-    detail = printed(detail_content(evaluation).to_rich())
+    accuracy = printed(accuracy_content(evaluation))
+    detail = printed(detail_content(evaluation))
     assert "…" not in accuracy + detail
     (line,) = (line for line in accuracy.splitlines() if line.startswith("sphereface2-c"))
     for set_name in evaluation.sets:
@@ -88,7 +87,7 @@ WIDE = TableContent(
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
 def test_no_number_or_heading_is_wrapped_or_cut_at_any_width(width: int) -> None:
-    text = printed(WIDE.to_rich(), width=width)
+    text = printed(WIDE, width=width)
     assert all(len(line) <= width for line in text.splitlines())
     assert "…" not in text
     words = text.split()
@@ -103,14 +102,14 @@ def test_no_number_or_heading_is_wrapped_or_cut_at_any_width(width: int) -> None
 
 
 def test_the_deviation_stands_beside_the_mean_where_there_is_room() -> None:
-    assert "50.73 ± 13.30" in printed(WIDE.to_rich(), width=200)
-    assert "50.73 ± 13.30" not in printed(WIDE.to_rich(), width=80)
+    assert "50.73 ± 13.30" in printed(WIDE, width=200)
+    assert "50.73 ± 13.30" not in printed(WIDE, width=80)
 
 
 def test_a_deviation_is_not_moved_where_that_saves_no_room() -> None:
     names = [*(f"agedb_long_name_{number}" for number in range(1, 7)), "combined"]
     row = (Cell("sphereface2-c"), *(Cell("54.5", "43.4–65.6", deviation="11.1") for _ in names))
-    text = printed(TableContent("Long names", ("model", *names), (row,)).to_rich())
+    text = printed(TableContent("Long names", ("model", *names), (row,)))
     assert text.count("54.5 ± 11.1") == 7
     # Seven columns in blocks of three at most: no block has a single one.
     headings = [line.split()[1:] for line in text.splitlines() if "agedb" in line]
@@ -195,4 +194,4 @@ def test_the_papers_numbers_stand_under_ours_for_the_same_sets() -> None:
 
 def test_labels_are_no_markup() -> None:
     evaluation = example_evaluation(model="[bold]net[/bold]")
-    assert "[bold]net[/bold]" in printed(accuracy_content(evaluation).to_rich(), width=120)
+    assert "[bold]net[/bold]" in printed(accuracy_content(evaluation), width=120)

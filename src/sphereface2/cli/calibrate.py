@@ -92,7 +92,7 @@ def calibrate(
     )
     write_calibration_picture(place, calibration)
     out = Console()
-    out.print(thresholds_content(calibration).to_rich())
+    out.print(thresholds_content(calibration))
     for said in (collapse_sentence(calibration), bias_sentence(calibration)):
         if said:
             say(out, said, wrap=True)

@@ -44,7 +44,7 @@ def compare(
     page.write(output)
     out = Console()
     for content in comparison_tables(comparison):
-        out.print(content.to_rich(), "")
+        out.print(content, "")
     for line in steps:
         say(out, f"checkpoint of {line}", wrap=True)
     for note in notes:

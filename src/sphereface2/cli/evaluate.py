@@ -306,11 +306,11 @@ def _print_verification(evaluated: "Evaluated") -> None:
     from sphereface2.reporting.tables import accuracy_content, detail_content
 
     out, result = Console(), evaluated.result
-    out.print(accuracy_content(result).to_rich())
+    out.print(accuracy_content(result))
     if result.step_in_words:
         say(out, f"checkpoint: {result.step_in_words}")
     out.print()
-    out.print(detail_content(result).to_rich())
+    out.print(detail_content(result))
     for note in result.notes:
         say(out, note, style="yellow")
     say(out, f"report: {evaluated.report}")
@@ -414,10 +414,10 @@ def _print_protocol(result: "ProtocolResult", report: Path) -> None:
     parts = result.view().parts
     for part in parts:
         if part.measures:
-            out.print(measures_content(part.title, part.measures).to_rich())
+            out.print(measures_content(part.title, part.measures))
         for table in part.tables:
             out.print()
-            out.print(table_content(table).to_rich())
+            out.print(table_content(table))
         print_lines(part.conventions)
         if part.conventions:
             out.print()

@@ -136,7 +136,7 @@ def _show(made: "Reproduced") -> None:
 
     screen = Console()
     if made.table is not None:
-        screen.print(sweep_content(made.table).to_rich())
+        screen.print(sweep_content(made.table))
     say(screen, f"{made.experiment.where}: {made.experiment.claim}", wrap=True)
     for path in made.files:
         say(screen, str(path))

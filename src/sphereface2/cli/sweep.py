@@ -137,5 +137,5 @@ def _keep(folder: Path, result: "SweepResult") -> None:
     from sphereface2.reporting.pages.sweep import sweep_content, write_sweep_files
 
     page, data, *_ = write_sweep_files(folder, result)
-    Console().print(sweep_content(result).to_rich())
+    Console().print(sweep_content(result))
     typer.echo(f"result: {data}\nreport: {page}")

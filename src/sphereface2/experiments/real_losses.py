@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from sphereface2.config.schema import load_config
 from sphereface2.evaluation.comparison import Difference, compare_seeds
-from sphereface2.evaluation.experiment_results import SweepFigure, SweepResult
+from sphereface2.evaluation.experiment_results import SeedRun, SweepFigure, SweepResult
 from sphereface2.evaluation.pair_scores import SCORES, PairScores, load_scores
 from sphereface2.evaluation.thresholds import tar_at_fars
 from sphereface2.experiments.sweep.board import SweepEvents
@@ -215,21 +215,17 @@ def with_label_noise(
 def _with_rates(result: SweepResult, runs: Path) -> SweepResult:
     """The result with the accuracy of the balanced pairs and TARs over the many impostors."""
     columns = ("accuracy", *(f"TAR@FAR {target:g}" for target in FAR_TARGETS))
-    rows = []
-    for row in result.rows:
-        seeds = []
-        for run in row.runs:
-            values = {}
-            if not run.error:
-                scored = _scores(runs / run.folder, RATES)
-                tars = tar_at_fars(scored.scores, scored.same, FAR_TARGETS)
-                numbers = [run.values[ACCURACY], *(round(100 * each.rate, 4) for each in tars)]
-                values = dict(zip(columns, numbers, strict=True))
-            seeds.append(replace(run, values=values))
-        rows.append(replace(row, runs=tuple(seeds)))
-    return replace(
-        result, columns=columns, rows=tuple(rows), judged=CHOSEN_BY, measure="", pairs={}
-    )
+
+    def measured(run: SeedRun) -> SeedRun:
+        if run.error:
+            return replace(run, values={})
+        scored = _scores(runs / run.folder, RATES)
+        tars = tar_at_fars(scored.scores, scored.same, FAR_TARGETS)
+        numbers = [run.values[ACCURACY], *(round(100 * each.rate, 4) for each in tars)]
+        return replace(run, values=dict(zip(columns, numbers, strict=True)))
+
+    rows = tuple(replace(row, runs=tuple(map(measured, row.runs))) for row in result.rows)
+    return replace(result, columns=columns, rows=rows, judged=CHOSEN_BY, measure="", pairs={})
 
 
 def _scores(run: Path, name: str) -> PairScores:

@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from sphereface2.evaluation.pair_scores import COMBINED
 from sphereface2.evaluation.verification import RAW_PIXELS, UNTRAINED
@@ -160,7 +160,7 @@ def plain_log_ticks(axis: Axis) -> None:
     """A logarithmic axis that reads 0.001, not 10 to the power of -3."""
     axis.set_major_locator(LogLocator(numticks=6))
     axis.set_minor_formatter(NullFormatter())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def filled_stairs(

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sphereface2.evaluation.pair_scores import COMBINED
 from sphereface2.evaluation.thresholds import RateAtTarget
-from sphereface2.evaluation.uncertainty import Interval
+from sphereface2.evaluation.uncertainty import Interval, Rate
 from sphereface2.evaluation.verification import EvaluationResult, VerificationResult
 from sphereface2.workers import counted
 
@@ -48,15 +48,17 @@ ABSENT = Cell("–", faint=True)
 
 @dataclass(frozen=True)
 class TableContent:
-    """A table before it takes a form; the first column holds names, the others numbers."""
+    """A table for pages and terminals; the first column holds names, the others numbers.
+
+    It fits its terminal: where that is narrow it grows downwards, never wrapping or cutting a
+    number or a heading. First deviations go under their means and labels are broken, then columns
+    are shown in blocks.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
-
-    def to_rich(self) -> "TerminalTable":
-        return TerminalTable(self)
 
     def to_grid(self) -> Table:
         """The table as it is, however wide; nothing in it is wrapped or cut."""
@@ -107,17 +109,6 @@ class TableContent:
             note=note,
         )
 
-
-@dataclass(frozen=True)
-class TerminalTable:
-    """A table that fits its terminal: where that is narrow it grows downwards, never wrapping or
-    cutting a number or a heading.
-
-    First deviations go under their means and labels are broken, then columns are shown in blocks.
-    """
-
-    content: TableContent
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         room = options.max_width
 
@@ -125,7 +116,7 @@ class TerminalTable:
             grid = replace(content, title="", note="").to_grid()
             return Measurement.get(console, options.update(width=10_000), grid).maximum
 
-        forms = (self.content, *(self.content.stacked(label) for label in _LABEL_WIDTHS))
+        forms = (self, *(self.stacked(label) for label in _LABEL_WIDTHS))
         content = next((form for form in forms if width(form) <= room), forms[-1])
         if width(content.part([])) > room // 2:
             content = content.stacked(room // 2, cut=True)
@@ -138,20 +129,15 @@ class TerminalTable:
                 break
         for place, block in enumerate(blocks):
             # A block by itself may have room for what the whole table has not.
-            fits = (form for form in forms if width(form.part(block)) <= room)
-            yield (
-                next(fits, content)
-                .part(
-                    block,
-                    title=content.title if place == 0 else "",
-                    note=content.note if len(blocks) == 1 else "",
-                )
-                .to_grid()
-            )
+            form = next((form for form in forms if width(form.part(block)) <= room), content)
+            title = self.title if place == 0 else ""
+            yield form.part(
+                block, title=title, note=self.note if len(blocks) == 1 else ""
+            ).to_grid()
             if len(blocks) > 1:
                 yield ""
-        if len(blocks) > 1 and content.note:
-            yield Text(content.note, style="table.caption")
+        if len(blocks) > 1 and self.note:
+            yield Text(self.note, style="table.caption")
 
 
 @dataclass(frozen=True)
@@ -205,12 +191,21 @@ def decimals(trials: int) -> int:
 def accuracy_cell(result: VerificationResult, *, strong: bool = False) -> Cell:
     """LFW-protocol accuracy: "97.3 ± 0.6", or "97.32 ± 0.61" of many pairs, over its interval."""
     digits = decimals(result.pairs)
-    return Cell(
-        percent(result.accuracy, digits=digits),
-        interval_text(result.accuracy_interval, digits=digits),
-        strong,
-        deviation=percent(result.accuracy_std, digits=digits),
-    )
+    cell = share_cell(result.accuracy, result.accuracy_interval, digits=digits, strong=strong)
+    return replace(cell, deviation=percent(result.accuracy_std, digits=digits))
+
+
+def share_cell(
+    share: float, interval: Interval | None, *, digits: int = 1, strong: bool = False
+) -> Cell:
+    """A share in percent over its interval."""
+    return Cell(percent(share, digits=digits), interval_text(interval, digits=digits), strong)
+
+
+def rate_cell(rate: Rate, *, digits: int) -> Cell:
+    """A rate over its interval and the trials behind it."""
+    cell = share_cell(rate.value, rate.interval, digits=digits)
+    return replace(cell, detail=f"{cell.detail}\n{rate.successes:,}/{rate.trials:,}")
 
 
 def signed(points: float) -> str:
@@ -233,7 +228,11 @@ def interval_note(results: Sequence[VerificationResult]) -> str:
     if not intervals:
         return ""
     by_people = [result.people for result in results if result.people is not None]
-    how = f"people resampled ({_span(by_people)} per set)" if by_people else "pairs as trials"
+    how = "pairs as trials"
+    if by_people:
+        low, high = min(by_people), max(by_people)
+        span = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        how = f"people resampled ({span} per set)"
     return f"under it the {100 * intervals[0].confidence:g}% interval, {how}"
 
 
@@ -243,16 +242,11 @@ def accuracy_content(evaluation: EvaluationResult) -> TableContent:
         name: max(row.accuracy for row in evaluation.rows if row.set_name == name)
         for name in evaluation.sets
     }
-    rows = []
-    for model in evaluation.models:
-        cells = [Cell(model, strong=model == evaluation.model)]
-        for set_name in evaluation.sets:
-            result = evaluation.find(model, set_name)
-            if result is None:
-                cells.append(ABSENT)
-            else:
-                cells.append(accuracy_cell(result, strong=result.accuracy >= best[set_name]))
-        rows.append(tuple(cells))
+
+    def cell(model: str, name: str) -> Cell:
+        found = evaluation.find(model, name)
+        return accuracy_cell(found, strong=found.accuracy >= best[name]) if found else ABSENT
+
     note = "threshold of each fold from the other folds, mean ± deviation over the folds"
     if all(len(row.fold_accuracies) == 10 for row in evaluation.rows):
         note = "10-fold as on LFW: threshold from the other folds, mean ± deviation over the folds"
@@ -266,7 +260,13 @@ def accuracy_content(evaluation: EvaluationResult) -> TableContent:
     return TableContent(
         title="Verification accuracy (%)",
         columns=("model", *evaluation.sets),
-        rows=tuple(rows),
+        rows=tuple(
+            (
+                Cell(model, strong=model == evaluation.model),
+                *(cell(model, name) for name in evaluation.sets),
+            )
+            for model in evaluation.models
+        ),
         note="; ".join(each for each in notes if each),
     )
 
@@ -297,10 +297,7 @@ def detail_content(evaluation: EvaluationResult) -> TableContent:
         rows.append(
             (
                 Cell(result.set_name, strong=result.set_name == COMBINED),
-                *(
-                    Cell(percent(value, digits=places), interval_text(interval, digits=places))
-                    for value, interval, places in numbers
-                ),
+                *(share_cell(value, ends, digits=places) for value, ends, places in numbers),
                 *(_tar_cell(by_target.get(target), digits) for target in targets),
             )
         )
@@ -332,13 +329,7 @@ def slices_content(evaluation: EvaluationResult) -> TableContent | None:
         (
             Cell(f"{result.set_name}, {each.attribute} {each.value}"),
             *(
-                ABSENT
-                if rate is None
-                else Cell(
-                    percent(rate.value, digits=decimals(rate.trials)),
-                    interval_text(rate.interval, digits=decimals(rate.trials))
-                    + f"\n{rate.successes:,}/{rate.trials:,}",
-                )
+                ABSENT if rate is None else rate_cell(rate, digits=decimals(rate.trials))
                 for rate in (each.right, each.true_accepts, each.false_accepts)
             ),
         )
@@ -371,16 +362,13 @@ def published_content(
     single = [name for name in evaluation.sets if name != COMBINED]
     if pooled is not None and len(columns) == len(single) == len(known):
         columns[COMBINED] = pooled
-    ours: list[Cell] = [Cell(f"{evaluation.model} (ours)", strong=True)]
-    for name in columns:
-        result = evaluation.find(evaluation.model, name)
-        if result is None:
-            ours.append(ABSENT)
-        else:
-            ends = interval_text(result.accuracy_interval, digits=2)
-            ours.append(Cell(percent(result.accuracy, digits=2), ends, strong=True))
+    results = [evaluation.find(evaluation.model, name) for name in columns]
+    ours = (
+        share_cell(each.accuracy, each.accuracy_interval, digits=2, strong=True) if each else ABSENT
+        for each in results
+    )
     return published.beside(
-        [tuple(ours)],
+        [(Cell(f"{evaluation.model} (ours)", strong=True), *ours)],
         columns=tuple(columns.values()),
         title="Beside the paper's numbers (%)",
         source=f"{published.network}, without intervals",
@@ -400,11 +388,6 @@ def _tar_cell(point: RateAtTarget | None, digits: int) -> Cell:
     reached = f"{point.false_rate.successes:,}/{point.impostors:,}"
     ends = interval_text(point.interval, digits=digits)
     return Cell(percent(point.rate, digits=digits), f"{ends}\n{reached}" if ends else reached)
-
-
-def _span(counts: Sequence[int]) -> str:
-    low, high = min(counts), max(counts)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _wrapped(text: str) -> str:

@@ -25,14 +25,13 @@ class Experiment:
 
     where: its place in the paper; claim: what the paper says of it, or what is asked beyond it
     kind: how it is made: a table of trained settings; a figure of their scores or ROC; features
-        of a few people; a measurement over ranks; a drawing that needs no training; or losses
-        that are tuned and compared on real faces
+        of a few people; a measurement over ranks; a drawing that needs no training, fig-NAME; or
+        losses that are tuned and compared on real faces
     rows: the settings that are trained, on the ground of the scale
     protocols: what judges the trained models in place of the pair sets
     table, row_names: the paper's numbers for a protocol, and our label -> the paper's row
     recipe: what is trained at the paper's scale
     dim: of features
-    drawing: the name of a drawing
     figure: how a table is drawn
     """
 
@@ -48,11 +47,11 @@ class Experiment:
     recipe: str = SMALLER
     scales: tuple[Scale, ...] = BOTH
     dim: int = 0
-    drawing: str = ""
     figure: SweepFigure = field(default_factory=SweepFigure)
 
 
 _drawing = partial(Experiment, kind="drawing", scales=("small",))
+_features = partial(Experiment, kind="features", scales=("small",))
 _benchmark = partial(
     Experiment,
     rows=settings.benchmark_losses,
@@ -204,14 +203,12 @@ _ALL = (
         "Loss against the cosine of the target",
         "Fig. 3",
         "A larger s or r looks more at hard samples.",
-        drawing="loss",
     ),
     _drawing(
         "fig-margin",
         "Angular margins",
         "Fig. 4",
         "The margin of SphereFace2 lies around one threshold for all classes.",
-        drawing="margin",
     ),
     Experiment(
         "fig-scores",
@@ -226,25 +223,20 @@ _ALL = (
         "The similarity adjustment g",
         "Fig. 6",
         "g stretches the range in which cosines lie.",
-        drawing="adjustment",
     ),
-    Experiment(
+    _features(
         "fig-features-2d",
         "Features in the plane with the decision boundaries",
         "Fig. 7",
         "The bias moves the boundaries, and the empirical margin fits the induced one.",
-        kind="features",
         dim=2,
-        scales=("small",),
     ),
-    Experiment(
+    _features(
         "fig-features-3d",
         "Features in space with the decision planes",
         "Fig. 8",
         "As in the plane, the empirical margin fits the induced one.",
-        kind="features",
         dim=3,
-        scales=("small",),
     ),
     Experiment(
         "fig-roc",

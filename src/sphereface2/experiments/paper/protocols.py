@@ -93,20 +93,16 @@ def published_beside(protocol: str, result: ProtocolResult) -> list[TableContent
     """The paper's numbers for the same protocol, ours first; none if it has none."""
     if protocol not in _ROWS:
         return []
-    return [_beside(table, _ROWS[protocol](result)) for table in BESIDE[protocol]]
-
-
-def _beside(table: PublishedTable, ours: Mapping[str, _Columns]) -> TableContent:
-    mine = [
-        (Cell(row, strong=True), *(value_cell(columns.get(each)) for each in table.columns))
-        for row, columns in ours.items()
-    ]
-    return table.beside(
-        mine,
-        columns=table.columns,
-        title=f"Beside the paper's numbers: {table.network} (%)",
-        source="without intervals",
-    )
+    found = []
+    for table in BESIDE[protocol]:
+        ours = [
+            (Cell(row, strong=True), *(value_cell(columns.get(each)) for each in table.columns))
+            for row, columns in _ROWS[protocol](result).items()
+        ]
+        title = f"Beside the paper's numbers: {table.network} (%)"
+        source = "without intervals"
+        found.append(table.beside(ours, columns=table.columns, title=title, source=source))
+    return found
 
 
 # -- runs ------------------------------------------------------------------------------------------

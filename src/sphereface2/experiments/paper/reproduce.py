@@ -21,10 +21,7 @@ from sphereface2.experiments.paper.catalogue import EXPERIMENTS, Experiment, Sca
 from sphereface2.experiments.paper.features import learn_features
 from sphereface2.experiments.paper.parallel import measure_parallel
 from sphereface2.experiments.paper.protocols import protocol_result, protocol_roc
-from sphereface2.experiments.paper.settings import (
-    SMALL,
-    paper_ground,
-)
+from sphereface2.experiments.paper.settings import SMALL, paper_ground
 from sphereface2.experiments.real_losses import (
     RealFaces,
     compare_losses,
@@ -96,7 +93,7 @@ class Reproduction:
                 "give the faces as --data DIR, a folder with one entry called like train and one "
                 "like val, each a folder of people or a .rec file"
             )
-        self.folder = folder
+        self.folder, self.runs = folder, folder / RUNS
         self.scale: Scale = scale
         self.root = data
         self.data: PaperData | None = find_datasets(data) if data and scale == "paper" else None
@@ -105,10 +102,6 @@ class Reproduction:
         self.overrides = tuple(overrides)
         self.events = events
         self.watch = watch
-
-    @property
-    def runs(self) -> Path:
-        return self.folder / RUNS
 
     def reproduce(self, name: str) -> Reproduced:
         """Make one table or figure; whatever is there already is used."""
@@ -234,11 +227,10 @@ class Reproduction:
                 found = evaluation.find(evaluation.model, COMBINED)
                 if found is not None:
                     panels.append((row.label, found.histogram))
-        figures = []
-        if panels:
-            figure = score_distributions(panels)
-            figures.append(NamedFigure("scores", "Scores of all pairs", figure))
-        return self._keep(experiment, figures, result)
+        if not panels:
+            return self._keep(experiment, [], result)
+        figure = NamedFigure("scores", "Scores of all pairs", score_distributions(panels))
+        return self._keep(experiment, [figure], result)
 
     def _roc(self, experiment: Experiment) -> Reproduced:
         result = self._trained(experiment)
@@ -276,9 +268,9 @@ class Reproduction:
         return self._keep(experiment, [named], more={RESULT: result})
 
     def _drawing(self, experiment: Experiment) -> Reproduced:
-        caption, draw = DRAWINGS[experiment.drawing]
-        named = NamedFigure(experiment.drawing, caption, draw())
-        return self._keep(experiment, [named])
+        drawing = experiment.name.removeprefix("fig-")
+        caption, draw = DRAWINGS[drawing]
+        return self._keep(experiment, [NamedFigure(drawing, caption, draw())])
 
     def _real(self, experiment: Experiment) -> Reproduced:
         assert self.root is not None

@@ -238,10 +238,8 @@ def _line(board: Board, state: RunState) -> str:
 
 
 def _judged(board: Board) -> str:
-    for state in board.states:
-        if state.values:
-            return state.judged_by(board.judged, board.far)[0]
-    return board.judged or "accuracy"
+    names = (state.judged_by(board.judged, board.far)[0] for state in board.states if state.values)
+    return next(names, board.judged or "accuracy")
 
 
 def _at_work(states: list[RunState]) -> str:

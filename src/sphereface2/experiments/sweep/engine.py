@@ -42,8 +42,6 @@ class SweepStopped(StoppedError):
 
     def __init__(self, *, done: int, total: int, number: int | None = None) -> None:
         super().__init__(f"stopped with {done} of {total} runs done", number=number)
-        self.done = done
-        self.total = total
 
 
 def run_sweep(
@@ -113,10 +111,6 @@ class Crew:
         self.runs = runs
         self.children: list[Child] = []
 
-    @property
-    def has_room(self) -> bool:
-        return len(self.children) < self.jobs
-
     def start(self, state: RunState) -> None:
         slot = min(set(range(self.jobs)) - {child.slot for child in self.children})
         with (state.folder / LOG).open("ab") as log:
@@ -184,14 +178,13 @@ class _Shift:
 
     def work(self) -> None:
         next_tick = 0.0
-        interrupted = False
         try:
             with stop_signals(self._stop) as caught:
                 while self.crew.children or (self.queue and not self.stop_requested):
                     for child, code in self.crew.ended():
                         self._record_end(child, code)
-                    if self.stop_requested and not interrupted:
-                        interrupted = self.board.is_stopping = True
+                    if self.stop_requested and not self.board.is_stopping:
+                        self.board.is_stopping = True
                         self.crew.interrupt()
                         next_tick = 0.0
                     elif not self.stop_requested:
@@ -213,7 +206,7 @@ class _Shift:
     def _start_what_fits(self) -> None:
         is_time_to_look = time.monotonic() >= self.look_again
         for state in list(self.queue):
-            if not self.crew.has_room:
+            if len(self.crew.children) == self.crew.jobs:
                 return
             if state.status is Status.ELSEWHERE and not is_time_to_look:
                 continue

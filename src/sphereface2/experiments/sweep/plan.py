@@ -155,7 +155,8 @@ class PlannedRun:
     """One seed of one setting.
 
     config_yaml: the resolved config, as it is in the run folder
-    name: of the run folder; runs with one config have one name, in whichever sweep
+    name: of the run folder, the head's and a digest of the whole config; runs with one config have
+        one name, in whichever sweep
     """
 
     setting: Setting
@@ -181,12 +182,6 @@ def plan_sweep(sweep: Sweep) -> tuple[PlannedRun, ...]:
     return planned
 
 
-def _run_name(config: RunConfig, written: str) -> str:
-    """The head's name and a digest of the whole resolved config, `written` as YAML."""
-    digest = hashlib.sha256(written.encode("utf-8")).hexdigest()
-    return f"{config.head.name}-{digest[:10]}"
-
-
 def train_command(recipe: str, run: PlannedRun, *, runs: Path) -> str:
     """What trains this run by hand, in the folder of runs `runs`."""
     overrides = [*run.setting.overrides, f"seed={run.seed}"]
@@ -210,7 +205,8 @@ def _plan(recipe: str, setting: Setting, seed: int) -> PlannedRun:
             "one, such as 'evaluation.sets=[{name: pairs, path: pairs.txt}]'"
         )
     written = dump_config(config)
-    return PlannedRun(setting, seed, config, written, _run_name(config, written))
+    digest = hashlib.sha256(written.encode("utf-8")).hexdigest()
+    return PlannedRun(setting, seed, config, written, f"{config.head.name}-{digest[:10]}")
 
 
 def _refuse_doubles(planned: tuple[PlannedRun, ...]) -> None:

@@ -26,7 +26,14 @@ from sphereface2.reporting.style import (
     show_legend,
     write_figure,
 )
-from sphereface2.reporting.tables import UNRESOLVED, Cell, TableContent, interval_text, percent
+from sphereface2.reporting.tables import (
+    UNRESOLVED,
+    Cell,
+    TableContent,
+    percent,
+    rate_cell,
+    share_cell,
+)
 
 COLLAPSED = 0.01  # a range of cosines of which the three decimals that are printed show little
 BIAS_COLOUR = METHOD_COLOURS["sphereface2-m"]
@@ -37,7 +44,7 @@ def thresholds_content(calibration: Calibration) -> TableContent:
     rows = [_threshold_row(each) for each in calibration.thresholds]
     prior = percent(calibration.probability.prior, digits=0)
     even = Cell(in_figures(calibration.probability.even))
-    rows.append((Cell(f"P(same) = 50% at prior {prior}%"), even, *_blank(2)))
+    rows.append((Cell(f"P(same) = 50% at prior {prior}%"), even, Cell(""), Cell("")))
     bias = calibration.bias
     if bias is not None:
         cut = "beyond all scores" if bias.threshold is None else in_figures(bias.threshold)
@@ -45,12 +52,8 @@ def thresholds_content(calibration: Calibration) -> TableContent:
             (
                 Cell("learned bias, −b/r through g⁻¹"),
                 Cell(cut, f"b {bias.bias:.2f}, r {bias.radius:g}, t {bias.sharpness:g}"),
-                Cell(
-                    percent(bias.far.value, digits=2),
-                    f"{interval_text(bias.far.interval, digits=2)}\n"
-                    f"{bias.far.successes:,}/{bias.far.trials:,}",
-                ),
-                Cell(percent(bias.tar.value), interval_text(bias.tar.interval)),
+                rate_cell(bias.far, digits=2),
+                share_cell(bias.tar.value, bias.tar.interval),
             )
         )
     people = "" if calibration.people is None else f" of {calibration.people:,} people"
@@ -174,8 +177,8 @@ def _threshold_row(each: RateAtTarget) -> tuple[Cell, ...]:
     name = Cell(f"FAR at most {100 * each.target:g}%")
     if not each.resolved:
         few = f"{each.impostors:,} impostors"
-        return (name, Cell(UNRESOLVED, few, faint=True), *_blank(2))
-    ends, false = each.threshold_interval, each.false_rate
+        return (name, Cell(UNRESOLVED, few, faint=True), Cell(""), Cell(""))
+    ends = each.threshold_interval
     return (
         name,
         Cell(
@@ -183,16 +186,9 @@ def _threshold_row(each: RateAtTarget) -> tuple[Cell, ...]:
             "" if ends is None else f"{in_figures(ends.low)} to {in_figures(ends.high)}",
             strong=True,
         ),
-        Cell(
-            percent(false.value, digits=2),
-            f"{interval_text(false.interval, digits=2)}\n{false.successes:,}/{false.trials:,}",
-        ),
-        Cell(percent(each.rate), interval_text(each.interval)),
+        rate_cell(each.false_rate, digits=2),
+        share_cell(each.rate, each.interval),
     )
-
-
-def _blank(count: int) -> tuple[Cell, ...]:
-    return (Cell(""),) * count
 
 
 _MOST_FACES = 5  # of the person, in one row
@@ -204,8 +200,7 @@ def write_answer_picture(
 ) -> None:
     """The faces side by side, below them the histogram with the score, and the words, as a PNG."""
     faces = [(Path(face.photo).name, face) for face in verification.faces]
-    figure = _figure(faces, verification.answer, verification.sentences(), calibration)
-    write_figure(path, figure, kind="png", dpi=150)
+    _write_picture(path, faces, verification.answer, verification.sentences(), calibration)
 
 
 def write_search_picture(
@@ -224,26 +219,25 @@ def write_search_picture(
             score = in_figures(each.answer.score)
             shown.append((f"{each.person} {score}", faces[each.person]))
     first = identification.match or identification.candidates[0]
-    figure = _figure(shown, first.answer, identification.sentences(), calibration)
-    write_figure(path, figure, kind="png", dpi=150)
+    _write_picture(path, shown, first.answer, identification.sentences(), calibration)
 
 
-def _figure(
+def _write_picture(
+    path: Path,
     faces: Sequence[tuple[str, FoundFace]],
     answer: Answer,
     sentences: Sequence[str],
     calibration: Calibration | None,
-) -> Figure:
+) -> None:
     said = [
-        line
+        (line, number == 0)
         for number, sentence in enumerate(sentences)
         for line in textwrap.wrap(sentence, 70 if number == 0 else 118)
     ]
     faces = faces[: _MOST_FACES + 1]
     height = 2.3 + 0.17 * len(said) + (2.5 if calibration is not None else 0.0)
     figure = Figure(figsize=(7.2, height), layout="constrained")
-    words = 0.17 * len(said) + 0.1
-    heights = [2.1, *([2.5] if calibration is not None else []), words]
+    heights = [2.1, *([2.5] if calibration is not None else []), 0.17 * len(said) + 0.1]
     parts = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     places = parts[0].subgridspec(1, max(len(faces), 2)).subplots(squeeze=False)[0]
     for place in places:
@@ -254,9 +248,7 @@ def _figure(
         _draw_score(figure.add_subplot(parts[1]), answer, calibration)
     text = figure.add_subplot(parts[-1])
     text.set_axis_off()
-    first = textwrap.wrap(sentences[0], 70)
-    for number, line in enumerate(said):
-        strong = number < len(first)
+    for number, (line, strong) in enumerate(said):
         text.annotate(
             line,
             (0.0, 1.0),
@@ -269,7 +261,7 @@ def _figure(
             color=INK if strong else MUTED,
             parse_math=False,
         )
-    return figure
+    write_figure(path, figure, kind="png", dpi=150)
 
 
 def _draw_face(axes: Axes, title: str, face: FoundFace) -> None:

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,31 +20,22 @@ Vectors = npt.NDArray[np.floating[Any]]
 _ELEVATION = math.radians(18)  # how far one looks down on planes that lie across the upright
 
 
-@dataclass(frozen=True)
-class SphereView:
-    """A parallel projection; the rows of `frame` are right, up and towards the eye."""
+def sphere_view(directions: Vectors, *, up: int) -> Vectors:
+    """The view with one direction upright that shows the tips of all of them best apart.
 
-    frame: Vectors
+    A parallel projection; its rows are right, up and towards the eye, so `points @ view.T` are
+    points as one sees them.
+    """
+    views = [_frame(directions[up], turn) for turn in np.linspace(0, 2 * math.pi, 72, False)]
+    return max(views, key=lambda view: _least_distance((directions @ view.T)[:, :2]))
 
-    @classmethod
-    def of(cls, directions: Vectors, *, up: int) -> Self:
-        """The view with one direction upright that shows the tips of all of them best apart."""
-        views = [
-            cls(_frame(directions[up], turn)) for turn in np.linspace(0, 2 * math.pi, 72, False)
-        ]
-        return max(views, key=lambda view: _least_distance(view.seen(directions)[:, :2]))
 
-    def seen(self, points: Vectors) -> Vectors:
-        """Points as (to the right, upwards, towards the eye)."""
-        return np.asarray(points @ self.frame.T)
-
-    @staticmethod
-    def rim(direction: Vectors, cosine: float) -> Vectors:
-        """The circle of all unit vectors with this cosine to a direction, as 181 points."""
-        first, second = _across(direction)
-        turn = np.linspace(0, 2 * math.pi, 181)[:, None]
-        around = np.cos(turn) * first + np.sin(turn) * second
-        return np.asarray(cosine * direction + math.sqrt(1 - cosine**2) * around)
+def boundary_rim(direction: Vectors, cosine: float) -> Vectors:
+    """The circle of all unit vectors with this cosine to a direction, as 181 points."""
+    first, second = _across(direction)
+    turn = np.linspace(0, 2 * math.pi, 181)[:, None]
+    around = np.cos(turn) * first + np.sin(turn) * second
+    return np.asarray(cosine * direction + math.sqrt(1 - cosine**2) * around)
 
 
 def _frame(upright: Vectors, turn: float) -> Vectors:
@@ -110,7 +100,7 @@ def feature_sphere(learned: LearnedFeatures, *, person: int = 0) -> Figure:
     axes: Axes = figure.add_axes((0, 0, 1, 3.9 / (_HEAD + 3.9)))
     radius, classifiers = learned.radius, np.asarray(learned.classifiers)
     _blank(axes, x=(-1.2 * radius, 2.02 * radius), y=(-1.17 * radius, 1.17 * radius))
-    view = SphereView.of(classifiers, up=person)
+    view = sphere_view(classifiers, up=person)
     axes.add_patch(Circle((0, 0), radius, facecolor=_INSIDE, edgecolor=_EDGE, linewidth=1))
     for shrink in np.linspace(0.95, 0.1, 18):  # a soft light from above
         centre = (-0.25 * (1 - shrink) * radius, 0.3 * (1 - shrink) * radius)
@@ -118,7 +108,7 @@ def feature_sphere(learned: LearnedFeatures, *, person: int = 0) -> Figure:
     _dots_in_view(axes, learned, view, behind=True)
     _planes(axes, learned, view, person)
     for other, direction in enumerate(classifiers):
-        x, y, depth = radius * view.seen(direction)
+        x, y, depth = radius * (direction @ view.T)
         _arrow(axes, (x, y), person_colour(other), strong=other == person, faint=depth < 0)
         away = 1.11 * radius / max(math.hypot(x, y), 1e-9)
         near = 1 + 0.13 * radius / max(math.hypot(x, y), 0.3 * radius)
@@ -233,13 +223,13 @@ def _key(figure: Figure) -> None:
 # -- on the sphere ---------------------------------------------------------------------------------
 
 
-def _planes(axes: Axes, learned: LearnedFeatures, view: SphereView, person: int) -> None:
+def _planes(axes: Axes, learned: LearnedFeatures, view: Vectors, person: int) -> None:
     """What the planes of one class cut from the ball, as one sees them, and their names."""
     direction, colour = np.asarray(learned.classifiers)[person], person_colour(person)
     for number, cosine in enumerate(learned.boundaries):
         if abs(cosine) >= 1:
             continue
-        rim = learned.radius * view.seen(view.rim(direction, cosine))
+        rim = learned.radius * (boundary_rim(direction, cosine) @ view.T)
         if number != 1:
             axes.add_patch(Polygon(rim[:, :2], facecolor=colour, alpha=0.16, edgecolor="none"))
         front = np.where(rim[:, 2:] >= 0, rim[:, :2], np.nan)
@@ -251,8 +241,8 @@ def _planes(axes: Axes, learned: LearnedFeatures, view: SphereView, person: int)
         axes.text(edge + 0.6, y, BOUNDARIES[number], fontsize=9, color=INK, va="center")
 
 
-def _dots_in_view(axes: Axes, learned: LearnedFeatures, view: SphereView, *, behind: bool) -> None:
-    seen = learned.radius * view.seen(np.asarray(learned.features))
+def _dots_in_view(axes: Axes, learned: LearnedFeatures, view: Vectors, *, behind: bool) -> None:
+    seen = learned.radius * (np.asarray(learned.features) @ view.T)
     labels = np.asarray(learned.labels)
     for person in range(learned.people):
         chosen = (labels == person) & ((seen[:, 2] < 0) == behind)

@@ -40,10 +40,14 @@ def loss_against_cosine(
     cosines = np.linspace(-1, 1, 81)
     _prepare(softmax, f"(a) softmax, three other classes at cos θ = {_OTHERS:g}", "loss")
     for scale, colour in zip(scales, shades(method_colour("normface"), len(scales)), strict=True):
-        _draw(softmax, cosines, softmax_loss(cosines, scale), f"s = {scale:g}", colour)
+        losses = _losses(NormFace(2, 4, scale=scale), cosines)
+        _draw(softmax, cosines, losses, f"s = {scale:g}", colour)
     _prepare(binary, "(b) SphereFace2, the positive term (λ = 1)", "loss")
     for radius, colour in zip(radii, shades(method_colour("sphereface2"), len(radii)), strict=True):
-        _draw(binary, cosines, binary_loss(cosines, radius), f"r = {radius:g}", colour)
+        head = SphereFace2(
+            2, 2, balance=1.0, radius=radius, margin=0.0, sharpness=1.0, loss_weight=1, bias="none"
+        )
+        _draw(binary, cosines, _losses(head, cosines), f"r = {radius:g}", colour)
     for axes in (softmax, binary):
         axes.set_ylim(bottom=0)
         axes.set_xlabel("cos θ of the target class", fontsize=8.5, color=MUTED)
@@ -77,19 +81,6 @@ def similarity_adjustment(*, sharpness: Sequence[float] = (1, 2, 3, 4, 5)) -> Fi
     )
     _legend(axes, loc="upper left")
     return figure
-
-
-def softmax_loss(cosines: Curve, scale: float) -> Curve:
-    """The s-normalised softmax loss of four classes over the cosine of the target."""
-    return _losses(NormFace(2, 4, scale=scale), cosines)
-
-
-def binary_loss(cosines: Curve, radius: float) -> Curve:
-    """L_e with λ = 1 over the cosine of the target: the positive term alone."""
-    head = SphereFace2(
-        2, 2, balance=1.0, radius=radius, margin=0.0, sharpness=1.0, loss_weight=1.0, bias="none"
-    )
-    return _losses(head, cosines)
 
 
 def _losses(head: ProxyHead, cosines: Curve) -> Curve:
@@ -130,12 +121,11 @@ def _legend(axes: Axes, *, loc: Literal["upper left", "upper right"]) -> None:
 
 # -- angular margins: between two classifiers, and around one threshold ----------------------------
 
-_MARGIN_SIZE = (7.2, 3.5)  # inches
 _MARGIN = 0.3
 _EDGE = "#b9c0ca"
 _DASHES = (0, (4, 2.5))
 _ARROW = {"arrowstyle": "-|>", "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 12}
-_SPAN = {"arrowstyle": "<|-|>", "linewidth": 0.9, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7}
+_SPAN = _ARROW | {"arrowstyle": "<|-|>", "linewidth": 0.9, "mutation_scale": 7, "color": INK}
 
 
 def margin_picture(
@@ -148,7 +138,7 @@ def margin_picture(
     On the left three classifiers with CosFace's margin; on the right one binary classifier with the
     cosine `threshold` -b/r and its two `margins`, m_p and m_n.
     """
-    figure = Figure(figsize=_MARGIN_SIZE)
+    figure = Figure(figsize=(WIDTH, 3.5))
     left: Axes = figure.add_axes((0.0, 0.0, 0.43, 0.88))
     right: Axes = figure.add_axes((0.45, 0.0, 0.55, 0.88))
     _softmax_side(left)
@@ -189,9 +179,9 @@ def _softmax_side(axes: Axes) -> None:
     for (start, stop), first, second in zip(spans, directions, following, strict=True):
         axes.add_patch(Wedge((0, 0), 1, start, stop, facecolor="#eef0f3", edgecolor="none"))
         for end in (start, stop):
-            axes.plot(*_ray(end), color=_EDGE, linewidth=0.9)
+            axes.plot(*np.outer((0, 1), _at(end)).T, color=_EDGE, linewidth=0.9)
         middle = (first + second) / 2
-        axes.plot(*_ray(middle), color=INK, linewidth=1.1, linestyle=_DASHES)
+        axes.plot(*np.outer((0, 1), _at(middle)).T, color=INK, linewidth=1.1, linestyle=_DASHES)
         _arc(axes, start, stop, colour=MUTED)
         x, y = 1.27 * _at(middle)
         axes.text(x, y, f"{stop - start:.0f}°", fontsize=8.5, color=INK, ha="center", va="center")
@@ -244,7 +234,7 @@ def _binary_side(axes: Axes, threshold: float, positive: float, negative: float)
         (0.3, levels[2], levels[1], "$m_n$"),
         (-0.45, 0.0, levels[1], "$-b/r$"),
     ):
-        _span(axes, (x, low), (x, high), INK)
+        axes.annotate("", xy=(x, high), xytext=(x, low), arrowprops=_SPAN)
         side, align = (0.05, "left") if x > 0 else (-0.05, "right")
         # The middle of -b/r is crossed by a boundary; below it there is room.
         height = (low + high) / 2 if x > 0 else levels[2] / 2
@@ -269,13 +259,10 @@ def _title(figure: Figure, x: float, title: str, remark: str) -> None:
     figure.text(x, 0.89, remark, fontsize=8.5, color=MUTED, va="center")
 
 
-def _at(degrees: float) -> npt.NDArray[np.float64]:
-    return np.array([math.cos(math.radians(degrees)), math.sin(math.radians(degrees))])
-
-
-def _ray(degrees: float) -> tuple[list[float], list[float]]:
-    x, y = _at(degrees)
-    return [0.0, float(x)], [0.0, float(y)]
+def _at(degrees: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The point of the circle at an angle, or a row for each of several."""
+    turn = np.radians(degrees)
+    return np.stack([np.cos(turn), np.sin(turn)], axis=-1)
 
 
 def _classifier(axes: Axes, direction: float, name: str, colour: str) -> None:
@@ -287,36 +274,30 @@ def _classifier(axes: Axes, direction: float, name: str, colour: str) -> None:
 
 
 def _own_arc(axes: Axes, start: float, stop: float, colour: str) -> None:
-    points = np.array([_at(angle) for angle in np.linspace(start, stop, 120)])
+    points = _at(np.linspace(start, stop, 120))
     axes.plot(*points.T, color=colour, linewidth=3.2, solid_capstyle="butt")
 
 
 def _arc(axes: Axes, start: float, stop: float, *, colour: str) -> None:
     """How wide a margin is, beside the circle, with a tick at either end."""
-    points = 1.09 * np.array([_at(angle) for angle in np.linspace(start, stop, 40)])
+    points = 1.09 * _at(np.linspace(start, stop, 40))
     axes.plot(*points.T, color=colour, linewidth=1.0)
     for end in (start, stop):
         tick = np.outer((1.06, 1.12), _at(end))
         axes.plot(*tick.T, color=colour, linewidth=1.0)
 
 
-def _span(axes: Axes, start: tuple[float, float], stop: tuple[float, float], colour: str) -> None:
-    axes.annotate("", xy=stop, xytext=start, arrowprops=_SPAN | {"color": colour})
-
-
 def _samples(axes: Axes, direction: float, reach: float, colour: str) -> None:
     """Some samples of one class on the circle, denser in the middle."""
     steps = np.array([-1, -0.66, -0.4, -0.18, 0, 0.18, 0.4, 0.66, 1])
-    points = np.array([_at(direction + reach * step) for step in steps])
-    axes.scatter(
-        points[:, 0], points[:, 1], s=20, color=colour, edgecolor="white", linewidth=0.6, zorder=4
-    )
+    x, y = _at(direction + reach * steps).T
+    axes.scatter(x, y, s=20, color=colour, edgecolor="white", linewidth=0.6, zorder=4)
 
 
 def _band(low: float, high: float) -> npt.NDArray[np.float64]:
     """The part of the unit disc between two heights."""
     turn = np.linspace(math.degrees(math.asin(low)), math.degrees(math.asin(high)), 40)
-    return np.array([_at(angle) for angle in (*turn, *(180 - turn[::-1]))])
+    return _at(np.concatenate([turn, 180 - turn[::-1]]))
 
 
 DRAWINGS: Mapping[str, tuple[str, Callable[[], Figure]]] = {

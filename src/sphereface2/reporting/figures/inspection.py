@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from sphereface2.datatools.inspect import Inspected, Inspection, NamedGroup, PeopleCount, SizeCount
 from sphereface2.evaluation.mislabelled import MislabelledResult
@@ -32,7 +32,7 @@ def people_figure(people: PeopleCount) -> Figure:
     filled_stairs(axes, people.counts, edges, BLUE, alpha=0.35)
     if people.most >= 20 * max(people.fewest, 1):
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
@@ -73,7 +73,7 @@ def margins_figure(result: MislabelledResult) -> Figure:
     # Few wrong labels among very many right ones: on a plain axis they would not be seen.
     axes.set_yscale("symlog", linthresh=10)
     axes.set_ylim(0, 1.5 * max(*counts, 10))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     return figure
 
 
@@ -118,58 +118,43 @@ def collect_pictures(
 
     Only `usable` images are shown as samples. Suspects are not shown as examples of a person.
     """
-    doubted = (
-        {suspect.index for suspect in inspected.labels.suspects} if inspected.labels else set()
-    )
+    result = inspected.labels
     clean = usable.copy()
-    clean[list(doubted)] = False
+    clean[[suspect.index for suspect in (result.suspects if result else ())]] = False
 
-    def of(label: int, number: int, *, but: Iterable[int] = ()) -> tuple[ImageArray, ...]:
+    def of(label: int, number: int, *, but: Iterable[int] = ()) -> list[int]:
         found = np.flatnonzero((labels == label) & clean)
         found = found[~np.isin(found, list(but))]
         # Evenly over the person's images: neighbours are often from one photo session.
-        chosen = found[np.linspace(0, len(found) - 1, min(number, len(found))).astype(int)]
-        return tuple(read(index) for index in chosen.tolist())
+        chosen = np.linspace(0, len(found) - 1, min(number, len(found))).astype(int)
+        return [int(index) for index in found[chosen]]
+
+    def row(caption: str, *parts: Iterable[int]) -> PictureRow:
+        return PictureRow(caption, tuple(tuple(map(read, part)) for part in parts))
 
     known = np.unique(labels[usable & (labels >= 0)])
     shown = known[np.linspace(0, len(known) - 1, min(PEOPLE, len(known))).astype(int)]
-    result = inspected.labels
     return InspectionPictures(
         average=average,
-        samples=tuple(PictureRow(people[label], (of(label, 10),)) for label in shown.tolist()),
+        samples=tuple(row(people[label], of(label, 10)) for label in shown.tolist()),
         copies=tuple(
-            PictureRow(
-                " · ".join(dict.fromkeys(group.people)),
-                (tuple(read(index) for index in group.indices[:4]),),
-            )
+            row(" · ".join(dict.fromkeys(group.people)), group.indices[:4])
             for group in groups_of_copies(inspected.data)[:COPIES]
         ),
         suspects=tuple(
-            PictureRow(
-                suspect.image,
-                (
-                    (read(suspect.index),),
-                    tuple(read(index) for index in suspect.examples),
-                    tuple(read(index) for index in suspect.other_examples),
-                ),
-            )
+            row(suspect.image, [suspect.index], suspect.examples, suspect.other_examples)
             for suspect in (result.suspects[:SUSPECTS] if result else ())
         ),
         alike=tuple(
-            PictureRow(
+            row(
                 f"{pair.first_person} and {pair.second_person}",
-                (of(pair.first, 4), of(pair.second, 4)),
+                of(pair.first, 4),
+                of(pair.second, 4),
             )
             for pair in (result.alike[:DOUBTFUL] if result else ())
         ),
         split=tuple(
-            PictureRow(
-                each.person,
-                (
-                    of(each.label, 4, but=each.part),
-                    tuple(read(index) for index in each.part[:4]),
-                ),
-            )
+            row(each.person, of(each.label, 4, but=each.part), each.part[:4])
             for each in (result.split[:DOUBTFUL] if result else ())
         ),
     )

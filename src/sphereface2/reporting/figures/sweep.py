@@ -13,7 +13,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from sphereface2.evaluation.experiment_results import (
     MethodRoc,
@@ -330,9 +330,7 @@ def _draw_seeds(axes: Axes, points: Sequence[tuple[float, float]], colour: str) 
 # -- heads over ranks ------------------------------------------------------------------------------
 
 
-def images_per_second(
-    result: ParallelResult,
-) -> Figure:
+def images_per_second(result: ParallelResult) -> Figure:
     """Images per second over ranks; dots are single steps, dashed: the first point times ranks."""
     threads = "one thread" if result.threads == 1 else f"{result.threads} threads"
     each = "a GPU" if result.device == "cuda" else f"a process of {threads}"
@@ -375,7 +373,7 @@ def images_per_second(
     axes.set_xticks(result.ranks)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=ROUND))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
+    axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:,.0f}")
     show_legend(axes, loc="upper left")
     return figure
 
@@ -387,18 +385,20 @@ _COLUMNS = 4  # panels beside each other
 
 def roc_over_seeds(methods: Sequence[MethodRoc], *, title: str) -> Figure:
     """The ROC of several methods, each the mean over the ROCs of its seeds, deviation as a band."""
+    drawn = [method for method in methods if method.rocs]
+    colours = distinct_colours([method.label for method in drawn])
     curves = [
         AcceptCurve(
             method.label,
             mean_roc(method.rocs),
             method.impostors,
             band=roc_band(method.rocs, impostors=method.impostors),
+            colour=colours[method.label],
         )
-        for method in methods
-        if method.rocs
+        for method in drawn
     ]
-    colours = distinct_colours([curve.label for curve in curves])
-    figure = roc_figure(title, curves, colours=colours)
+    figure = roc_figure(title, curves)
+    show_legend(figure.axes[0])
     figure.set_size_inches(WIDTH, 3.4)
     figure.texts[0].set_text(title)
     # Close to the top is where methods differ.

@@ -1,11 +1,12 @@
 """ROC, DET, score histograms and training curves, drawn from results: they compute nothing."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -47,6 +48,7 @@ class AcceptCurve:
     impostors, genuine: the trials behind it; one of them is where an axis starts
     band: the interval of the TAR over the FAR
     marks: rates that are shown with their intervals, each at its FAR
+    colour: "": that of the method that the label names
     """
 
     label: str
@@ -55,52 +57,37 @@ class AcceptCurve:
     genuine: int = 1
     band: RocBand | None = None
     marks: Sequence[tuple[float, Rate]] = ()
+    colour: str = ""
 
     @classmethod
-    def of(cls, result: VerificationResult) -> "AcceptCurve":
+    def of(cls, result: VerificationResult, *, colour: str = "") -> "AcceptCurve":
         counts = result.impostor, result.genuine
-        return cls(result.model, result.roc, *counts, band=result.roc_band)
+        return cls(result.model, result.roc, *counts, band=result.roc_band, colour=colour)
 
 
-def roc_figure(
-    title: str,
-    curves: Sequence[AcceptCurve],
-    *,
-    legend: bool = True,
-    colours: Mapping[str, str] | None = None,
-) -> Figure:
+def roc_figure(title: str, curves: Sequence[AcceptCurve]) -> Figure:
     """The TAR of several models over a logarithmic FAR axis.
 
     A step shows the TAR at the FAR reached, a band its interval. The axis starts at one impostor:
     the trials say nothing about rarer errors.
     """
     figure, axes = axes_of(title, "false accept rate", "true accept rate (%)")
-    _draw_curves(axes, curves, lambda tar: 100 * tar, colours or {})
+    _draw_curves(axes, curves, lambda tar: 100 * tar)
     axes.set_ylim(0, 101.5)
-    if legend:
-        show_legend(axes)
     return figure
 
 
-def det_figure(
-    title: str,
-    curves: Sequence[AcceptCurve],
-    *,
-    legend: bool = True,
-    colours: Mapping[str, str] | None = None,
-) -> Figure:
+def det_figure(title: str, curves: Sequence[AcceptCurve]) -> Figure:
     """The two error rates of several models against each other, both on logarithmic axes.
 
     The axes start at one impostor and one genuine trial.
     """
     figure, axes = axes_of(title, "false accept rate", "false reject rate")
     lowest = 1 / max((curve.genuine for curve in curves), default=1)
-    _draw_curves(axes, curves, lambda tar: max(1 - tar, lowest / 2), colours or {})
+    _draw_curves(axes, curves, lambda tar: max(1 - tar, lowest / 2))
     axes.set_yscale("log")
     axes.set_ylim(lowest, 1)
     plain_log_ticks(axes.yaxis)
-    if legend:
-        show_legend(axes)
     return figure
 
 
@@ -110,17 +97,14 @@ def lowest_far(curves: Sequence[AcceptCurve]) -> float:
 
 
 def _draw_curves(
-    axes: Axes,
-    curves: Sequence[AcceptCurve],
-    height: Callable[[float], float],
-    colours: Mapping[str, str],
+    axes: Axes, curves: Sequence[AcceptCurve], height: Callable[[float], float]
 ) -> None:
     """All curves, with `height` as the place of a TAR on the upright axis."""
     if not curves:
         raise ValueError("a ROC or DET needs at least one curve")
     leftmost = lowest_far(curves)
     for curve in curves:
-        colour = colours.get(curve.label) or method_colour(curve.label)
+        colour = curve.colour or method_colour(curve.label)
         is_baseline = curve.label in _BASELINES
         far, tar = curve.points.far, curve.points.tar
         # From the best point at the left edge on: what lies before has no place on this axis.
@@ -153,15 +137,13 @@ def mark_rates(
     height: Callable[[float], float] = lambda rate: 100 * rate,
 ) -> None:
     """Rates as dots with their intervals as bars, each at its place on the level axis."""
-    values = [height(rate.value) for _, rate in marks]
+    values = np.array([height(rate.value) for _, rate in marks])
     ends = [sorted((height(rate.interval.low), height(rate.interval.high))) for _, rate in marks]
+    low, high = np.reshape(ends, (-1, 2)).T
     axes.errorbar(
         [place for place, _ in marks],
         values,
-        yerr=(
-            [max(0.0, value - low) for value, (low, _) in zip(values, ends, strict=True)],
-            [max(0.0, high - value) for value, (_, high) in zip(values, ends, strict=True)],
-        ),
+        yerr=np.maximum([values - low, high - values], 0.0),
         fmt="o",
         color=colour,
         markersize=3.6,
@@ -221,7 +203,6 @@ def histogram_figure(
     threshold: float | None = None,
     thresholds: Sequence[float] = (),
     limits: tuple[float, float] | None = None,
-    legend: bool = True,
 ) -> Figure:
     """A score histogram; the `threshold` is marked with its value, further ones only by a line."""
     figure, axes = axes_of(title, "cosine", "pairs" if per == "pairs" else "share of its kind (%)")
@@ -236,14 +217,14 @@ def histogram_figure(
         axes.axvline(each, color=GREY, linewidth=0.9, linestyle=DASHED)
     if per == "pairs":
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    if legend:
-        show_legend(axes)
     return figure
 
 
 # -- training curves, from the lines of metrics.jsonl; what is missing there leaves a gap ----------
 
 MAX_POINTS = 300
+
+_Parts = Sequence[tuple[float, Mapping[str, Any]]]  # steps, and what was logged at each
 
 
 @dataclass(frozen=True)
@@ -272,45 +253,24 @@ def training_curves(history: Sequence[Mapping[str, Any]]) -> tuple[Curve, ...]:
     """
     training = [line for line in history if line.get("kind") == "train"]
     evaluations = [line for line in history if line.get("kind") == "evaluation"]
-    numbers = _keys(line.get("head") for line in training)
-    scores = [
-        ("same person", "head", "positive_score"),
-        ("other people", "head", "negative_score"),
-    ]
-    own = {"bias", "active_negatives", "positive_score", "negative_score"}
+    steps, heads = _parts(training), _parts(training, "head")
+    metrics, choice = _parts(evaluations, "metrics"), _parts(evaluations, "choice")
+    scores = {"positive_score": "same person", "negative_score": "other people"}
+    negatives = {"active_negatives": "active negatives"}
+    accuracy, share = "accuracy (%)", "share of negatives (%)"
     curves = [
-        _curve("Loss", "loss", training, [("loss", None, "loss")]),
-        _curve(
-            "Learning rate", "learning rate", training, [("learning rate", None, "learning_rate")]
-        ),
-        _curve(
-            "Verification accuracy",
-            "accuracy (%)",
-            evaluations,
-            [(n, "metrics", n) for n in _keys(line.get("metrics") for line in evaluations)],
-            percent=True,
-        ),
-        _curve(
-            "Accuracy on the sets to choose by",
-            "accuracy (%)",
-            evaluations,
-            [(n, "choice", n) for n in _keys(line.get("choice") for line in evaluations)],
-            percent=True,
-        ),
-        _curve("Scores of the head", "mean score", training, scores),
-        _curve("Bias", "bias", training, [("bias", "head", "bias")]),
-        _curve(
-            "Active negatives",
-            "share of negatives (%)",
-            training,
-            [("active negatives", "head", "active_negatives")],
-            percent=True,
-        ),
+        _curve("Loss", "loss", steps, {"loss": "loss"}),
+        _curve("Learning rate", "learning rate", steps, {"learning_rate": "learning rate"}),
+        _curve("Verification accuracy", accuracy, metrics, _keys(metrics), percent=True),
+        _curve("Accuracy on the sets to choose by", accuracy, choice, _keys(choice), percent=True),
+        _curve("Scores of the head", "mean score", heads, scores),
+        _curve("Bias", "bias", heads, {"bias": "bias"}),
+        _curve("Active negatives", share, heads, negatives, percent=True),
     ]
-    for name in numbers:
-        if name not in own:
+    for name in _keys(heads):
+        if name not in {"bias", *negatives, *scores}:
             words = name.replace("_", " ")
-            curves.append(_curve(words.capitalize(), words, training, [(words, "head", name)]))
+            curves.append(_curve(words.capitalize(), words, heads, {name: words}))
     return tuple(curve for curve in curves if curve.series)
 
 
@@ -347,30 +307,31 @@ def series_colour(label: str) -> str:
 def _curve(
     title: str,
     axis: str,
-    lines: Sequence[Mapping[str, Any]],
-    wanted: Sequence[tuple[str, str | None, str]],
+    parts: _Parts,
+    labels: Mapping[str, str],
     *,
     percent: bool = False,
 ) -> Curve:
-    found = [_series(label, _values(lines, group, key)) for label, group, key in wanted]
+    """The logged numbers by their keys, under these labels."""
+    found = [_series(label, key, parts) for key, label in labels.items()]
     return Curve(title, axis, tuple(series for series in found if series.steps), percent)
 
 
-def _values(
-    lines: Sequence[Mapping[str, Any]], group: str | None, key: str
-) -> Iterator[tuple[float, float]]:
-    for line in lines:
-        holder = line if group is None else line.get(group)
-        if not isinstance(holder, Mapping):
-            continue
-        step, value = _number(line.get("step")), _number(holder.get(key))
-        if step is not None and value is not None:
-            yield step, value
+def _parts(lines: Sequence[Mapping[str, Any]], name: str = "") -> _Parts:
+    """The steps of the lines, with all that each says, or what it says under a name."""
+    found = [(_number(line.get("step")), line.get(name) if name else line) for line in lines]
+    return [(step, part) for step, part in found if step is not None and isinstance(part, Mapping)]
 
 
-def _series(label: str, points: Iterable[tuple[float, float]]) -> Series:
+def _keys(parts: _Parts) -> dict[str, str]:
+    """All keys in the order of their first appearance, each as its own label."""
+    return {key: key for _, part in parts for key in part}
+
+
+def _series(label: str, key: str, parts: _Parts) -> Series:
+    numbers = [(step, _number(part.get(key))) for step, part in parts]
     # By step, the last word on each step: a resumed run may have logged some steps twice.
-    ordered = sorted(dict(points).items())
+    ordered = sorted({step: value for step, value in numbers if value is not None}.items())
     size = max(1, math.ceil(len(ordered) / MAX_POINTS))
     groups = [ordered[i : i + size] for i in range(0, len(ordered), size)]
     return Series(
@@ -384,12 +345,3 @@ def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
-
-
-def _keys(groups: Iterable[object]) -> list[str]:
-    """The keys of all groups, in the order of their first appearance."""
-    keys: dict[str, None] = {}
-    for group in groups:
-        if isinstance(group, Mapping):
-            keys.update(dict.fromkeys(str(key) for key in group))
-    return list(keys)

@@ -43,10 +43,7 @@ def differences_content(comparisons: Sequence[SetComparison]) -> TableContent:
         (
             Cell(each.model),
             *(_difference_cell(difference) for difference in each.differences),
-            Cell(
-                _p_text(each.mcnemar),
-                f"{each.only_model:,} : {each.only_baseline:,}",
-            ),
+            Cell(_p_text(each.mcnemar), f"{each.only_model:,} : {each.only_baseline:,}"),
         )
         for each in comparisons
     ]
@@ -111,8 +108,8 @@ def comparison_page(
                 "Differences",
                 [block.note(between), *(block.table(each, heading=True) for each in differences)],
             ),
-            curve_section("ROC", roc_figure, evaluation, ROC_NOTE, legend, colours=colours),
-            curve_section("DET", det_figure, evaluation, _DET_NOTE, legend, colours=colours),
+            curve_section("ROC", roc_figure, evaluation, ROC_NOTE, legend),
+            curve_section("DET", det_figure, evaluation, _DET_NOTE, legend),
             definitions((*DEFINITIONS[:-1], *_OWN_DEFINITIONS)),
         ],
         versions=installed_versions(),

@@ -135,14 +135,8 @@ def all_findings(inspected: Inspected) -> tuple[Finding, ...]:
             ),
         )
     if not suspects:
-        found += (
-            Finding(
-                NOTE if is_weak else GOOD,
-                "Labels",
-                f"None of {result.judged:,} labels stands out as wrong.",
-                "The model is the limit: an error that it does not see is not named.",
-            ),
-        )
+        level, text = GOOD, f"None of {result.judged:,} labels stands out as wrong."
+        advice = "The model is the limit: an error that it does not see is not named."
     else:
         elsewhere = sum(suspect.kind == BELONGS for suspect in result.suspects)
         right = max(suspect.chance for suspect in result.suspects)
@@ -151,24 +145,24 @@ def all_findings(inspected: Inspected) -> tuple[Finding, ...]:
             if right <= result.false_alarms
             else ""  # chosen by a threshold, which promises nothing
         )
-        found += (
-            Finding(
-                NOTE if is_weak else SUSPICION,
-                "Labels",
-                f"{suspects:,} of {result.judged:,} images ({suspects / result.judged:.1%}) are "
-                f"likely mislabelled or show no face, {elsewhere:,} of them look like another "
-                f"person of the data.{expected}",
-                "Look at them; clean.txt is the list without them: data.name=list "
-                "data.path=clean.txt data.root=DATA.",
-            ),
+        level = SUSPICION
+        text = (
+            f"{suspects:,} of {result.judged:,} images ({suspects / result.judged:.1%}) are "
+            f"likely mislabelled or show no face, {elsewhere:,} of them look like another "
+            f"person of the data.{expected}"
         )
-    for count, one, more, like, advice in (
+        advice = (
+            "Look at them; clean.txt is the list without them: data.name=list "
+            "data.path=clean.txt data.root=DATA."
+        )
+    found += (Finding(NOTE if is_weak else level, "Labels", text, advice),)
+    for count, one, more, like, what in (
         (len(result.alike), "pair of labels looks", "pairs of labels look", "one person", "Merge"),
         (len(result.split), "label looks", "labels look", "two people", "Split"),
     ):
         if count:
             text = f"{counted(count, one, more)} like {like}."
-            found += (Finding(SUSPICION, "People", text, f"{advice} them if that is so."),)
+            found += (Finding(SUSPICION, "People", text, f"{what} them if that is so."),)
     return found
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from sphereface2.evaluation.protocols.protocol import (
     Compared,
@@ -36,24 +36,19 @@ from sphereface2.reporting.tables import (
     TableContent,
     interval_text,
     percent,
+    share_cell,
 )
 
 
 def measures_content(title: str, measures: Sequence[Measure]) -> TableContent:
     """Every number with its interval, its trials and where it was read."""
-    at_threshold = any(measure.at is not None for measure in measures)
-    columns: tuple[str, ...] = ("measure", "rate (%)", "trials")
-    if at_threshold:
-        columns += ("false rate reached", "threshold")
     note = f"under each rate its {100 * measures[0].rate.interval.confidence:g}% interval"
     if any(not measure.resolved for measure in measures):
         note += f"; {UNRESOLVED}: the target is below one of so many impostor trials"
-    return TableContent(
-        title=title,
-        columns=columns,
-        rows=tuple(_row(measure, at_threshold=at_threshold) for measure in measures),
-        note=note,
-    )
+    columns = ("measure", "rate (%)", "trials", "false rate reached", "threshold")
+    content = TableContent(title, columns, tuple(map(_row, measures)), note)
+    at_threshold = any(measure.at is not None for measure in measures)
+    return content if at_threshold else content.part([1, 2], title=title, note=note)
 
 
 def table_content(table: Table) -> TableContent:
@@ -70,8 +65,7 @@ def value_cell(value: Value) -> Cell:
         case Measure(resolved=False):
             return Cell(UNRESOLVED, faint=True)
         case Measure(rate=rate) | (Rate() as rate):
-            ends = interval_text(rate.interval, digits=2)
-            return Cell(percent(rate.value, digits=2), ends, strong=True)
+            return share_cell(rate.value, rate.interval, digits=2, strong=True)
         case MeanOverFolds(mean=mean, deviation=deviation):
             return Cell(percent(mean, digits=2), deviation=percent(deviation, digits=2))
         case int():
@@ -82,10 +76,8 @@ def value_cell(value: Value) -> Cell:
             return Cell(value)
 
 
-def _row(measure: Measure, *, at_threshold: bool) -> tuple[Cell, ...]:
+def _row(measure: Measure) -> tuple[Cell, ...]:
     cells = (Cell(measure.name), value_cell(measure), Cell(f"{measure.rate.trials:,}"))
-    if not at_threshold:
-        return cells
     at = measure.at
     if at is None:
         return (*cells, Cell(""), Cell(""))
@@ -109,7 +101,7 @@ def rate_figure(curve: RateCurve, *, colour: str) -> Figure:
     if curve.x[-1] < 100 * curve.x[0] + 1:
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
+    axes.xaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
     return figure
 
 
@@ -120,7 +112,7 @@ def compared_figure(compared: Compared, *, colour: str) -> Figure:
     if compared.line is not None:
         axes.axhline(100 * compared.line, color=GREY, linewidth=0.9, linestyle=DASHED)
     mark_rates(axes, rates, colour)
-    axes.set_xticks(range(len(rates)), [name for name, _ in compared.rates])
+    axes.set_xticks(range(len(rates)), [name for name, _ in compared.rates], parse_math=False)
     axes.set_xlim(-0.5, len(rates) - 0.5)
     axes.set_ylim(bottom=0)
     if sum(len(name) for name, _ in compared.rates) > 36:
@@ -146,11 +138,11 @@ def roc_figures(part: Part, colour: str) -> list[tuple[str, Figure]]:
     found = []
     for roc in part.rocs:
         at = [(each.at.target, each.rate) for each in roc.measures if each.at and each.resolved]
-        curve = AcceptCurve(part.title, roc.points, roc.impostors, roc.genuine, marks=at)
+        counts = roc.impostors, roc.genuine
+        curve = AcceptCurve(part.title, roc.points, *counts, marks=at, colour=colour)
         for name, draw in (("ROC", roc_figure), ("DET", det_figure)):
             title = f"{name}, {part.title}"
-            figure = draw(title, [curve], legend=False, colours={part.title: colour})
-            found.append((title, figure))
+            found.append((title, draw(title, [curve])))
     return found
 
 
@@ -158,9 +150,7 @@ def _histograms(part: Part, colour: str) -> list[tuple[str, Figure]]:
     found = []
     for each in part.histograms:
         marks = [m.at.threshold for m in each.measures if m.at is not None and m.at.resolved]
-        figure = histogram_figure(
-            part.title, each.counts, per="share", thresholds=marks, legend=False
-        )
+        figure = histogram_figure(part.title, each.counts, per="share", thresholds=marks)
         found.append((f"Score histogram, {part.title}", figure))
     return found
 

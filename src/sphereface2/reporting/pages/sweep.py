@@ -117,12 +117,7 @@ def differences_content(result: SweepResult) -> TableContent | None:
     ]
     return TableContent(
         title="Ours less the paper's",
-        columns=(
-            "setting",
-            *names,
-            "place, ours",
-            "place, paper",
-        ),
+        columns=("setting", *names, "place, ours", "place, paper"),
         rows=tuple(rows),
         note=f"places by {judged}, among the rows with both numbers",
     )
@@ -178,21 +173,14 @@ def _setting(result: SweepResult, row: SweepRow) -> Any:
 
 
 def _seed_row(result: SweepResult, run: SeedRun) -> tuple[Cell, ...]:
-    places = digits(result)
-    numbers: Mapping[str, float] = run.values
-    return (
-        Cell(str(run.seed)),
-        *(
-            Cell(f"{numbers[column]:.{places}f}")
-            if column in numbers
-            else (
-                Cell("failed", faint=True) if run.error and column == result.judged_by else ABSENT
-            )
-            for column in result.columns
-        ),
-        Cell(in_words(run.seconds)),
-        Cell(run.folder),
-    )
+    cells = [Cell(str(run.seed))]
+    for column in result.columns:
+        if column in run.values:
+            cells.append(Cell(f"{run.values[column]:.{digits(result)}f}"))
+        else:
+            is_named = run.error and column == result.judged_by  # once in a row
+            cells.append(Cell("failed", faint=True) if is_named else ABSENT)
+    return (*cells, Cell(in_words(run.seconds)), Cell(run.folder))
 
 
 # -- its table: for the terminal, as Markdown and as CSV -------------------------------------------
@@ -260,23 +248,15 @@ def csv_table(result: SweepResult) -> str:
     lines = []
     judged = standings(result, result.judged_by)
     for row, standing in zip(result.rows, judged, strict=True):
-        line: dict[str, object] = {
-            "setting": row.label,
-            "method": row.method,
-            "seeds": done(row),
-            "failed": sum(bool(run.error) for run in row.runs),
-            f"{result.judged_by} standing": _STANDING_WORDS[standing],
-            "command": row.command,
-        }
+        failed = sum(bool(run.error) for run in row.runs)
+        line: list[object] = [row.label, row.method, done(row), failed]
         for column in result.columns:
-            for name, number in (
-                (column, row.mean(column)),
-                (f"{column} deviation", row.deviation(column)),
-            ):
-                line[name] = "" if number is None else f"{number:.4f}"
-            if column in row.published:
-                line[f"{column} paper"] = f"{row.published[column]:.10g}"
-        lines.append([line.get(name, "") for name in names])
+            numbers = (row.mean(column), row.deviation(column))
+            line += ["" if number is None else f"{number:.4f}" for number in numbers]
+            if has_published(result, column):
+                number = row.published.get(column)
+                line.append("" if number is None else f"{number:.10g}")
+        lines.append([*line, _STANDING_WORDS[standing], row.command])
     return csv_text(names, lines)
 
 

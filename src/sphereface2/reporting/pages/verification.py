@@ -242,17 +242,18 @@ def _accuracy(
 
 def curve_section(
     name: str,
-    draw: Callable[..., Figure],
+    draw: Callable[[str, Sequence[AcceptCurve]], Figure],
     evaluation: EvaluationResult,
     note: str,
     legend: Sequence[LegendEntry],
-    **options: Any,
 ) -> Section:
-    """ROC or DET: one figure per set, with the curves of all models on it."""
+    """ROC or DET: one figure per set, the curves of all models in the colours of the legend."""
+    colours = {entry.label: entry.colour for entry in legend}
     drawn = []
     for set_name in evaluation.sets:
-        curves = [AcceptCurve.of(row) for row in evaluation.rows if row.set_name == set_name]
-        drawn.append((f"{name}, {set_name}", draw(set_name, curves, legend=False, **options)))
+        rows = [row for row in evaluation.rows if row.set_name == set_name]
+        curves = [AcceptCurve.of(row, colour=colours[row.model]) for row in rows]
+        drawn.append((f"{name}, {set_name}", draw(set_name, curves)))
     if any(row.roc_band for row in evaluation.rows):
         note += _BAND_NOTE
     svgs = to_svgs(name.lower(), drawn)
@@ -297,7 +298,7 @@ def _histograms(evaluation: EvaluationResult) -> list[Markup]:
         (
             f"Score histogram, {each.set_name}",
             histogram_figure(
-                each.set_name, each.histogram, threshold=each.threshold, limits=limits, legend=False
+                each.set_name, each.histogram, threshold=each.threshold, limits=limits
             ),
         )
         for each in results
@@ -341,19 +342,18 @@ def _configuration(history: Sequence[Mapping[str, Any]], config_yaml: str) -> li
 
 
 def _card(evaluation: EvaluationResult, pair: PairPicture) -> dict[str, Any]:
-    card: dict[str, Any] = {
+    result = evaluation.find(evaluation.model, pair.set_name)
+    verdict = ""
+    if result is not None:
+        verdict = "accepted" if pair.score >= result.threshold else "rejected"
+    return {
         "left": png_data_uri(pair.left, max_size=160),
         "right": png_data_uri(pair.right, max_size=160),
         "score": in_figures(pair.score),
         "set_name": pair.set_name,
-        "verdict": "",
-        "wrong": False,
+        "verdict": verdict,
+        "wrong": verdict == ("rejected" if pair.same else "accepted"),
     }
-    result = evaluation.find(evaluation.model, pair.set_name)
-    if result is not None:
-        accepted = pair.score >= result.threshold
-        card |= {"verdict": "accepted" if accepted else "rejected", "wrong": accepted != pair.same}
-    return card
 
 
 # -- its pictures ----------------------------------------------------------------------------------
