@@ -32,6 +32,13 @@ def console() -> "Console":
     return Console(stderr=True, quiet=rank() != 0)
 
 
+def stdout() -> "Console":
+    """What a command prints on stdout, its result, goes here."""
+    from rich.console import Console
+
+    return Console()
+
+
 def printable(text: str) -> str:
     """Text whose control characters are spelled out: a name in a file must not steer a terminal."""
     return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", lambda found: ascii(found[0])[1:-1], text)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import console, say
+from sphereface2.cli.console import console, say, stdout
 from sphereface2.cli.options import Jobs, Seeds
 from sphereface2.cli.train import name_of
 from sphereface2.files import require_writable
@@ -132,10 +132,8 @@ def print_plan(wanted: "Sweep", runs: Path, *, jobs: int | None = None) -> None:
 
 def _keep(folder: Path, result: "SweepResult") -> None:
     """Print the table and write the same as JSON, Markdown, CSV and a page."""
-    from rich.console import Console
-
     from sphereface2.reporting.pages.sweep import sweep_content, write_sweep_files
 
     page, data, *_ = write_sweep_files(folder, result)
-    Console().print(sweep_content(result).to_rich())
+    stdout().print(sweep_content(result).to_rich())
     typer.echo(f"result: {data}\nreport: {page}")
