@@ -152,7 +152,8 @@ def _usage_sentence(error: Any) -> str:
         for theirs, ours in _REWORDED:
             message = re.sub(theirs, ours, message)
     # Not every one of these errors knows which command it is of.
-    path, command = "sphereface2", typer.main.get_command(app)
+    path = "sphereface2"
+    command: Any = typer.main.get_command(app)
     for word in sys.argv[1:]:
         command = getattr(command, "commands", {}).get(word)
         if command is None:

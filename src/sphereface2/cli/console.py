@@ -214,10 +214,11 @@ def all_ranks(*, after_loss: str | None = None) -> Iterator[AbstractContextManag
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """Work that Ctrl-C stops and the same command resumes."""
+def stoppable(command: str | None = None) -> Iterator[None]:
+    """Work that Ctrl-C stops and the same command resumes; `command` is how it is written."""
     try:
         yield
-    except KeyboardInterrupt:
-        say(console(), f"stopped; {RESUMES}")
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as stop:
+        how = RESUMES if command is None else f"resume with the same command: {command}"
+        say(console(), f"{str(stop) or 'stopped'}; {how}")
+        raise typer.Exit(getattr(stop, "exit_code", 130)) from None

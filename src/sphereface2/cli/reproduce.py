@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import Watch, console, say, stdout
+from sphereface2.cli.console import Watch, console, say, stdout, stoppable
 from sphereface2.cli.options import Jobs, Seeds, given_options, refuse_idle
 from sphereface2.files import require_writable
 
@@ -60,7 +60,6 @@ def reproduce(
     from sphereface2.experiments.paper.catalogue import BOTH, EXPERIMENTS
     from sphereface2.experiments.paper.reproduce import Reproduction
     from sphereface2.experiments.sweep.board import SweepDisplay
-    from sphereface2.experiments.sweep.engine import SweepStopped
     from sphereface2.experiments.sweep.plan import seeds_of_text
     from sphereface2.registry import look_up
 
@@ -92,12 +91,8 @@ def reproduce(
     require_writable(output)
     failed = []
     for each in names:
-        try:
+        with stoppable(work.command(name)):
             made = work.reproduce(each)
-        except SweepStopped as stop:
-            text = f"{stop}; resume with the same command: {work.command(name)}"
-            say(screen, text)
-            raise typer.Exit(stop.exit_code) from None
         _show(made)
         rows = made.table.rows if made.table is not None else ()
         failed += [run for row in rows for run in row.runs if run.error]

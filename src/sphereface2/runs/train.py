@@ -380,8 +380,9 @@ def _build_trainer(
         choose=choose,
         events=events,
     )
-    refuse_long_average(config, steps=trainer.total_steps, per_epoch=trainer.steps_per_epoch)
-    if checkpoint is not None:
+    if checkpoint is None:
+        refuse_long_average(config, steps=trainer.total_steps, per_epoch=trainer.steps_per_epoch)
+    else:
         trainer.require_own(checkpoint)
     with watch("preparing the training images") as progress:
         source.prepare(workers=config.training.workers, progress=progress)
