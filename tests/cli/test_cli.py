@@ -135,8 +135,12 @@ MISTAKES = [
     (["trian", "quickstart"], "no such command 'trian' (did you mean 'train'?); see"),
     (["train"], "missing argument 'recipe'; see 'sphereface2 train --help'"),
     (["train", "quickstart", "--outptu", "x"], "--outptu (did you mean --output?)"),
-    (["sweep", "quickstart", "--jobs", "0"], "--jobs must be greater than or equal to 1; see"),
-    (["sweep", "quickstart", "--jobs", "x"], "--jobs must be a valid integer; see"),
+    (["sweep", "quickstart", "--jobs", "0"], "--jobs must be at least 1, got '0'; see"),
+    (["sweep", "quickstart", "--jobs", "x"], "--jobs must be a whole number, got 'x'; see"),
+    (["train", "quickstart", "--output"], "requires an argument; see 'sphereface2 train --help'"),
+    (["regroup", "split", "a", "b", "x"], ": FACE... must be a whole number, got 'x'; see"),
+    (["gallery", "lst"], "(did you mean 'list'?); see 'sphereface2 gallery --help'"),
+    (["evaluate", "a", "--checkpoint", "bets"], "unknown --checkpoint 'bets'; did you mean 'best'"),
 ]
 
 

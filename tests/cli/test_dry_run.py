@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from sphereface2.cli.train import estimate_table, resume, train
+from sphereface2.cli.train import estimate_table, left_out, resume, train
 from sphereface2.config.schema import RunConfig, load_config
 from sphereface2.runs import estimate as estimating
 from sphereface2.runs.estimate import Speed, estimate
@@ -128,3 +128,42 @@ def test_several_runs_have_one_time(runs: int, jobs: int, said: str) -> None:
     assert said in text
     passes = f"{96 * runs} / N seconds" + (f" for {runs} runs" if runs > 1 else "")
     assert passes in text
+
+
+# A new name for the backbone
+
+
+def test_what_a_new_backbone_drops_is_said() -> None:
+    sentence = left_out("real-faces", ["backbone.name=sfnet10", "backbone.width=8"])
+    assert sentence is not None
+    assert sentence.startswith("backbone.name=sfnet10 leaves out what real-faces sets for sfnet4 (")
+    assert "input_size=48" in sentence
+    assert "width" not in sentence
+    for overrides in (["backbone.name=sfnet4", "backbone.width=8"], ["head.name=cosface"], []):
+        assert left_out("real-faces", overrides) is None
+
+
+def test_what_a_new_backbone_cannot_have_is_no_option_that_it_drops() -> None:
+    sentence = left_out("real-faces-long", ["backbone.name=sfnet10"])
+    assert sentence is not None
+    assert "(input_size=64, embedding_dim=1024); what should stay" in sentence
+    sentence = left_out("quickstart", ["backbone.name=iresnet18", "backbone.width=8"])
+    assert sentence is not None
+    assert "batch_norm" not in sentence
+    # The network of other weights has its options from there.
+    assert left_out("quickstart", ["backbone.name=start"]) is None
+
+
+@pytest.mark.parametrize("more", [["--dry-run"], []])
+def test_a_training_and_a_dry_run_say_once_what_a_new_backbone_drops(
+    more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise ValueError("nothing is trained here")
+
+    monkeypatch.setattr("sphereface2.runs.train.train", stop)
+    monkeypatch.chdir(tmp_path)
+    done = run("train", "real-faces", "data.path=crops", "backbone.name=sfnet10", *more)
+    said = " ".join(done.output.split())
+    assert said.count("leaves out what real-faces sets for sfnet4 (width=32, input_size=48") == 1
+    assert said.count("such as backbone.width=32") == 1

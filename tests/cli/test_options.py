@@ -117,7 +117,7 @@ EVALUATE: dict[str, tuple[list[str], list[str] | None, set[str]]] = {
     "--embeddings": (["x.npy"], None, set()),  # makes another mode of it
     "--root": (["crops"], ["nope"], {"own sets", "saved, sets", "saved, identification"}),
     "--output": (["out"], ["mine.txt/out"], set()),
-    "--checkpoint": (["best"], None, set(MODES) - {"own sets"}),
+    "--checkpoint": (["best"], ["bets"], set(MODES) - {"own sets"}),
     "--part": (["1:1"], ["1:2"], set(MODES) - IJB),
     "--norm": (["unit"], ["l2"], set(MODES) - IJB),
     "--detector-weights": ([], None, set(MODES) - IJB),

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from sphereface2.config import loading as recipes_module
-from sphereface2.config.loading import dump_yaml, left_out, parse_yaml, recipes
+from sphereface2.config.loading import dump_yaml, parse_yaml, recipes
 from sphereface2.config.schema import (
     AverageConfig,
     Choice,
@@ -195,27 +195,6 @@ def test_an_average_over_more_epochs_than_there_are_is_refused() -> None:
     load_config("quickstart", [*few, "training.average.last_epochs=3"])
     with pytest.raises(ValueError, match=r"last_epochs=4 is more than training\.epochs=3; give"):
         load_config("quickstart", [*few, "training.average.last_epochs=4"])
-
-
-def test_what_a_new_backbone_drops_is_said() -> None:
-    sentence = left_out("real-faces", ["backbone.name=sfnet10", "backbone.width=8"])
-    assert sentence is not None
-    assert sentence.startswith("backbone.name=sfnet10 leaves out what real-faces sets for sfnet4 (")
-    assert "input_size=48" in sentence
-    assert "width" not in sentence
-    for overrides in (["backbone.name=sfnet4", "backbone.width=8"], ["head.name=cosface"], []):
-        assert left_out("real-faces", overrides) is None
-
-
-def test_what_a_new_backbone_cannot_have_is_no_option_that_it_drops() -> None:
-    sentence = left_out("real-faces-long", ["backbone.name=sfnet10"])
-    assert sentence is not None
-    assert "(input_size=64, embedding_dim=1024); what should stay" in sentence
-    sentence = left_out("quickstart", ["backbone.name=iresnet18", "backbone.width=8"])
-    assert sentence is not None
-    assert "batch_norm" not in sentence
-    # The network of other weights has its options from there.
-    assert left_out("quickstart", ["backbone.name=start"]) is None
 
 
 def test_an_option_can_be_set_where_the_file_gives_the_name_only(file: Path) -> None:

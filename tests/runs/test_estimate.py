@@ -17,6 +17,7 @@ from sphereface2.heads.proxy import ProxyHead
 from sphereface2.runs import estimate as estimating
 from sphereface2.runs.counting import _PeakBytes, backbone_cost, head_cost
 from sphereface2.runs.estimate import ASSUMED_PEOPLE, Speed, estimate, plan_run, probe
+from sphereface2.runs.train import train
 from sphereface2.training.distributed import current_team
 from sphereface2.training.step import Update
 from tests.runs.test_runs import NO_SETS, SMALL
@@ -180,6 +181,19 @@ def test_strangers_are_in_the_batch_but_not_among_the_images() -> None:
     assert [need.use for need in said.data] == ["training", "strangers"]
 
 
+def test_an_average_over_more_epochs_than_so_many_steps_make_is_refused(tmp_path: Path) -> None:
+    def steps(last_epochs: int) -> RunConfig:
+        average = f"training.average.last_epochs={last_epochs}"
+        return small("training.steps=4", "schedule.warmup=0", average)
+
+    estimate(steps(2), with_speed=False)  # the second is shorter
+    said = r"last_epochs=3 is more than the 2 epochs of the training \(4 steps of 3 an epoch\)"
+    with pytest.raises(ValueError, match=said):
+        estimate(steps(3), with_speed=False)
+    with pytest.raises(ValueError, match=said):
+        train(steps(3), tmp_path / "run")
+
+
 def test_a_warm_up_longer_than_the_training_is_found() -> None:
     with pytest.raises(ValueError, match=r"schedule\.warmup"):
         estimate(small("schedule.unit=steps", "schedule.warmup=9"), with_speed=False)
@@ -189,8 +203,8 @@ def test_a_warm_up_longer_than_the_training_is_found() -> None:
 
 
 def test_published_numbers_stand_in_for_missing_data() -> None:
-    planned = plan_run("ms1mv3-iresnet100", ["backbone.name=sfnet4", "device=cpu"])
-    said = estimate(planned.config, known_data=planned.known_data, with_speed=False)
+    config, known = plan_run("ms1mv3-iresnet100", ["backbone.name=sfnet4", "device=cpu"])
+    said = estimate(config, known_data=known, with_speed=False)
     assert (said.images, said.people) == (5_179_510, 93_431)
     assert said.steps == 240_000
     assert said.head_parameters == 93_431 * 512 + 1
@@ -206,7 +220,7 @@ def test_a_path_that_is_not_there_is_reported(tmp_path: Path) -> None:
         "backbone=sfnet4",
         f"evaluation.sets=[{{name: bin, path: {path}}}]",
     ]
-    said = estimate(plan_run("own-faces", overrides).config, with_speed=False)
+    said = estimate(plan_run("own-faces", overrides)[0], with_speed=False)
     assert [(need.use, need.found) for need in said.data] == [
         ("training", False),
         ("verification", False),
@@ -223,8 +237,8 @@ def test_data_that_are_there_are_counted_even_if_the_set_is_known(tmp_path: Path
         for number in range(4):
             cv2.imwrite(str(tmp_path / person / f"{number}.png"), np.zeros((112, 112, 3), np.uint8))
     overrides = [f"data.path={tmp_path}", "training.batch_size=6", "backbone.width=4", "device=cpu"]
-    planned = plan_run("vggface2-sfnet20", overrides)
-    said = estimate(planned.config, known_data=planned.known_data, with_speed=False)
+    config, known = plan_run("vggface2-sfnet20", overrides)
+    said = estimate(config, known_data=known, with_speed=False)
     assert (said.images, said.people, said.steps_per_epoch) == (12, 3, 2)
 
 

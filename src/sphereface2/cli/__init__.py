@@ -139,17 +139,31 @@ def _run() -> None:
 
 
 def _usage_sentence(error: Any) -> str:
-    message = str(error.format_message()).rstrip(".")
-    for theirs, ours in _REWORDED:
-        message = re.sub(theirs, ours, message)
-    path = "sphereface2" if error.ctx is None else error.ctx.command_path
-    return f"{message[:1].lower()}{message[1:]}; see '{path} --help'"
+    from pydantic import ValidationError
+
+    from sphereface2.registry import mistake
+
+    wrong = error.__cause__
+    if isinstance(wrong, ValidationError):
+        message = mistake(error.param.get_error_hint().strip("'"), wrong.errors()[0])
+    else:
+        message = str(error.format_message()).rstrip(".")
+        message = f"{message[:1].lower()}{message[1:]}"
+        for theirs, ours in _REWORDED:
+            message = re.sub(theirs, ours, message)
+    # Not every one of these errors knows which command it is of.
+    path = "sphereface2"
+    command: Any = typer.main.get_command(app)
+    for word in sys.argv[1:]:
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            break
+        path += f" {word}"
+    return f"{message}; see '{path} --help'"
 
 
 # Typer's words, and ours.
 _REWORDED = (
-    (r"^Invalid value for '(.+?)': Input should be ", r"\1 must be "),
-    (r"(, unable|\. Unable) to parse string.*$", ""),
     (r"\. Did you mean (.+)\?$", r" (did you mean \1?)"),
     (r" \(Possible options: (.+)\)$", r" (did you mean \1?)"),
 )

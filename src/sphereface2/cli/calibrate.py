@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import Watch, console, say
+from sphereface2.cli.console import Watch, console, say, stdout
 from sphereface2.cli.options import Device, Flip, Workers, checked_missing, readers, refuse_idle
 from sphereface2.files import require_writable
 
@@ -52,8 +52,6 @@ def calibrate(
     ] = None,
 ) -> None:
     """Find thresholds and probabilities for a model's scores, and keep them in its folder."""
-    from rich.console import Console
-
     from sphereface2.config.schema import load_config
     from sphereface2.evaluation.calibration import FAR_TARGETS
     from sphereface2.models.folder import find_model, recorded_flip
@@ -91,7 +89,7 @@ def calibrate(
         watch=Watch(console()),
     )
     write_calibration_picture(place, calibration)
-    out = Console()
+    out = stdout()
     out.print(thresholds_content(calibration))
     for said in (collapse_sentence(calibration), bias_sentence(calibration)):
         if said:

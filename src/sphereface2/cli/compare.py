@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import Watch, console, say
+from sphereface2.cli.console import Watch, console, say, stdout
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ def compare(
     ),
 ) -> None:
     """Is the difference real? Compare runs on the same pairs, each with the first."""
-    from rich.console import Console
-
     from sphereface2.evaluation.comparison import compare as compare_models
     from sphereface2.evaluation.pair_scores import SCORES, load_scores
     from sphereface2.reporting.pages.comparison import comparison_page, comparison_tables
@@ -42,7 +40,7 @@ def compare(
     notes = _note_on_flips(dict(zip(labels, scored, strict=True)))
     page = comparison_page(comparison, title=" · ".join(labels), steps=steps, notes=notes)
     page.write(output)
-    out = Console()
+    out = stdout()
     for content in comparison_tables(comparison):
         out.print(content, "")
     for line in steps:

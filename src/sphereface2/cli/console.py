@@ -32,6 +32,13 @@ def console() -> "Console":
     return Console(stderr=True, quiet=rank() != 0)
 
 
+def stdout() -> "Console":
+    """What a command prints on stdout, its result, goes here."""
+    from rich.console import Console
+
+    return Console()
+
+
 def printable(text: str) -> str:
     """Text whose control characters are spelled out: a name in a file must not steer a terminal."""
     return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", lambda found: ascii(found[0])[1:-1], text)
@@ -207,10 +214,11 @@ def all_ranks(*, after_loss: str | None = None) -> Iterator[AbstractContextManag
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """Work that Ctrl-C stops and the same command resumes."""
+def stoppable(command: str | None = None) -> Iterator[None]:
+    """Work that Ctrl-C stops and the same command resumes; `command` is how it is written."""
     try:
         yield
-    except KeyboardInterrupt:
-        say(console(), f"stopped; {RESUMES}")
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as stop:
+        how = RESUMES if command is None else f"resume with the same command: {command}"
+        say(console(), f"{str(stop) or 'stopped'}; {how}")
+        raise typer.Exit(getattr(stop, "exit_code", 130)) from None

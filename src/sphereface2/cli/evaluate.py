@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import cache
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from sphereface2.cli.console import RESUMES, Watch, all_ranks, console, rank, say, stoppable
+from sphereface2.cli.console import RESUMES, Watch, all_ranks, console, rank, say, stdout, stoppable
 from sphereface2.cli.options import (
     BatchSize,
     Device,
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from sphereface2.evaluation.protocols.protocol import Protocol, ProtocolResult
     from sphereface2.evaluation.scoring import Subject
     from sphereface2.runs.evaluate import Evaluated
-
-Checkpoint = Literal["last", "best"]
 
 
 def evaluate(
@@ -73,10 +71,11 @@ def evaluate(
         ),
     ] = None,
     checkpoint: Annotated[
-        Checkpoint | None,
+        str | None,
         typer.Option(
+            metavar="<last|best>",
             help="For a run on its own sets: one of its checkpoints in place of the model that it "
-            "exported."
+            "exported.",
         ),
     ] = None,
     mirrored: Annotated[
@@ -272,8 +271,12 @@ def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
         )
     from sphereface2.experiments.paper.published import LOSSES
     from sphereface2.models.folder import NETWORKS, find_model
+    from sphereface2.registry import look_up
     from sphereface2.runs.evaluate import evaluate as evaluate_run
+    from sphereface2.training.result import Which
 
+    if "checkpoint" in options:
+        look_up("--checkpoint", dict.fromkeys(get_args(Which)), options["checkpoint"])
     folder = Path(given[0])
     if _is_onnx(folder):
         folder = find_model(folder)
@@ -301,11 +304,9 @@ def _evaluate_run(given: Sequence[str], options: Mapping[str, Any]) -> None:
 
 
 def _print_verification(evaluated: "Evaluated") -> None:
-    from rich.console import Console
-
     from sphereface2.reporting.tables import accuracy_content, detail_content
 
-    out, result = Console(), evaluated.result
+    out, result = stdout(), evaluated.result
     out.print(accuracy_content(result))
     if result.step_in_words:
         say(out, f"checkpoint: {result.step_in_words}")
@@ -401,11 +402,9 @@ def _evaluate_protocol(subject: "Subject", protocol: "Protocol[Any]", *, root: P
 
 
 def _print_protocol(result: "ProtocolResult", report: Path) -> None:
-    from rich.console import Console
-
     from sphereface2.reporting.pages.protocols import measures_content, table_content
 
-    out = Console()
+    out = stdout()
 
     def print_lines(lines: Sequence[str]) -> None:
         for line in lines:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sphereface2.cli import options
-from sphereface2.cli.console import Watch, console, print_answer, say, stoppable
+from sphereface2.cli.console import Watch, console, print_answer, say, stdout, stoppable
 from sphereface2.workers import counted
 
 if TYPE_CHECKING:
@@ -290,11 +290,10 @@ def _plain(negative: Any) -> dict[str, Any]:
 
 def _print_diagnosis(found: "Diagnosis") -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    out = Console()
+    out = stdout()
     people = counted(found.people, "person", "people")
     photos = counted(found.photos, "photo")
     if not found.findings:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sphereface2.cli import options
-from sphereface2.cli.console import Watch, console, print_answer, stoppable
+from sphereface2.cli.console import Watch, console, print_answer, stdout, stoppable
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
@@ -179,11 +179,9 @@ def _show(groups: "Groups", *, as_json: bool) -> None:
     if as_json:
         print_answer(groups.to_mapping(), as_json=True)
         return
-    from rich.console import Console
-
     for sentence in groups.said:
         print(sentence)
-    Console().print(group_table(groups))
+    stdout().print(group_table(groups))
     for names, what in ((groups.without_face, "no face"), (groups.unreadable, "cannot be read")):
         if names:
             print(f"{len(names):,} photos left out ({what}); people.json and the page list them")

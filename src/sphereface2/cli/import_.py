@@ -1,16 +1,27 @@
 """The command that makes a model of weights that others have saved: import."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sphereface2.cli.console import console, say
-from sphereface2.cli.options import named_options, refuse_idle
+from sphereface2.cli.options import given_options, named_options, refuse_idle
 from sphereface2.files import require_writable
 
 if TYPE_CHECKING:
     from sphereface2.data.transforms import Preprocessing
+
+# The flags whose values a model calls otherwise.
+_FLAGS = {
+    "preprocessing.channels": "colour",
+    "preprocessing.mean": "mean",
+    "preprocessing.scale": "scale",
+    "preprocessing.input_size": "size",
+    "backbone.input_size": "size",
+}
 
 
 def import_(
@@ -94,22 +105,36 @@ def import_(
         refuse_idle(context, "options", "backbone", "part", because="is not for an ONNX file")
         if not file.is_file():
             raise FileNotFoundError(f"there is no file {file}")
-        preprocessing = import_preprocessing(file, **shown)
+        with _naming_flags(context):
+            preprocessing = import_preprocessing(file, **shown)
         width = import_onnx(file, output, preprocessing=preprocessing, output=embedding, flip=flip)
         _report(f"{file.name}, {width} dimensions: {output}", preprocessing, output)
         return
     refuse_idle(context, "embedding", because="is for an ONNX file")
-    model = import_weights(
-        file,
-        backbone=backbone,
-        options=named_options("backbone", options, like="norm_eps=2e-5"),
-        part=part,
-        **{name: value for name, value in shown.items() if value is not None},
-    )
+    with _naming_flags(context):
+        model = import_weights(
+            file,
+            backbone=backbone,
+            options=named_options("backbone", options, like="norm_eps=2e-5"),
+            part=part,
+            **{name: value for name, value in shown.items() if value is not None},
+        )
     save_import(model, output, flip=flip)
     _report(f"{model.source}, as {model.name}: {output}", model.preprocessing, output)
     if model.left_behind:
         say(console(), model.left_behind)
+
+
+@contextmanager
+def _naming_flags(context: typer.Context) -> Iterator[None]:
+    """Let the message about a value name the flag that gave it."""
+    try:
+        yield
+    except ValueError as error:
+        said, given = str(error), given_options(context)
+        for key, name in _FLAGS.items():
+            said = said.replace(key, f"--{name}") if name in given else said
+        raise ValueError(said) from None
 
 
 def _report(what: str, preprocessing: "Preprocessing", output: Path) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import Watch, console, say
+from sphereface2.cli.console import Watch, console, say, stdout
 from sphereface2.cli.options import refuse_idle
 from sphereface2.files import require_writable
 from sphereface2.workers import usable_cores
@@ -122,11 +122,9 @@ def inspect(
     if json:
         print(inspected.to_json(), end="")
         return
-    from rich.console import Console
-
     from sphereface2.reporting.pages.inspection import inspection_table
 
-    out = Console()
+    out = stdout()
     out.print(inspection_table(inspected))
     say(out, f"report: {page}")
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sphereface2.cli.console import stdout
 from sphereface2.cli.options import named_options
 
 
@@ -174,7 +175,6 @@ def _assignment(key: str, value: object) -> str:
 
 def _print_table(kind: str, rows: Sequence[tuple[str, str]]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -183,4 +183,4 @@ def _print_table(kind: str, rows: Sequence[tuple[str, str]]) -> None:
     table.add_column("")
     for name, text in rows:
         table.add_row(Text(name), Text(text))
-    Console().print(table)
+    stdout().print(table)

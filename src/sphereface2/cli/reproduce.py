@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import Watch, console, say
+from sphereface2.cli.console import Watch, console, say, stdout, stoppable
 from sphereface2.cli.options import Jobs, Seeds, given_options, refuse_idle
 from sphereface2.files import require_writable
 
@@ -60,7 +60,6 @@ def reproduce(
     from sphereface2.experiments.paper.catalogue import BOTH, EXPERIMENTS
     from sphereface2.experiments.paper.reproduce import Reproduction
     from sphereface2.experiments.sweep.board import SweepDisplay
-    from sphereface2.experiments.sweep.engine import SweepStopped
     from sphereface2.experiments.sweep.plan import seeds_of_text
     from sphereface2.registry import look_up
 
@@ -92,12 +91,8 @@ def reproduce(
     require_writable(output)
     failed = []
     for each in names:
-        try:
+        with stoppable(work.command(name)):
             made = work.reproduce(each)
-        except SweepStopped as stop:
-            text = f"{stop}; resume with the same command: {work.command(name)}"
-            say(screen, text)
-            raise typer.Exit(stop.exit_code) from None
         _show(made)
         rows = made.table.rows if made.table is not None else ()
         failed += [run for row in rows for run in row.runs if run.error]
@@ -112,7 +107,6 @@ def reproduce(
 
 
 def _show_list() -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -123,18 +117,16 @@ def _show_list() -> None:
         table.add_column(column, no_wrap=column == "name", min_width=8)
     for each in EXPERIMENTS.values():
         table.add_row(each.name, each.where, Text.assemble(each.title, "\n", (each.claim, "dim")))
-    screen = Console()
+    screen = stdout()
     screen.print(table)
     say(screen, "\nnext: sphereface2 reproduce NAME, or 'all'")
 
 
 def _show(made: "Reproduced") -> None:
     """Print the table, what the paper says of it, and the files."""
-    from rich.console import Console
-
     from sphereface2.reporting.pages.sweep import sweep_content
 
-    screen = Console()
+    screen = stdout()
     if made.table is not None:
         screen.print(sweep_content(made.table))
     say(screen, f"{made.experiment.where}: {made.experiment.claim}", wrap=True)
@@ -144,13 +136,11 @@ def _show(made: "Reproduced") -> None:
 
 def _print_plans(work: "Reproduction", names: list[str]) -> None:
     """What experiments need: their runs, and what the first run of each recipe needs."""
-    from rich.console import Console
-
     from sphereface2.cli.train import estimate_table
     from sphereface2.runs.estimate import Estimate, estimate, plan_run
     from sphereface2.workers import usable_cores
 
-    screen = Console()
+    screen = stdout()
     cores = usable_cores()
     jobs = work.jobs or cores
     estimates: dict[str, Estimate] = {}
@@ -161,11 +151,9 @@ def _print_plans(work: "Reproduction", names: list[str]) -> None:
             continue
         first = sweep.settings[0]
         if sweep.recipe not in estimates:
-            planned = plan_run(sweep.recipe, first.overrides)
+            config, known = plan_run(sweep.recipe, first.overrides)
             with Watch(console())("estimating"):
-                found = estimate(
-                    planned.config, known_data=planned.known_data, threads=max(1, cores // jobs)
-                )
+                found = estimate(config, known_data=known, threads=max(1, cores // jobs))
             estimates[sweep.recipe] = found
         rows, seeds = len(sweep.settings), len(sweep.seeds)
         runs = f"{rows} settings of {sweep.recipe} with {seeds} seed{'s' * (seeds > 1)} each"

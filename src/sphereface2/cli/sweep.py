@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import console, say
+from sphereface2.cli.console import console, stdout, stoppable
 from sphereface2.cli.options import Jobs, Seeds
 from sphereface2.cli.train import name_of
 from sphereface2.files import require_writable
@@ -65,17 +65,12 @@ def sweep(
         print_plan(wanted, runs, jobs=jobs)
         return
     from sphereface2.experiments.sweep.board import SweepDisplay
-    from sphereface2.experiments.sweep.engine import SweepStopped, run_sweep
+    from sphereface2.experiments.sweep.engine import run_sweep
 
     for place in (folder, runs):
         require_writable(place)
-    screen = console()
-    try:
-        result = run_sweep(wanted, runs=runs, jobs=jobs, events=SweepDisplay(screen))
-    except SweepStopped as stop:
-        text = f"{stop}; resume with the same command: {wanted.command}"
-        say(screen, text)
-        raise typer.Exit(stop.exit_code) from None
+    with stoppable(wanted.command):
+        result = run_sweep(wanted, runs=runs, jobs=jobs, events=SweepDisplay(console()))
     _keep(folder, result)
     failed = [(row, run) for row in result.rows for run in row.runs if run.error]
     if failed:
@@ -132,10 +127,8 @@ def print_plan(wanted: "Sweep", runs: Path, *, jobs: int | None = None) -> None:
 
 def _keep(folder: Path, result: "SweepResult") -> None:
     """Print the table and write the same as JSON, Markdown, CSV and a page."""
-    from rich.console import Console
-
     from sphereface2.reporting.pages.sweep import sweep_content, write_sweep_files
 
     page, data, *_ = write_sweep_files(folder, result)
-    Console().print(sweep_content(result))
+    stdout().print(sweep_content(result))
     typer.echo(f"result: {data}\nreport: {page}")

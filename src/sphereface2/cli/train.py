@@ -2,12 +2,13 @@
 
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sphereface2.cli.console import ProgressDisplay, Watch, all_ranks, console, rank, say
+from sphereface2.cli.console import ProgressDisplay, Watch, all_ranks, console, rank, say, stdout
 from sphereface2.workers import in_words
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ def train(
     ] = False,
 ) -> None:
     """Train a model: sphereface2 train quickstart head.name=cosface --output runs/cosface"""
-    from sphereface2.config.loading import left_out
     from sphereface2.config.schema import load_config
 
     if output == "":  # a Path would be the present folder
@@ -121,11 +121,35 @@ def _found(recipe: str, data: Path | None) -> tuple[str, ...]:
     return found.overrides(training, all_sets=False)
 
 
+def left_out(recipe: str, overrides: Sequence[str]) -> str | None:
+    """What a new name for the backbone drops of a recipe, in a sentence; None if nothing.
+
+    Of the backbone only: the options of another head or data set seldom suit the new one. And of
+    its options only those that the new one has, too.
+    """
+    from sphereface2.backbones import BACKBONES
+    from sphereface2.config.loading import named, read_run
+    from sphereface2.registry import option_names, shown
+
+    before, after = (named(read_run(recipe, given).get("backbone")) for given in ((), overrides))
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return None
+    factory = BACKBONES.get(after.get("name", ""))
+    if before.get("name") == after.get("name") or factory is None:
+        return None  # or the network is that of training.start_from, with all its options
+    lost = [key for key in option_names(factory) if key in before and key not in after]
+    if not lost:
+        return None
+    options = ", ".join(f"{key}={shown(before[key])}" for key in lost)
+    return (
+        f"backbone.name={after['name']} leaves out what {recipe} sets for "
+        f"{before.get('name')} ({options}); what should stay has to be given again, "
+        f"such as backbone.{lost[0]}={shown(before[lost[0]])}"
+    )
+
+
 def _forecast(recipe: str, data: Path | None, overrides: list[str]) -> None:
     """Show what a training would need; missing data are not a mistake."""
-    from rich.console import Console
-
-    from sphereface2.config.loading import left_out
     from sphereface2.runs.estimate import estimate, plan_run
 
     missing = None
@@ -133,10 +157,10 @@ def _forecast(recipe: str, data: Path | None, overrides: list[str]) -> None:
         found = _found(recipe, data)
     except FileNotFoundError as error:
         found, missing = (), str(error)
-    draft = plan_run(recipe, [*found, *overrides])
+    config, known_data = plan_run(recipe, [*found, *overrides])
     with Watch(console())("estimating"):
-        result = estimate(draft.config, known_data=draft.known_data)
-    out = Console()
+        result = estimate(config, known_data=known_data)
+    out = stdout()
     out.print(estimate_table(result, title=f"{recipe}: a dry run, nothing is trained"))
     for note in (missing, left_out(recipe, overrides)):
         if note is not None:

@@ -7,13 +7,13 @@ is its summary. What a mapping may hold is the matter of `config/schema.py`.
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib import import_module, resources
+from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 
-from sphereface2.registry import nearest, option_names, other_words, shown
+from sphereface2.registry import nearest, other_words
 
 
 @dataclass(frozen=True)
@@ -53,58 +53,18 @@ def read_run(source: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any
     return cast("dict[str, Any]", values)
 
 
-def left_out(source: str | Path, overrides: Sequence[str]) -> str | None:
-    """What a new name for the backbone drops of a recipe, in a sentence; None if nothing.
-
-    Of the backbone only: the options of another head or data set seldom suit the new one. And of
-    its options only those that the new one has, too.
-    """
-    if not any(override.startswith("backbone") for override in overrides):
-        return None
-    before, after = (named(read_run(source, given).get("backbone")) for given in ((), overrides))
-    if not (isinstance(before, dict) and isinstance(after, dict)):
-        return None
-    factory = import_module("sphereface2.backbones").BACKBONES.get(after.get("name"))
-    if before.get("name") == after.get("name") or factory is None:
-        return None  # or the network is that of training.start_from, with all its options
-    lost = [key for key in option_names(factory) if key in before and key not in after]
-    if not lost:
-        return None
-    options = ", ".join(f"{key}={shown(before[key])}" for key in lost)
-    return (
-        f"backbone.name={after['name']} leaves out what {source} sets for "
-        f"{before.get('name')} ({options}); what should stay has to be given again, "
-        f"such as backbone.{lost[0]}={shown(before[lost[0]])}"
-    )
-
-
-def _read_recipe(name: str) -> dict[str, Any]:
-    """The mapping of a built-in recipe, or a ValueError that lists the recipes."""
-    names = recipe_names()
-    if name not in names:
-        raise ValueError(
-            f"unknown recipe '{name}'{nearest(name, names)} (recipes: {', '.join(names)}; "
-            "or give the path of a YAML file or of a run folder)"
-        )
-    return parse_mapping(_recipe_text(name), origin=f"recipe {name}")
-
-
-# Where a mapping is a Choice; "0" stands for any index.
-_CHOICES = (
-    ("data",),
-    ("open_set", "data"),
-    ("augmentation",),
-    ("backbone",),
-    ("backbone", "network"),
-    ("head",),
-    ("optimizer",),
-    ("evaluation", "sets", "0"),
-    ("evaluation", "choose_on", "0"),
-)
-
-
-# What a mapping without a name is.
-_UNNAMED: dict[tuple[str, ...], str] = {("augmentation",): "none", ("optimizer",): "sgd"}
+# Where a mapping is a Choice, and what it is without a name; "0" stands for any index.
+_CHOICES: dict[tuple[str, ...], str | None] = {
+    ("data",): None,
+    ("open_set", "data"): None,
+    ("augmentation",): "none",
+    ("backbone",): None,
+    ("backbone", "network"): None,
+    ("head",): None,
+    ("optimizer",): "sgd",
+    ("evaluation", "sets", "0"): None,
+    ("evaluation", "choose_on", "0"): None,
+}
 
 # Where one of two keys is given: the one from above replaces the other.
 _EITHER = {("training",): ("epochs", "steps"), ("training", "average"): ("decay", "last_epochs")}
@@ -135,8 +95,9 @@ def _read(source: str, *, folder: Path, seen: tuple[Path | str, ...]) -> dict[st
 
 def _read_one(source: str, folder: Path) -> tuple[Path | str, dict[str, Any]]:
     # A recipe's name wins over a folder of that name; ./quickstart is the folder.
-    if source in recipe_names():
-        return source, _read_recipe(source)
+    names = recipe_names()
+    if source in names:
+        return source, parse_mapping(_recipe_text(source), origin=f"recipe {source}")
     path = folder / source
     if path.is_dir():
         path = path / "config.yaml"
@@ -145,15 +106,19 @@ def _read_one(source: str, folder: Path) -> tuple[Path | str, dict[str, Any]]:
         return path.resolve(), read_yaml_file(path)
     if path.exists() or len(Path(source).parts) != 1 or path.suffix in (".yaml", ".yml"):
         return path.resolve(), read_yaml_file(path)
-    return source, _read_recipe(source)
+    raise ValueError(
+        f"unknown recipe '{source}'{nearest(source, names)} (recipes: {', '.join(names)}; "
+        "or give the path of a YAML file or of a run folder)"
+    )
 
 
 def _lay_over(below: Any, above: Any, path: tuple[str, ...]) -> Any:
     """`above` over `below`, section by section; lists and single values are replaced."""
-    if tuple("0" if key.isdigit() else key for key in path) in _CHOICES:
+    place = tuple("0" if key.isdigit() else key for key in path)
+    if place in _CHOICES:
         below, above = named(below), named(above)
         if isinstance(below, dict) and isinstance(above, dict):
-            old = below.get("name", _UNNAMED.get(path))
+            old = below.get("name", _CHOICES[place])
             if above.get("name", old) != old:
                 return above
     if isinstance(below, list) and isinstance(above, dict):
@@ -373,12 +338,6 @@ class _Loader(yaml.SafeLoader):
 class _Dumper(yaml.SafeDumper):
     """Writes tuples as lists, lists of plain values in one line, and quotes what might mislead."""
 
-    # PyYAML's own patterns stay beside ours, so a text such as `no` or 1e5 is quoted for both.
-    yaml_implicit_resolvers = {  # noqa: RUF012
-        first: list(resolvers)
-        for first, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()
-    }
-
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
@@ -399,6 +358,7 @@ for _tag, _pattern, _first in (
     ("float", _FLOAT, "-+.0123456789"),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, list(_first))
+# PyYAML's own patterns stay beside ours, so a text such as `no` or 1e5 is quoted for both.
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 _Dumper.add_representer(list, _represent_list)
 _Dumper.add_representer(tuple, _represent_list)

@@ -28,7 +28,7 @@ from sphereface2.registry import SYNONYMS, DataPath, did_you_mean, mistake, near
 # What checks the options of a choice. These rooms come later in the line and load torch, so they
 # are named here and imported when a config is read. Images and sets are checked where they are
 # opened: a recipe may leave them for the user to give.
-_OPTIONS_OF = {
+OPTIONS_OF = {
     "augmentation": ("sphereface2.data.augmentation", "augmentation_options"),
     "backbone": ("sphereface2.backbones", "backbone_options"),
     "head": ("sphereface2.heads", "head_options"),
@@ -483,31 +483,33 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 def config_from_mapping(values: Mapping[str, Any]) -> RunConfig:
     """The checked config; a ValueError says in one sentence what is wrong."""
-    absent = [".".join(key) for key, value in _leaves(values, ()) if value == REQUIRED]
+    absent = next(_left_to_the_user(values), None)
     try:
         config = RunConfig.model_validate(dict(values))
     except ValidationError as error:
         details = error.errors(include_url=False)
-    else:
-        _require_given(absent)
-        for section, (room, options) in _OPTIONS_OF.items():
-            choice: Choice = getattr(config, section)
-            if section in ("backbone", "head") and choice.name == START:
-                if config.training.start_from is None:
-                    raise ValueError(f"{section}.name={START} needs training.start_from")
-                continue  # known when the weights are read
-            getattr(import_module(room), options)(choice.name, choice.options)
-        return config
-    # An unknown key is often the cause of what else is wrong, such as a missing one.
-    unknown = [detail for detail in details if detail["type"] == "extra_forbidden"]
-    if not unknown:
-        _require_given(absent)
-    raise ValueError(_sentence(cast("dict[str, Any]", (unknown or details)[0])))
+        # An unknown key is often the cause of what else is wrong, such as a missing one.
+        unknown = [detail for detail in details if detail["type"] == "extra_forbidden"]
+        if unknown or absent is None:
+            detail = (unknown or details)[0]
+            raise ValueError(_sentence(cast("dict[str, Any]", detail))) from None
+    if absent is not None:
+        raise ValueError(f"{absent} has no value yet; give it as {absent}=VALUE")
+    for section in OPTIONS_OF:
+        choice: Choice = getattr(config, section)
+        if section in ("backbone", "head") and choice.name == START:
+            if config.training.start_from is None:
+                raise ValueError(f"{section}.name={START} needs training.start_from")
+            continue  # known when the weights are read
+        options_of(section, choice)
+    return config
 
 
-def _require_given(absent: Sequence[str]) -> None:
-    for key in absent:
-        raise ValueError(f"{key} has no value yet; give it as {key}=VALUE")
+def options_of(section: str, choice: Choice) -> dict[str, Any]:
+    """All options of an augmentation, a backbone or a head, checked."""
+    room, function = OPTIONS_OF[section]
+    options: dict[str, Any] = getattr(import_module(room), function)(choice.name, choice.options)
+    return options
 
 
 def dump_config(config: RunConfig) -> str:
@@ -515,15 +517,13 @@ def dump_config(config: RunConfig) -> str:
     return dump_yaml(config.model_dump())
 
 
-def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _leaves(inner, (*path, str(key)))
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            yield from _leaves(inner, (*path, str(index)))
-    else:
-        yield path, value
+def _left_to_the_user(value: Any, key: str = "") -> Iterator[str]:
+    """The keys of a mapping whose value only the user can know."""
+    if value == REQUIRED:
+        yield key
+    items = value.items() if isinstance(value, Mapping) else ()
+    for name, inner in enumerate(value) if isinstance(value, list | tuple) else items:
+        yield from _left_to_the_user(inner, f"{key}.{name}" if key else str(name))
 
 
 def _sentence(detail: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ from sphereface2.data.sources.source import Source
 from sphereface2.data.transforms import Preprocessing
 from sphereface2.heads import Head, build_head
 from sphereface2.runs.counting import Memory, backbone_cost, checkpoint_bytes, head_cost, memory_of
-from sphereface2.runs.train import resolve
+from sphereface2.runs.train import refuse_long_average, resolve
 from sphereface2.training.devices import choose_device, choose_precision
 from sphereface2.training.optimizer import (
     Schedule,
@@ -48,9 +48,12 @@ class DataNeed:
     source: str
     path: str | None
     """None where the images are made, not read, or where the path is not given yet."""
-    found: bool
     problem: str = ""
     """Why they were not found, or nothing."""
+
+    @property
+    def found(self) -> bool:
+        return not self.problem
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,7 @@ def estimate(
     if steps is not None and per_epoch is not None:
         # Refuses a warm-up that is longer than the training.
         Schedule(config.schedule, config.optimizer.learning_rate, steps, per_epoch)
+        refuse_long_average(config, steps=steps, per_epoch=per_epoch)
     return Estimate(
         data=needs,
         images=images,
@@ -175,13 +179,10 @@ def _needs(config: RunConfig) -> tuple[DataNeed, ...]:
 
 def _need(use: str, choice: Choice) -> DataNeed:
     path = choice.options.get("path")
-    if path is None:
-        return DataNeed(use, choice.name, None, found=True)
     if path == NOT_GIVEN:
-        return DataNeed(use, choice.name, None, found=False, problem="path not given yet")
-    if not Path(path).exists():
-        return DataNeed(use, choice.name, path, found=False, problem="there is no such path")
-    return DataNeed(use, choice.name, path, found=True)
+        return DataNeed(use, choice.name, None, "path not given yet")
+    is_there = path is None or Path(path).exists()
+    return DataNeed(use, choice.name, path, "" if is_there else "there is no such path")
 
 
 def _counts(
@@ -224,19 +225,16 @@ NOT_GIVEN = "/(not given yet)"
 """Stands in a draft where the recipe has ???; absolute, so that it stays as it is."""
 
 
-@dataclass(frozen=True)
-class DraftConfig:
-    """A checked config, and the public set that its recipe is made for."""
+def plan_run(
+    source: str | Path, overrides: Sequence[str] = ()
+) -> tuple[RunConfig, KnownData | None]:
+    """As `load_config`, but values that only the user can know may still be open.
 
-    config: RunConfig
-    known_data: KnownData | None
-
-
-def plan_run(source: str | Path, overrides: Sequence[str] = ()) -> DraftConfig:
-    """As `load_config`, but values that only the user can know may still be open."""
-    values = _opened(read_run(source, overrides))
+    With the public set that the recipe is made for, if it is made for one.
+    """
     known = known_data_of(str(source))
-    return DraftConfig(config_from_mapping(values), KNOWN_DATA[known[0]] if known else None)
+    config = config_from_mapping(_opened(read_run(source, overrides)))
+    return config, KNOWN_DATA[known[0]] if known else None
 
 
 def _opened(value: Any) -> Any:
@@ -251,8 +249,7 @@ def _opened(value: Any) -> Any:
 # -- how fast this machine trains, from a few seconds of it on random images -----------------------
 
 _FEW, _MANY = 2048, 8192  # people for whom the head is timed; more are extrapolated
-_LARGEST = {"cpu": 32}  # images at a time; elsewhere small batches do not fill the device
-_LARGEST_ELSEWHERE = 256
+_LARGEST, _LARGEST_ON_CPU = 256, 32  # images at a time; small batches do not fill a GPU
 _IDLE_SHARE = 0.7  # of a core that a probe gets on a machine that has nothing else to do
 
 
@@ -299,10 +296,8 @@ def _probe(config: RunConfig, *, people: int, seconds: float) -> Speed:
     training = config.training
     backbone = build_backbone(config.backbone.name, seed=config.seed, **config.backbone.options)
     backbone.to(device).train()
-    largest = min(
-        training.batch_size // training.accumulate,
-        _LARGEST.get(device.type, _LARGEST_ELSEWHERE),
-    )
+    largest = _LARGEST_ON_CPU if device.type == "cpu" else _LARGEST
+    largest = min(training.batch_size // training.accumulate, largest)
     count, each = _backbone_seconds(backbone, largest, device, precision, seconds)
     if training.accumulate > 1:
         each *= 4 / 3  # the forward pass runs twice
@@ -412,12 +407,12 @@ def _head_step(
 
 def _fastest(work: Callable[[], object], seconds: float) -> float:
     """The least time of several runs; the first, which sets things up, counts if it is alone."""
-    best, spent, runs = math.inf, 0.0, 0
-    while runs < 2 or (spent < seconds and runs < 20):
-        if runs == 1 and spent > seconds:
-            break
+    best, spent = math.inf, 0.0
+    for _ in range(20):
         last = _seconds(work)
-        best, spent, runs = min(best, last), spent + last, runs + 1
+        best, spent = min(best, last), spent + last
+        if spent >= seconds:
+            break
     return best
 
 

@@ -168,13 +168,7 @@ def measure(folder: Path, *, watch: Watch = unwatched) -> EvaluationResult:
     return _measure(judged, config, sets, in_full=False, output=folder, watch=watch)
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """A network of a run, and which step of the training it is."""
-
-    title: str
-    model: LoadedModel
-    step: ModelStep | None
+_Judged = tuple[str, LoadedModel, ModelStep | None]  # its title, and its step of the training
 
 
 def _judged(folder: Path, config: RunConfig, which: Which | None) -> _Judged:
@@ -183,7 +177,7 @@ def _judged(folder: Path, config: RunConfig, which: Which | None) -> _Judged:
     if which is None:
         model = load_model(folder)
         step = ModelStep.of_model(model.config.get("extra", {}), read_history(folder))
-        return _Judged(title, model, step)
+        return title, model, step
     path, last = (folder / CHECKPOINTS / name for name in (which, "last"))
     if not has_checkpoint(path):
         why = "it was not evaluated during its training" if which == "best" else "train it first"
@@ -206,7 +200,7 @@ def _judged(folder: Path, config: RunConfig, which: Which | None) -> _Judged:
         network=backbone,
         options=config.backbone.options,
     )
-    return _Judged(f"{title}, its {which} checkpoint", model, step)
+    return f"{title}, its {which} checkpoint", model, step
 
 
 def _planned_steps(folder: Path, config: RunConfig) -> int:
@@ -228,7 +222,8 @@ def _measure(
     watch: Watch,
 ) -> EvaluationResult:
     """Score the sets, and keep the result and the scores of the run's own network in `output`."""
-    model, device, own = judged.model, choose_device(config.device), config.head.name
+    title, model, step = judged
+    device, own = choose_device(config.device), config.head.name
 
     def network(backbone: Backbone) -> NetworkEmbedder:
         return embedder_of(config, backbone.to(device), model.preprocessing)
@@ -244,10 +239,10 @@ def _measure(
     return _measured(
         scored,
         output,
-        title=judged.title,
+        title=title,
         flip=config.evaluation.flip,
         config=config.model_dump(mode="json"),
-        step=judged.step,
+        step=step,
         notes=[
             *note_on_flip(config.evaluation.flip, model.flip),
             *notes_on_sets(sets, data=config.data.options),
@@ -434,15 +429,10 @@ def learned_bias(
     bias = extra.get("head_bias")
     if bias is None:
         step = ModelStep.of_model(extra, history)
-        last = None if step is None else step.step
-        logged = [
-            line["head"]["bias"]
-            for line in history
-            if line.get("kind") == "train"
-            and (last is None or line.get("step", 0) <= last)
-            and "bias" in (line.get("head") or {})
-        ]
-        bias = logged[-1] if logged else None
+        for line in history:
+            is_later = step is not None and line.get("step", 0) > step.step
+            if line.get("kind") == "train" and not is_later:
+                bias = (line.get("head") or {}).get("bias", bias)
     radius, sharpness = head.get("radius"), head.get("sharpness")
     if bias is None or radius is None or sharpness is None:
         return None

@@ -28,15 +28,8 @@ class Exported:
 
     def sentences(self) -> list[str]:
         """What was checked, in words."""
-        said = [str(self.agreement)]
-        if self.loss is not None:
-            loss, ends = self.loss, self.loss.interval
-            said.append(
-                f"{loss.measure} on {self.set_name}: {100 * loss.baseline:.2f} → "
-                f"{100 * loss.value:.2f}, {_points(loss.difference)} points (95% interval "
-                f"{_points(ends.low)} to {_points(ends.high)})"
-            )
-        return said
+        loss = [] if self.loss is None else [_loss_in_words(self.loss, self.set_name)]
+        return [str(self.agreement), *loss]
 
 
 def export_model(
@@ -83,7 +76,7 @@ def export_model(
             raise ValueError(f"{last.set_name} has too few pairs to say what 8 bits cost")
         losses.append((last.set_name, rates[-1]))
         if -rates[-1].difference > most_loss:
-            said = Exported(Agreement(0, 0.0, 0.0), rates[-1], last.set_name).sentences()[1]
+            said = _loss_in_words(rates[-1], last.set_name)
             raise ValueError(
                 f"8 bits cost too much, and nothing is written: {said}; at most "
                 f"{100 * most_loss:g} are allowed (--most-loss)"
@@ -98,6 +91,15 @@ def spread_images(data: Path) -> list[ImageArray]:
     source = open_images(data)
     numbers = np.unique(np.linspace(0, len(source) - 1, _RANGE_IMAGES).astype(int))
     return [source[int(number)][0] for number in numbers]
+
+
+def _loss_in_words(loss: Difference, set_name: str) -> str:
+    ends = loss.interval
+    return (
+        f"{loss.measure} on {set_name}: {100 * loss.baseline:.2f} → {100 * loss.value:.2f}, "
+        f"{_points(loss.difference)} points (95% interval {_points(ends.low)} to "
+        f"{_points(ends.high)})"
+    )
 
 
 def _points(share: float) -> str:

@@ -1,7 +1,6 @@
 """The folder of a run: what is in it under which name, and who may write there."""
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -40,6 +39,15 @@ LABEL_NOISE = "label_noise.csv"
 BAD_IMAGES = "bad_images.txt"
 CALIBRATION = "calibration.png"
 LOCK = RUN_LOCK
+# What was found about its model.
+_JUDGEMENTS = (
+    EVALUATION,
+    f"{EVALUATION_OF}last",
+    f"{EVALUATION_OF}best",
+    SCORES,
+    REPORT,
+    CALIBRATION,
+)
 # All that a run writes: what --overwrite may remove, and nothing else.
 PRODUCTS = (
     CONFIG,
@@ -48,14 +56,9 @@ PRODUCTS = (
     CHECKPOINTS,
     TENSORBOARD,
     MODEL,
-    EVALUATION,
-    f"{EVALUATION_OF}last",
-    f"{EVALUATION_OF}best",
-    SCORES,
-    REPORT,
     LABEL_NOISE,
     BAD_IMAGES,
-    CALIBRATION,
+    *_JUDGEMENTS,
 )
 
 
@@ -188,10 +191,8 @@ def is_exported(folder: Path, *, steps: int, discriminant: bool) -> bool:
 
 def remove_judgements(folder: Path) -> None:
     """Remove what was found about a model that is about to be replaced."""
-    for name in (EVALUATION, SCORES, REPORT, CALIBRATION):
-        (folder / name).unlink(missing_ok=True)
-    for which in ("last", "best"):
-        shutil.rmtree(folder / f"{EVALUATION_OF}{which}", ignore_errors=True)
+    for name in _JUDGEMENTS:
+        remove(folder / name)
 
 
 def require_run(folder: Path) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,12 @@ from torch.nn.functional import normalize
 from sphereface2.backbones import Backbone, backbone_options
 from sphereface2.config.schema import START, Choice, PreprocessingConfig, RunConfig
 from sphereface2.data.sources.source import Faces, Source
-from sphereface2.data.transforms import Preprocessing
 from sphereface2.heads.head import Head
 from sphereface2.heads.proxy import ProxyHead, require_class_weights
 from sphereface2.heads.sharding import class_range, class_shards
 from sphereface2.models.embedder import Embeddings, NetworkEmbedder
 from sphereface2.models.folder import TorchModel, find_model, load_model, weights_digest
-from sphereface2.models.importing import import_weights, require_output
+from sphereface2.models.importing import ImportedModel, import_weights, require_output
 from sphereface2.registry import shown
 from sphereface2.runs.folder import CHECKPOINTS, require_run, run_config
 from sphereface2.training.checkpoint import (
@@ -38,30 +36,7 @@ MODEL = "model"  # the source of weights that are a run's or in a model folder
 _TRAINING_ONLY = ("dropout",)  # options that may differ: the network is the same
 
 
-@dataclass(frozen=True)
-class Start:
-    """A network to start from, as it was found."""
-
-    path: Path
-    name: str
-    options: dict[str, Any]
-    preprocessing: Preprocessing
-    backbone: Backbone
-    digest: str
-    source: str
-    left_behind: str | None = None
-    """What the file holds besides, in a sentence."""
-
-    @property
-    def provenance(self) -> dict[str, str]:
-        """What is kept of it in checkpoints and with the exported model.
-
-        The name alone: config.yaml has the path, which is nothing to who gets the model.
-        """
-        return {"name": self.path.name, "sha256": self.digest, "source": self.source}
-
-
-def read_start(config: RunConfig) -> Start:
+def read_start(config: RunConfig) -> ImportedModel:
     """The network of `training.start_from`; a ValueError where it is not that of the config."""
     assert config.training.start_from is not None
     path, wanted = Path(config.training.start_from), config.backbone
@@ -73,23 +48,18 @@ def read_start(config: RunConfig) -> Start:
                 "the weights of one of our backbones"
             )
         require_output(path, model.backbone)
-        digest = weights_digest(find_model(path))
-        start = Start(
-            path, model.name, model.options, model.preprocessing, model.backbone, digest, MODEL
+        start = ImportedModel(
+            model.backbone,
+            model.name,
+            model.options,
+            model.preprocessing,
+            source=MODEL,
+            part="",
+            digest=weights_digest(find_model(path)),
         )
     else:
-        found = import_weights(path, **_hints(wanted))
-        start = Start(
-            path,
-            found.name,
-            found.options,
-            found.preprocessing,
-            found.backbone,
-            found.digest,
-            found.source,
-            found.left_behind,
-        )
-    _refuse_other_network(start, wanted)
+        start = import_weights(path, **_hints(wanted))
+    _refuse_other_network(path, start, wanted)
     if start.source == MODEL:  # which knows what it is shown; of a file the user may know better
         for key, value in _shown(config).items():
             own = getattr(start.preprocessing, key)
@@ -114,8 +84,8 @@ def _hints(wanted: Choice) -> dict[str, Any]:
     return {"backbone": None if wanted.name == START else wanted.name, "options": options}
 
 
-def _refuse_other_network(start: Start, wanted: Choice) -> None:
-    has = f"training.start_from={start.path} is"
+def _refuse_other_network(path: Path, start: ImportedModel, wanted: Choice) -> None:
+    has = f"training.start_from={path} is"
     if wanted.name != START and wanted.name != start.name:
         raise ValueError(
             f"{has} a network {start.name}, but backbone.name={wanted.name}; set backbone.name="
@@ -146,7 +116,8 @@ def with_start(config: RunConfig) -> dict[str, Any]:
         "preprocessing": {**own, **given},
     }
     if config.head.name == START:
-        run = _require_run(start.path, f"head.name={START}", "name the head and its options")
+        path = Path(config.training.start_from)
+        run = _require_run(path, f"head.name={START}", "name the head and its options")
         head = run_config(run).head
         found["head"] = {"name": head.name, **head.options, **config.head.options}
     return found
@@ -174,12 +145,12 @@ def start_weights(
     embedder: NetworkEmbedder,
     team: Team,
     watch: Watch,
-) -> Start | None:
+) -> ImportedModel | None:
     """Fill a network, and the class weights, as `training.start_from` says; all ranks call it.
 
     settings: of this run, as `training.checkpoint.run_settings` gives them
 
-    Returns where the weights are from; None where none are given.
+    Returns what the network's weights were; None where none are given.
     """
     if config.training.start_from is None:
         return None
@@ -193,7 +164,7 @@ def start_weights(
     with team.together():
         proxies = require_class_weights(head, f"training.start_classes={classes}")
     if classes == "same":
-        _load_classes(start.path, config, proxies, settings, team)
+        _load_classes(Path(config.training.start_from), config, proxies, settings, team)
     else:
         with watch("embedding the training images for their class weights") as progress:
             means = _class_means(proxies, source, embedder, team, progress=progress)

@@ -6,6 +6,7 @@ evaluation.json, scores.npz and report.html; where labels were made wrong label_
 where images were passed over bad_images.txt.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -17,9 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from sphereface2.backbones import Backbone, backbone_options, build_backbone
-from sphereface2.config.schema import Choice, RunConfig, config_from_mapping, dump_config
-from sphereface2.data.augmentation import augmentation_options
+from sphereface2.backbones import Backbone, build_backbone
+from sphereface2.config.schema import (
+    OPTIONS_OF,
+    Choice,
+    RunConfig,
+    config_from_mapping,
+    dump_config,
+    options_of,
+)
 from sphereface2.data.mixing import STRANGERS, NoisyLabels, build_training_source, learned_people
 from sphereface2.data.pairs import VERIFICATION_SETS, set_choice
 from sphereface2.data.pairs.drawn import SET_ASIDE
@@ -35,7 +42,7 @@ from sphereface2.evaluation.scoring import (
 )
 from sphereface2.evaluation.verification import installed_versions, measure_all
 from sphereface2.files import Lock, require_writable, write_atomically
-from sphereface2.heads import Head, build_head, head_options
+from sphereface2.heads import Head, build_head
 from sphereface2.heads.sharding import class_shards
 from sphereface2.models.discriminant import require_pairs, weigh_axes
 from sphereface2.models.embedder import NetworkEmbedder
@@ -297,13 +304,9 @@ def resolve(config: RunConfig) -> RunConfig:
         strangers = config.open_set.data
         options = _options("open_set.data", STRANGERS, strangers)
         values["open_set"]["data"] = _resolved(strangers, options)
-    for key, options_of in (
-        ("augmentation", augmentation_options),
-        ("backbone", backbone_options),
-        ("head", head_options),
-    ):
+    for key in OPTIONS_OF:
         choice: Choice = getattr(config, key)
-        values[key] = _resolved(choice, options_of(choice.name, choice.options))
+        values[key] = _resolved(choice, options_of(key, choice))
     for key in ("sets", "choose_on"):
         values["evaluation"][key] = [
             _resolved(choice, _options("evaluation set", VERIFICATION_SETS, choice))
@@ -377,7 +380,9 @@ def _build_trainer(
         choose=choose,
         events=events,
     )
-    if checkpoint is not None:
+    if checkpoint is None:
+        refuse_long_average(config, steps=trainer.total_steps, per_epoch=trainer.steps_per_epoch)
+    else:
         trainer.require_own(checkpoint)
     with watch("preparing the training images") as progress:
         source.prepare(workers=config.training.workers, progress=progress)
@@ -387,6 +392,20 @@ def _build_trainer(
         if choose is not None:
             choose.sets = build_choice_sets(config, source, watch=watch)
     return trainer
+
+
+def refuse_long_average(config: RunConfig, *, steps: int, per_epoch: int) -> None:
+    """A ValueError for an average over more epochs than a training of so many steps has.
+
+    A config whose length is in epochs is refused where it is read.
+    """
+    average = config.training.average
+    epochs = math.ceil(steps / per_epoch)
+    if average is not None and (average.last_epochs or 0) > epochs:
+        raise ValueError(
+            f"training.average.last_epochs={average.last_epochs} is more than the {epochs} epochs "
+            f"of the training ({steps:,} steps of {per_epoch:,} an epoch); give at most that"
+        )
 
 
 def _start(trainer: Trainer, config: RunConfig, watch: Watch) -> list[Notice]:
@@ -403,7 +422,10 @@ def _start(trainer: Trainer, config: RunConfig, watch: Watch) -> list[Notice]:
     )
     if start is None:
         return []
-    trainer.state.start = start.provenance
+    assert config.training.start_from is not None
+    # The name alone: config.yaml has the path, which is nothing to who gets the model.
+    name = Path(config.training.start_from).name
+    trainer.state.start = {"name": name, "sha256": start.digest, "source": start.source}
     return [Notice("start", start.left_behind)] if start.left_behind else []
 
 
@@ -484,14 +506,11 @@ def _notices(trainer: Trainer, noisy: NoisyLabels | None, folder: Path) -> list[
     notes = list(notes_on(source))
     single = int(np.count_nonzero(np.bincount(source.labels[source.labels >= 0]) == 1))
     if single and head.images_per_person > 1:
-        of = (
-            f"1 of the {source.num_classes:,} people has"
-            if single == 1
-            else (f"{single:,} of the {source.num_classes:,} people have")
-        )
+        have = "has" if single == 1 else "have"
         notes.append(
-            f"{of} one image only, which the head {trainer.config.head.name} compares with itself: "
-            "it learns from pairs of a person's images"
+            f"{single:,} of the {source.num_classes:,} people {have} one image only, which the "
+            f"head {trainer.config.head.name} compares with itself: it learns from pairs of a "
+            "person's images"
         )
     for judge in (trainer.evaluate, trainer.choose):
         if isinstance(judge, _Evaluation):
