@@ -1,6 +1,7 @@
 """What is measured on a face, against naive formulas, and what the gate says about it."""
 
 import math
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,10 @@ def test_each_check_has_a_reason_a_limit_and_a_switch(
     assert reason.limit == getattr(Gate(), code)
     assert reason.value in bad.values()
     assert "limit" in reason.words
+    shown = re.findall(
+        r"[\d.]+", reason.words
+    )  # what was measured is not shown as the limit itself
+    assert len(set(shown)) == len(shown) or code == "several_faces"
     assert Gate().look(replace(GOOD, **good)) == []
     assert Gate.of(allow=[code.replace("_", "-")]).look(replace(GOOD, **bad)) == []
 

@@ -22,6 +22,8 @@ from sphereface2.recognition.photos import (
     as_array,
     is_aligned,
 )
+from tests.faces.test_face import Only
+from tests.faces.test_face import picture as patch
 
 Picture = NDArray[np.uint8]
 
@@ -188,6 +190,13 @@ def test_a_finder_for_other_photos_shares_the_detector(
     assert other._detector is detector
     with pytest.raises(SeveralFacesError, match="photo 1 shows 2 faces"):
         other.find(photo(rendered[0], rendered[1]))
+
+
+def test_the_smallest_face_holds_in_an_enlarged_picture_too() -> None:
+    for least, found in ((39, 1), (50, 0)):
+        finder = FaceFinder(options={"min_face": least})
+        seeing = finder.asking(kind="photo", choose="only", detector=Only("enlarged"))
+        assert len(seeing.find_all(patch())) == found
 
 
 def test_a_limit_of_pixels_holds_before_decoding(rendered: list[Picture]) -> None:

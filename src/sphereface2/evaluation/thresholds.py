@@ -103,10 +103,10 @@ def in_figures(score: float, decimals: int = 3) -> str:
     return f"{score:.{decimals}f}".replace("-", "−")
 
 
-def beside(score: float, limit: float) -> tuple[str, str]:
+def beside(score: float, limit: float, *, fewest: int = 3) -> tuple[str, str]:
     """A score and the limit it is compared with, with as many decimals as tell the two apart."""
-    enough = (each for each in range(3, 17) if round(score, each) != round(limit, each))
-    decimals = next(enough, 3)  # none for two that are equal
+    enough = (each for each in range(fewest, 17) if round(score, each) != round(limit, each))
+    decimals = next(enough, fewest)  # none for two that are equal
     return in_figures(score, decimals), in_figures(limit, decimals)
 
 

@@ -188,7 +188,8 @@ class Gate:
             if value is None or limit is None or not is_beyond(value, limit):
                 continue
             shares = {"share": in_percent(value), "most": in_percent(limit)}
-            said = words.format(value=value, limit=limit, faces=quality.faces, **shares)
+            shown, _ = beside(value, limit, fewest=0)
+            said = words.format(value=shown, limit=limit, faces=quality.faces, **shares)
             found.append(Reason(code, said, value, limit))
         return found
 
@@ -260,15 +261,15 @@ _BY_ITSELF: dict[str, tuple[Callable[[float, float], bool], str]] = {
     ),
     "too_small": (
         operator.lt,
-        "the face is small: its eyes are {value:.0f} pixels apart (limit {limit:g})",
+        "the face is small: its eyes are {value} pixels apart (limit {limit:g})",
     ),
     "blurred": (
         operator.lt,
-        "the face is blurred: its sharpness is {value:.0f} (limit {limit:g})",
+        "the face is blurred: its sharpness is {value} (limit {limit:g})",
     ),
     "turned_away": (
         operator.gt,
-        "the face is turned to the side by about {value:.0f}° (limit {limit:g}°)",
+        "the face is turned to the side by about {value}° (limit {limit:g}°)",
     ),
 }
 

@@ -155,7 +155,7 @@ class FaceFinder:
         return name, as_array(photo, name)
 
     def _detect(self, image: ImageArray) -> list[Face]:
-        faces, _ = find_faces(self._detector, image)
+        faces, _ = find_faces(self._detector, image, min_face=self.options.get("min_face"))
         if len(faces) > self.most_faces:
             raise SeveralFacesError(
                 f"{len(faces):,} faces are in the photo, more than {self.most_faces:,}; cut out "
